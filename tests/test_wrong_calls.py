@@ -213,7 +213,7 @@ TABLE_OF_CALLS = [
     Call.of(
         built(tj.MultiheadAttention, X),
         {"embed_dim": D, "num_heads": H},
-        "embed_dim num_heads qk_norm implementation positions looks_ahead",
+        "embed_dim num_heads dropout_prob settings positions looks_ahead",
     ),
     Call.of(FeedForward, {"dim_feedforward": F}, "dim_feedforward dropout_prob activation"),
     Call.of(called(tj.MultiheadAttention(D, H)), {"x": X, "memory": None, "mask": None}, "x memory mask"),

@@ -10,7 +10,8 @@ import numpy as np
 from compiled_models import draw, drawn
 
 from transformer_jax.attention.masks.arrays import padding_mask
-from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
+from transformer_jax.nn.attention import AttentionSettings
+from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.layers import GatedFeedForward, RMSNorm

@@ -41,9 +41,9 @@ from .inspection.activations import activation_names as activation_names
 from .inspection.activations import capture as capture
 from .inspection.activations import patch as patch
 from .inspection.logit_attribution import attribute_logits as attribute_logits
+from .nn.attention import AttentionSettings as AttentionSettings
 from .nn.attention import MultiheadAttention as MultiheadAttention
-from .nn.block_settings import AttentionSettings as AttentionSettings
-from .nn.block_settings import BlockSettings as BlockSettings
+from .nn.blocks import BlockSettings as BlockSettings
 from .nn.decoder import DecoderBlock as DecoderBlock
 from .nn.decoder import TransformerDecoder as TransformerDecoder
 from .nn.encoder import EncoderBlock as EncoderBlock

@@ -14,33 +14,14 @@ import jax
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
+from transformer_jax.dropout import AXIS as AXIS
+from transformer_jax.dropout import device_number as device_number
+from transformer_jax.dropout import part_of_device, sharing_axes
 from transformer_jax.errors import InputError
 from transformer_jax.trees import Arrays, Tree
 
 T = TypeVar("T")
-AXIS = "data"  # name of the mesh axis
-
 MAX_JOINED = 2**15  # elements of an array that travels with others; to copy a larger one costs more than it saves
-
-# Number of the part that is computed, and the number of parts, where a device takes its rows part by part.
-_part: ContextVar[tuple[Array | int, int]] = ContextVar("_part", default=(0, 1))
-
-
-def sharing_axes() -> tuple[str, ...]:
-    """`(AXIS,)` inside a step whose batch is split over devices, `()` elsewhere."""
-    return tuple(axis for axis in jax.sharding.get_abstract_mesh().manual_axes if axis == AXIS)
-
-
-def device_number() -> Array | int:
-    """Index of this device along the axis inside a step whose batch is split over devices, 0 elsewhere."""
-    axes = sharing_axes()
-    return lax.axis_index(axes) if axes else 0
-
-
-def part_number() -> Array | int:
-    """Index of these rows among the parts into which devices and accumulation split the batch, in the batch's order."""
-    number, num_parts = _part.get()
-    return device_number() * num_parts + number
 
 
 @contextlib.contextmanager
@@ -55,7 +36,7 @@ def with_value(variable: ContextVar[T], value: T) -> Iterator[T]:
 
 def part_of_rows(number: Array | int, num_parts: int) -> AbstractContextManager[object]:
     """A block that computes part `number` of the `num_parts` equal parts of this device's rows."""
-    return with_value(_part, (number, num_parts))
+    return with_value(part_of_device, (number, num_parts))
 
 
 # True while a step is traced that is written for the whole batch, and that the compiler divides over devices.
@@ -82,7 +63,7 @@ def all_rows(tree: Arrays) -> Arrays:
     Raises:
         InputError: the rows of a device are computed part by part (`accumulate`), so that the others are not there.
     """
-    num_parts = _part.get()[1]
+    num_parts = part_of_device.get()[1]
     if num_parts > 1:
         raise InputError(
             f"accumulate is {num_parts}; it must be 1 for a loss that compares the rows of a batch with each other"

@@ -29,7 +29,7 @@ from transformer_jax import (
 from transformer_jax.attention import ArrayBias, AttentionDropout, BiasFunction, MaskFunction, block_layout, explain
 from transformer_jax.attention.block_layout import BlockSizes
 from transformer_jax.attention.blockwise import blockwise_attention
-from transformer_jax.attention.plain import plain_attention
+from transformer_jax.attention.formula import plain_attention
 from transformer_jax.mesh_axis import divided_by_compiler, with_value
 
 B, H, T, S, D = 2, 3, 11, 13, 5

@@ -7,7 +7,7 @@ import pytest
 
 from transformer_jax import ALiBi, ArrayMask, Causal, InputError, Padding, Prefix, Segments, Window, combine_masks
 from transformer_jax.attention import MaskFunction
-from transformer_jax.attention.plain import fitted
+from transformer_jax.attention.formula import mask_array
 
 B, H, T, S = 2, 3, 5, 7
 POSITION, KEY = np.arange(T)[:, None], np.arange(S)[None]
@@ -19,7 +19,7 @@ QUERY_IDS, KEY_IDS = (
 
 
 def full(mask, shape=(B, H, T, S)) -> np.ndarray:
-    return np.broadcast_to(fitted(mask, shape), shape)
+    return np.broadcast_to(mask_array(mask, shape), shape)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_shifted_mask_is_that_of_queries_further_on():
     mask = (Causal() & Window(2, None)) | ~MaskFunction(lambda b, h, q, k: (q - k) % 3 > 0)
     whole = full(mask, (1, 1, 9, S))
     np.testing.assert_array_equal(full(mask.shifted(4), (1, 1, T, S)), whole[:, :, 4:])
-    shifted = jax.jit(lambda offset: fitted(mask.shifted(offset), (1, 1, T, S)))(4)
+    shifted = jax.jit(lambda offset: mask_array(mask.shifted(offset), (1, 1, T, S)))(4)
     np.testing.assert_array_equal(shifted, whole[:, :, 4:])
 
 
@@ -86,7 +86,7 @@ def test_numbers_in_a_mask_are_known_when_a_program_is_compiled_and_arrays_are_i
 
 
 def full_of_2(mask):
-    return jnp.broadcast_to(fitted(mask, (B, H, T, S)), (B, H, T, S))
+    return jnp.broadcast_to(mask_array(mask, (B, H, T, S)), (B, H, T, S))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import causal_mask, combine_masks, expand_mask, padding_mask
-from transformer_jax.attention.plain import fitted
+from transformer_jax.attention.formula import mask_array
 
 B, H, T, S = 2, 3, 5, 7
 
@@ -34,7 +34,7 @@ def test_in_a_traced_mask_every_integer_other_than_0_means_true():
 )
 def test_a_mask_is_fitted_to_the_axes_that_the_logits_have(mask_shape, logits_shape, expected):
     mask = np.random.default_rng(1).integers(2, size=mask_shape)
-    result = fitted(mask, logits_shape)
+    result = mask_array(mask, logits_shape)
     assert (result.shape, result.dtype) == (expected, bool)
     np.testing.assert_array_equal(result, mask.reshape(expected).astype(bool))
 
@@ -50,6 +50,6 @@ def test_a_mask_is_fitted_to_the_axes_that_the_logits_have(mask_shape, logits_sh
 )
 def test_sizes_that_do_not_fit_are_an_error_that_names_both_shapes_and_padding_mask(mask_shape, logits_shape):
     with pytest.raises(ValueError, match=r"padding_mask") as error:
-        fitted(np.ones(mask_shape, bool), logits_shape)
+        mask_array(np.ones(mask_shape, bool), logits_shape)
     assert str(mask_shape) in str(error.value)
     assert str(logits_shape) in str(error.value)

@@ -102,7 +102,7 @@ def test_models_need_no_inputs_and_have_the_letters_of_their_axes():
     assert list(activation_names(TransformerDecoder(1, D, H, F)))[-1] == "output"
     prefix = {"method": "start_decoding", "prefix": np.zeros((1, 3), int)}
     assert "embeddings" in activation_names(TransformerLM(V, D, H, 1, F), None, 0, **prefix)
-    normed = activation_names(MultiheadAttention(D, H, qk_norm=RMSNorm))
+    normed = activation_names(MultiheadAttention(D, H, settings=AttentionSettings(qk_norm=RMSNorm)))
     assert [normed[f"{name}_norm.scale"] for name in ("query", "key")] == ["B H T 1", "B Hkv S 1"]
 
 
@@ -131,7 +131,7 @@ def test_off_the_program_is_the_same_text_as_without_taps():
 
 
 def test_attention_that_is_not_asked_for_makes_no_weights():
-    model = MultiheadAttention(D, H, implementation="blockwise")
+    model = MultiheadAttention(D, H, settings=AttentionSettings(implementation="blockwise"))
     x = jnp.ones((1, 1500, D))  # more than one block
     variables = model.init(jax.random.key(0), x)
 

@@ -10,7 +10,8 @@ from tiny_models import SETTINGS, encoder_decoder, language_model, predictor
 from transformer_jax import capture
 from transformer_jax.errors import InputError
 from transformer_jax.inspection import Factored, HeadWeights, composition_scores, fold_norms, head_weights
-from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
+from transformer_jax.nn.attention import AttentionSettings
+from transformer_jax.nn.blocks import BlockSettings
 
 pytestmark = pytest.mark.slow  # they compile
 

@@ -52,7 +52,7 @@ def test_with_a_norm_of_ones_own_each_component_is_what_the_formula_says():
 class Doubled(Block):
     """A block of a user's own without residual connections."""
 
-    def __call__(self, x, mask=None, *, train=False, return_attention=False):
+    def __call__(self, x, mask=None, *, train=False):
         return 2 * x
 
 

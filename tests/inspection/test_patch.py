@@ -108,7 +108,7 @@ def test_changes_act_one_after_another(variables):
 @pytest.mark.parametrize(("name", "implementation"), [("logits", "auto"), ("weights", "blockwise")])
 def test_knocked_out_edges_are_masked(name, implementation):
     plain = MultiheadAttention(D, H, positions=ALiBiPositions())
-    model = plain.clone(implementation=implementation)
+    model = plain.clone(settings=AttentionSettings(implementation=implementation))
     variables = drawn(model, WHOLE)
     mask = np.tri(T, dtype=bool)
     for queries, keys, heads in [(2, [0, 1], None), (None, 0, [1, 3]), ([1, -1], None, 2)]:

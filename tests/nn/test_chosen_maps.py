@@ -5,7 +5,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from compiled_models import compiled, drawn
+from compiled_models import drawn
 
 from transformer_jax import (
     AttentionSettings,
@@ -21,7 +21,6 @@ from transformer_jax import (
     padding_mask,
     patch,
 )
-from transformer_jax.attention import AttentionRows
 from transformer_jax.nn import RelativePositions
 from transformer_jax.nn.layer_stacks import STACKED, unstack_layers
 
@@ -67,29 +66,25 @@ def test_each_kind_of_an_encoder_decoder_has_its_own_queries(positions, num_kv_h
 
 
 @pytest.mark.parametrize(("implementation", "in_a_loop"), [("plain", True), ("blockwise", False)])
-def test_rows_come_with_the_output_of_a_pass_of_any_implementation(implementation, in_a_loop):
+def test_rows_are_those_of_the_full_maps_of_a_pass_of_any_implementation(implementation, in_a_loop):
     attention = AttentionSettings(implementation=implementation)
     model = TransformerEncoder(3, D, H, 5, settings=BlockSettings(attention=attention, scan_layers=in_a_loop))
     used = drawn(model, X)
-    variables = unstack_layers(used)
     assert (STACKED in used["params"]) == in_a_loop
-    run = jax.jit(lambda x: model.apply(used, x, Causal(), return_attention=AttentionRows(QUERIES, HEADS)))
-    output, chosen = run(X)
-    plain = model.clone(settings=BlockSettings())
-    expected, full = compiled(plain, return_attention=True)(variables, X, np.tri(S, dtype=bool))
-    np.testing.assert_allclose(output, expected, atol=1e-5)
-    assert_rows(chosen, full, QUERIES, HEADS)
+    run = jax.jit(lambda x: maps_of(model, used, x, Causal(), queries=QUERIES, heads=HEADS))
+    plain = TransformerEncoder(3, D, H, 5)
+    full = jax.jit(lambda x: maps_of(plain, unstack_layers(used), x, np.tri(S, dtype=bool)))(X)
+    assert_rows(run(X), full, QUERIES, HEADS)
 
 
-def test_they_are_the_weights_before_dropout():
+def test_weights_that_are_asked_for_of_attention_itself_are_dropped_in_training():
     model = MultiheadAttention(D, H, dropout_prob=0.5)
     variables, rngs = drawn(model, X), {"dropout": jax.random.key(0)}
-    run = functools.partial(model.apply, variables, X, train=True, rngs=rngs)
-    asked = AttentionRows(QUERIES), True
-    (_, rows), (_, dropped) = jax.jit(lambda: [run(return_attention=which) for which in asked])()
-    np.testing.assert_allclose(rows.sum(-1), 1, rtol=1e-5)
-    dropped = np.asarray(dropped)[:, :, QUERIES]
-    np.testing.assert_allclose(dropped, 2 * rows * (dropped > 0), atol=1e-6)
+    run = functools.partial(model.apply, variables, X, return_attention=True)
+    (_, weights), (_, dropped) = jax.jit(lambda: (run(), run(train=True, rngs=rngs)))()
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+    np.testing.assert_allclose(dropped, 2 * weights * (dropped > 0), atol=1e-6)
+    assert 0.4 < np.mean(np.asarray(dropped) > 0) < 0.6
 
 
 def test_a_query_that_the_target_alone_lacks_is_an_error():
@@ -99,10 +94,10 @@ def test_a_query_that_the_target_alone_lacks_is_an_error():
     assert shapes_of(model, (SOURCE, TARGET), queries=[0], source_queries=[T]).encoder[0].shape == (B, H, 1, S)
 
 
-def test_an_inspected_pass_returns_the_chosen_rows_of_the_weights_that_it_used():
+def test_an_inspected_pass_gives_the_weights_that_it_used():
     model = TransformerEncoder(1, D, H, 2 * D)
     variables = drawn(model, X)
     weights = np.random.default_rng(1).dirichlet(np.ones(S), (B, H, S)).astype(np.float32)
-    changes = {"patches": {"layers.0.attention.weights": weights}, "return_attention": AttentionRows(QUERIES, HEADS)}
-    _, (rows,) = jax.jit(lambda variables: patch(model, variables, X, **changes))(variables)
-    np.testing.assert_array_equal(rows, weights[:, HEADS][:, :, QUERIES])
+    changes = {"patches": {"layers.0.attention.weights": weights}, "method": "get_attention_maps"}
+    (maps,) = jax.jit(lambda variables: patch(model, variables, X, **changes))(variables)
+    np.testing.assert_array_equal(maps, weights)

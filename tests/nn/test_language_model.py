@@ -6,12 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled_models import compiled, drawn, started
+from compiled_models import applied, compiled, drawn, started
 from part_choices import MAX_LEN, pairwise, settings_of
 
 from transformer_jax import (
+    ALiBiPositions,
     BlockSettings,
     InputError,
+    LearnedPositions,
     RotaryPositions,
     Segments,
     TransformerLM,
@@ -64,6 +66,24 @@ def test_cached_decoding_equals_the_full_pass(row):
         for position in range(first, T):
             logits, cache = step(TOKENS[:, position], position, cache)
             np.testing.assert_allclose(logits, full[:, position], atol=1e-5)
+
+
+@pytest.mark.parametrize("positions", [LearnedPositions(), RotaryPositions(), ALiBiPositions()], ids=type)
+def test_prompts_of_unequal_lengths_are_padded_at_the_left(positions):
+    """Each text gets the logits that it gets alone, from its first token on."""
+    model = model_with(BlockSettings(positions=positions))
+    params = drawn(model, TOKENS)
+    texts = [TOKENS[0, :1], TOKENS[1, :3]]  # and two more tokens each
+    prefix = np.array([[V - 1, V - 1, *texts[0]], texts[1]])
+    cache = started(model, params, length=5, prefix=prefix, padding=np.array([2, 0]))
+    step = jax.jit(decoder_of(model, params))
+    for more in range(2):
+        logits, cache = step(TOKENS[[0, 1], [1 + more, 3 + more]], 3 + more, cache)
+        for row, text in enumerate(texts):
+            whole = TOKENS[row : row + 1, : len(text) + more + 1]
+            np.testing.assert_allclose(logits[row], applied(model, params, whole)[0, -1], atol=1e-5)
+    with pytest.raises(InputError, match="padding is 3; it must be a whole number, 0 … 2"):
+        model.apply(params, prefix=prefix, padding=np.array([3, 0]), method="start_decoding")
 
 
 @pytest.mark.slow
@@ -137,4 +157,4 @@ def test_a_step_of_one_row_writes_the_cache_in_its_place():
     cache = model.apply(params, 1, 1009, method="start_decoding")
     step = jax.jit(functools.partial(model.apply, method="decode_step"), donate_argnums=3)
     used = step.lower(params, TOKENS[:1, 0], jnp.int32(7), cache).compile().memory_analysis()
-    assert used.temp_size_in_bytes < cache.blocks[0].key.nbytes
+    assert used.temp_size_in_bytes < next(iter(cache.decoded.values())).key.nbytes

@@ -26,10 +26,12 @@ from transformer_jax import (
     Transformer,
     TransformerEncoder,
     TransformerPredictor,
+    capture,
     padding_mask,
 )
 from transformer_jax.attention.request import recording_attention
 from transformer_jax.nn import CausalBlock, CausalStack, NoPositions, RelativePositions
+from transformer_jax.nn.cached_decoding import DecodingCache, run_cached
 from transformer_jax.nn.position_kinds import rotate
 
 pytestmark = pytest.mark.slow  # they compile
@@ -59,7 +61,7 @@ def transformer(settings: BlockSettings) -> Transformer:
 
 
 def test_queries_and_keys_are_normalised_in_each_head():
-    module = MultiheadAttention(D, H, num_kv_heads=2, qk_norm=RMSNorm)
+    module = MultiheadAttention(D, H, settings=AttentionSettings(num_kv_heads=2, qk_norm=RMSNorm))
     variables = drawn(module, X)
     params = variables["params"]
     q = of_heads(X, params["query_proj"], params["query_norm"])
@@ -102,6 +104,23 @@ def test_relative_positions_and_alibi_are_the_biases_of_their_papers(looks_ahead
     assert np.abs(plain(bias=ALiBi(H)) - plain()).max() > 1e-3
 
 
+def test_a_function_of_ones_own_computes_the_attention():
+    def sink(q, k, v, mask, bias, dropout):  # a key of zeros that every query sees, with a value of zeros
+        logits = jnp.einsum("bhtd,bhsd->bhts", q, k) / np.sqrt(WIDTH)
+        weights = jnp.exp(logits)
+        return (weights / (1 + weights.sum(-1, keepdims=True))) @ v
+
+    module = MultiheadAttention(D, H, settings=AttentionSettings(implementation=sink))
+    variables = drawn(module, X)
+    _, weights = applied(MultiheadAttention(D, H), variables, X, return_attention=True)
+    found = capture(module, variables, X, names=["queries", "keys", "values", "head_outputs"])[1]
+    total = np.exp(np.einsum("bhtd,bhsd->bhts", found["queries"], found["keys"]) / np.sqrt(WIDTH)).sum(-1)
+    expected = weights * (total / (1 + total))[..., None] @ found["values"]
+    np.testing.assert_allclose(found["head_outputs"], expected, atol=1e-6)
+    with pytest.raises(InputError, match="implementation is a function, which has no weights"):
+        module.apply(variables, X, return_attention=True)
+
+
 def test_a_bias_that_is_given_comes_after_that_of_the_positions():
     bias = DRAWS.normal(size=(T, T)).astype(np.float32)
     module = MultiheadAttention(D, H, positions=ALiBiPositions())
@@ -111,7 +130,7 @@ def test_a_bias_that_is_given_comes_after_that_of_the_positions():
 
 
 def test_learned_parameters_of_attention_begin_as_no_positions_and_unit_norms():
-    module = MultiheadAttention(D, H, qk_norm=RMSNorm, positions=RelativePositions())
+    module = MultiheadAttention(D, H, settings=AttentionSettings(qk_norm=RMSNorm), positions=RelativePositions())
     params = jax.jit(module.init)(jax.random.key(0), X)["params"]
     assert not params["attention_positions"]["embedding"].any()
     assert (params["query_norm"]["scale"] == 1).all()
@@ -122,9 +141,9 @@ def test_weights_are_dropped_in_training_alone():
     settings = BlockSettings(attention=AttentionSettings(dropout_prob=0.25))
     block = EncoderBlock(D, H, F, settings=settings)
     params = drawn(block, X)
-    _, weights = applied(block, params, X, return_attention=True)
-    rngs = {"dropout": jax.random.key(0)}
-    _, dropped = applied(block, params, X, train=True, return_attention=True, rngs=rngs)
+    names, rngs = ["attention.weights"], {"dropout": jax.random.key(0)}
+    weights = capture(block, params, X, names=names)[1][names[0]]
+    dropped = capture(block, params, X, names=names, train=True, rngs=rngs)[1][names[0]]
     is_dropped = np.asarray(dropped) == 0
     assert 20 < is_dropped.sum() < 82  # of 200; 5 standard deviations around 50
     np.testing.assert_allclose(dropped, np.where(is_dropped, 0, weights / 0.75), atol=1e-6)
@@ -188,7 +207,7 @@ def test_a_prefix_makes_room_for_itself_and_the_cache_grows():
     model = transformer(BlockSettings(positions=RotaryPositions()))
     params = drawn(model, SOURCE, TARGET)
     cache = applied(model, params, SOURCE, prefix=TARGET[:, :3], method="start_decoding")
-    assert cache.blocks[0].target.key.shape == (B, H, 3, WIDTH)
+    assert [kept.key.shape for kept in cache.decoded.values()] == [(B, H, 3, WIDTH)]
     full = compiled(model)(params, SOURCE, TARGET)
     logits, _ = applied(model, params, TARGET[:, 3], 3, cache.grow(T), method="decode_step")
     np.testing.assert_allclose(logits, full[:, 3], atol=1e-5)
@@ -199,9 +218,9 @@ def test_several_positions_at_once_see_those_before_them_and_not_the_later_ones(
     memory = DRAWS.normal(size=(B, S, D)).astype(np.float32)
     params = drawn(block, X, memory)
     expected = applied(block, params, X, memory, Causal())
-    cache = applied(block, params, memory, T, method="empty_cache")
-    first, cache = applied(block, params, X[:, :2], cache, 0, method="step")
-    rest, _ = applied(block, params, X[:, 2:], cache, 2, method="step")
+    run = functools.partial(block.apply, params)
+    first, cache = run_cached(lambda: run(X[:, :2], memory, Causal()), DecodingCache({}, {}), 0, T)
+    rest, _ = run_cached(lambda: run(X[:, 2:], memory, Causal()), cache, 2)
     np.testing.assert_allclose(np.concatenate([first, rest], axis=1), expected, atol=1e-5)
 
 
@@ -225,7 +244,10 @@ def test_an_encoder_of_causal_blocks_has_the_causal_mask():
 # Combinations that make no sense.
 
 WRONG = [
-    (lambda: MultiheadAttention(D, H, num_kv_heads=3), "num_kv_heads is 3; it must divide num_heads, 4"),
+    (
+        lambda: MultiheadAttention(D, H, settings=AttentionSettings(num_kv_heads=3)),
+        "num_kv_heads is 3; it must divide num_heads, 4",
+    ),
     (lambda: MultiheadAttention(20, 4, positions=RotaryPositions()), "5 of a head's 5 elements turn.* must be even"),
     (lambda: AttentionSettings(dropout_prob=1.0), "dropout_prob is 1.0"),
     (lambda: MultiheadAttention(32, 2, positions=RotaryPositions(fraction=0.05)), "0 of a head's 16 elements turn"),

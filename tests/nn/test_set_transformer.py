@@ -1,7 +1,5 @@
 """Attention between sets: the formulas of Lee et al. 2019, and what a permutation of a set changes."""
 
-import functools
-
 import flax.linen as nn
 import jax
 import numpy as np
@@ -68,11 +66,8 @@ def test_masked_elements_change_nothing(block):
     np.testing.assert_allclose(one[:, :T], other[:, :T], atol=1e-5)
 
 
-def test_attention_weights_are_those_of_the_last_attention():
-    for block, shape in (
-        (SAB(*SIZES), (B, H, S, S)),
-        (ISAB(*SIZES, num_inducing=K), (B, H, S, K)),
-        (PMA(*SIZES), (B, H, 1, S)),
-    ):
-        run = functools.partial(block.init_with_output, return_attention=True)
-        assert jax.eval_shape(run, jax.random.key(0), Y)[0][1].shape == shape
+def test_attention_maps_are_those_of_each_layers_last_attention():
+    for block, shape in ((SAB, (B, H, S, S)), (ISAB, (B, H, S, ISAB.num_inducing))):
+        stack = TransformerEncoder(2, *SIZES, block=block)
+        maps = jax.eval_shape(lambda stack=stack: stack.apply(drawn(stack, Y), Y, method="get_attention_maps"))
+        assert [of_layer.shape for of_layer in maps] == [shape] * 2

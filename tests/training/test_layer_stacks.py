@@ -12,7 +12,7 @@ from flax.traverse_util import flatten_dict
 from tiny_reverse import assert_near
 
 from transformer_jax import InputError, ReverseConfig, TransformerEncoder
-from transformer_jax.nn.block_settings import BlockSettings
+from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
 from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.tasks.reverse import reverse_data

@@ -17,7 +17,7 @@ from transformer_jax.mesh_axis import all_rows, part_of_rows
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.embeddings import rows_of, token_embedding
 from transformer_jax.nn.layers import Dense, counter_bits
-from transformer_jax.nn.positions import LearnedEncoding
+from transformer_jax.nn.position_kinds import LearnedEncoding
 from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.training.step import gradients_and_sums, initial_state
 

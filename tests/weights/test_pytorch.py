@@ -148,8 +148,11 @@ def test_a_model_without_a_counterpart_is_an_error():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (MultiheadAttention(12, 4, num_kv_heads=2), "num_kv_heads is 2; it must be None, the only one with"),
-        (MultiheadAttention(12, 4, scale=0.5), "scale is 0.5; it must be None"),
+        (
+            MultiheadAttention(12, 4, settings=AttentionSettings(num_kv_heads=2)),
+            "settings.num_kv_heads is 2; it must be None, the only one with",
+        ),
+        (MultiheadAttention(12, 4, settings=AttentionSettings(scale=0.5)), "settings.scale is 0.5; it must be None"),
         (EncoderBlock(12, 4, 13, settings=BlockSettings(norm=RMSNorm)), "settings.norm is RMSNorm"),
         (
             TransformerEncoder(1, 12, 4, 13, settings=BlockSettings(feed_forward=GatedFeedForward)),

@@ -5,7 +5,7 @@ from .biases import ArrayBias as ArrayBias
 from .biases import AttentionBias as AttentionBias
 from .biases import BiasFunction as BiasFunction
 from .biases import SoftCap as SoftCap
-from .dropout import AttentionDropout as AttentionDropout
+from .formula import AttentionDropout as AttentionDropout
 from .masks.arrays import causal_mask as causal_mask
 from .masks.arrays import expand_mask as expand_mask
 from .masks.arrays import padding_mask as padding_mask
@@ -20,5 +20,4 @@ from .masks.symbolic import Window as Window
 from .masks.symbolic import combine_masks as combine_masks
 from .position_biases import ALiBi as ALiBi
 from .position_biases import RelativeBias as RelativeBias
-from .rows import AttentionRows as AttentionRows
 from .rows import attention_rows as attention_rows

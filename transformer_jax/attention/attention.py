@@ -12,11 +12,11 @@ from jaxtyping import Float, Shaped
 
 from transformer_jax.attention.biases import Biases
 from transformer_jax.attention.blockwise import blockwise_attention
-from transformer_jax.attention.dropout import AttentionDropout
+from transformer_jax.attention.formula import Tap, plain_attention
 from transformer_jax.attention.fused import fused_attention, fused_refusal
 from transformer_jax.attention.masks.symbolic import Masks
-from transformer_jax.attention.plain import Tap, plain_attention
 from transformer_jax.attention.request import AttentionRequest, Explanation, record_attention
+from transformer_jax.dropout import AttentionDropout
 from transformer_jax.errors import InputError, check_value
 
 Implementation = Literal["auto", "plain", "blockwise", "fused"]
@@ -33,8 +33,8 @@ def dot_product_attention(
     v: Shaped[ArrayLike, "... S d_v"],
     mask: Masks | None = None,
     bias: Biases | None = None,
-    *,
     dropout: AttentionDropout | None = None,
+    *,
     implementation: Implementation = "auto",
     return_attention: bool = False,
     tap: Tap | None = None,

@@ -12,9 +12,9 @@ from jaxtyping import Bool, Float, Shaped, UInt32
 
 from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.block_layout import Part, split_blocks
-from transformer_jax.attention.dropout import kept
 from transformer_jax.attention.masks.symbolic import AttentionMask
 from transformer_jax.attention.score_block import BlockGrid, Range, ScoreBlock, or_nan
+from transformer_jax.dropout import kept
 
 Queries = Float[Array, "G q d"]  # of the G query heads that share a head of keys and values
 Keys = Float[Array, "k d"]

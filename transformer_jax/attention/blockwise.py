@@ -39,9 +39,9 @@ from transformer_jax.attention.block_steps import (
     forward_step,
     query_blocks,
 )
-from transformer_jax.attention.dropout import AttentionDropout, first_row
 from transformer_jax.attention.masks.symbolic import AttentionMask
 from transformer_jax.attention.score_block import BlockGrid
+from transformer_jax.dropout import AttentionDropout, first_row
 from transformer_jax.mesh_axis import divided_by_compiler
 
 

@@ -9,8 +9,8 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float
 
+from transformer_jax.attention.formula import mask_array
 from transformer_jax.attention.masks.symbolic import ArrayMask, reach
-from transformer_jax.attention.plain import fitted
 from transformer_jax.attention.request import AttentionRequest
 from transformer_jax.mesh_axis import divided_by_compiler
 
@@ -51,7 +51,7 @@ def fused_attention(
         left, right = reach(request.mask) or (None, None)
         window = None if left is None else (left, 0)
         return attend(is_causal=right == 0, local_window_size=window).swapaxes(1, 2)
-    seen = fitted(request.mask, (request.num_batch, q.shape[2], *request.logits_shape[-2:]))
+    seen = mask_array(request.mask, (request.num_batch, q.shape[2], *request.logits_shape[-2:]))
     if len(q) != request.num_batch:  # more leading axes
         seen = jnp.tile(seen, (len(q) // len(seen) if len(seen) > 1 else 1, 1, 1, 1))
     values = attend(mask=seen).swapaxes(1, 2)

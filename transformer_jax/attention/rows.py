@@ -1,9 +1,8 @@
 """Weights of chosen queries and heads, at any length."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,43 +14,13 @@ from jaxtyping import Float, Int, Shaped
 
 from transformer_jax.argument_checks import as_array, known_values
 from transformer_jax.attention.biases import Biases
+from transformer_jax.attention.formula import softmax
 from transformer_jax.attention.masks.symbolic import Masks
-from transformer_jax.attention.plain import softmax
 from transformer_jax.attention.request import AttentionRequest
 from transformer_jax.attention.score_block import Range, ScoreBlock, or_nan
 from transformer_jax.errors import InputError, shortened
 
 Indices: TypeAlias = Int[ArrayLike, " _"] | Sequence[int]  # of a length of their own
-Weights: TypeAlias = Float[Array, "B heads queries S"]  # all of them, or those of an `AttentionRows`
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class AttentionRows:
-    """Which attention weights a model returns: `return_attention=AttentionRows(queries, heads)`.
-
-    They are exact, those before dropout, and need memory of their own size alone: with `queries` none of T × S.
-
-    Raises:
-        InputError: at use, if an index is out of range; a traced one is not checked.
-    """
-
-    queries: Indices | None = None  # 0 … T - 1; None: all
-    heads: Indices | None = None  # 0 … H - 1; None: all
-
-    @staticmethod
-    def chosen(queries: Indices | None, heads: Indices | None) -> "Literal[True] | AttentionRows":
-        """`return_attention` for these queries and heads; with neither, True: all weights, as the pass used them."""
-        return True if queries is None and heads is None else AttentionRows(queries, heads)
-
-    def cut(self, attention: Float[Array, "B H T S"]) -> Weights:
-        """These weights `[B, heads, queries, S]` out of all of them."""
-        for axis, name, indices in ((2, "queries", self.queries), (1, "heads", self.heads)):
-            if indices is not None:
-                attention = jnp.take(attention, _indices(name, indices, attention.shape[axis]), axis, mode="clip")
-        return attention
-
-
-ReturnAttention: TypeAlias = bool | AttentionRows
 
 
 def attention_rows(

@@ -17,7 +17,8 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.names import Activation, activation_name, check_found, is_layer, matches
 from transformer_jax.inspection.patches import Change, Filled, Patch, parts_of
 from transformer_jax.nn.attention import MultiheadAttention
-from transformer_jax.nn.blocks import Block, Stack
+from transformer_jax.nn.blocks import Block
+from transformer_jax.nn.encoder import Stack
 from transformer_jax.nn.layers import Tapped, plus
 
 NORMS = nn.LayerNorm.__call__, nn.RMSNorm.__call__  # which subclasses may inherit
@@ -69,17 +70,19 @@ class InspectedPass:
             self._first = kwargs.get("position", (*args, None, None)[1])
         elif method == "start_decoding" and "prefix" in kwargs:
             self._first = 0
+        if method == "attend" and isinstance(module, MultiheadAttention):
+            return self._attended(module, call, *args)
         if method == "__call__" and type(module).__call__ in NORMS and _is_of_width(module):
             call = functools.partial(self._norm, module, call)
         if method == "__call__" and module.name == "output_proj" and isinstance(module.parent, MultiheadAttention):
             call = functools.partial(self._projected, module, call)
-        if method not in ("__call__", "step") or any(outer is module for outer in self._inside):
+        if method != "__call__" or any(outer is module for outer in self._inside):
             return call(*args, **kwargs)
         self._inside.append(module)
         try:
             if _is_block(module):
                 return self._block(module, call, *args, **kwargs)
-            return self._output_shown(module, call, *args, **kwargs) if method == "__call__" else call(*args, **kwargs)
+            return self._output_shown(module, call, *args, **kwargs)
         finally:
             self._inside.pop()
 
@@ -149,6 +152,11 @@ class InspectedPass:
         if isinstance(result, tuple):
             return (self._shown(name, result[0], letters), *result[1:])
         return self._shown(name, result, letters)
+
+    def _attended(self, module: nn.Module, call: Callable[..., Any], *args: object) -> Any:
+        """What an attention's `attend` gives; it taps its logits and weights where one of them is asked for."""
+        is_asked = self._is_asked(*(activation_name(module.path, name) for name in ("logits", "weights")))
+        return call(*args, tap=functools.partial(self._tapped, module) if is_asked else None)
 
     def _projected(self, module: nn.Module, call: Callable[..., Array], joined: Array) -> Array:
         """The output projection of an attention, as the sum over heads where these are asked for."""

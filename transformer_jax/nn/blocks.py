@@ -1,32 +1,140 @@
-"""Parts that encoder and decoder share: residual connection, block, stack of blocks.
+"""What the blocks of encoder and decoder are made of: their settings, the residual connection, sizes.
 
 A Transformer block is two or three sub-layers (attention, feed-forward), each inside a residual connection.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.ad_checkpoint import checkpoint_name
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
-from transformer_jax.argument_checks import Count, Probability, Size, check_sequence
-from transformer_jax.attention.biases import AttentionBias
-from transformer_jax.attention.rows import ReturnAttention
-from transformer_jax.attention.score_block import Start
-from transformer_jax.errors import InputError
-from transformer_jax.nn.attention import MultiheadAttention
-from transformer_jax.nn.block_settings import BlockSettings as BlockSettings
-from transformer_jax.nn.block_settings import SettingsModule as SettingsModule
-from transformer_jax.nn.layer_stacks import LAYER_INPUT, REMAT_POLICIES, STACKED, layer_access, layer_name
-from transformer_jax.nn.layers import Dropout, Tapped
-from transformer_jax.nn.positions import NoPositions, Positions
+from transformer_jax.argument_checks import Positive, Probability, Size, check_fields, check_kv_heads
+from transformer_jax.errors import InputError, check_value, head_width
+from transformer_jax.nn.attention import AttentionSettings, MultiheadAttention
+from transformer_jax.nn.layers import Activation, Dropout, FeedForward, LayerNorm, Tapped
+from transformer_jax.nn.positions import NoPositions, Positions, SinusoidalPositions
 
-Cache = TypeVar("Cache")
+Model = TypeVar("Model", bound=nn.Module)
+Remat = Literal["none", "dots", "all"]
+# Of a norm over the last axis; `epsilon` may be given.
+NormFactory = Callable[..., nn.Module]
+# Called with the hidden width F, the dropout probability and the activation; the module is called as `FeedForward`.
+FeedForwardFactory = Callable[[int, float, Activation], nn.Module]
+Indices = Int[ArrayLike, " _"] | Sequence[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockSettings:
+    """Settings that every block of a model has in common.
+
+    `norm` and `feed_forward` are factories: a class of your own goes there, or a function that makes a module.
+
+    Raises:
+        InputError: a field is not what its annotation says, or layers are both shared and scanned.
+    """
+
+    dropout_prob: Probability = 0.0  # of the sub-layers' outputs and of the feed-forward's hidden units
+    norm_first: bool = False  # pre-norm (Xiong et al. 2020) instead of the original paper's post-norm
+    activation: Activation = nn.relu  # of the feed-forward
+    layer_norm_epsilon: Positive = 1e-6  # added to the variance, or the mean square; PyTorch's default is 1e-5
+    # Activations of a block that its backward pass computes again, to save memory (Chen et al. 2016): none, all but the
+    # products with parameters (`dots`), or all.
+    remat: Remat = "none"
+    # Run the blocks as a loop in the program, which then compiles as fast as one block.
+    scan_layers: bool = False
+    # All blocks of a stack have the parameters of its first, `layers_0` (Dehghani et al. 2019, section 2.1).
+    share_layers: bool = False
+    # How the model knows the order of a sequence.
+    positions: Positions = dataclasses.field(default=SinusoidalPositions())
+    norm: NormFactory = LayerNorm  # of the residual connections and the stacks' ends, called with `epsilon`
+    feed_forward: FeedForwardFactory = FeedForward  # called with F, dropout_prob and activation
+    attention: AttentionSettings = dataclasses.field(default=AttentionSettings())
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.share_layers and self.scan_layers:
+            raise InputError(
+                "scan_layers is True; with share_layers it must be False, as a loop's layers have their own"
+            )
+
+    def make_norm(self) -> nn.Module:
+        """A norm with these settings, to be assigned in `setup`."""
+        return self.norm(epsilon=self.layer_norm_epsilon)
+
+
+class SettingsModule(Tapped):
+    """Module with the fields `settings: BlockSettings` and `dropout_prob`, a shorthand for `settings.dropout_prob`.
+
+    It also has `num_heads`, and its width as `input_dim` or `model_dim`. After construction both probabilities agree;
+    where both are given, it is that of the shorthand.
+
+    Raises:
+        InputError: at construction, if `settings` are no `BlockSettings`, or do not work with the width and the heads.
+    """
+
+    def __post_init__(self) -> None:
+        module: Any = self  # declares the fields in a subclass, which gives them a place among its own
+        settings: BlockSettings = module.settings
+        shorthand: float | None = module.dropout_prob
+        check_value("settings", settings, BlockSettings)
+        check_value("dropout_prob", shorthand, float | None)
+        if shorthand is not None:
+            settings = dataclasses.replace(settings, dropout_prob=shorthand)
+        module.settings, module.dropout_prob = settings, settings.dropout_prob
+        super().__post_init__()
+        width: int = module.input_dim if hasattr(self, "input_dim") else module.model_dim
+        check_kv_heads(settings.attention.num_kv_heads, module.num_heads)
+        settings.positions.check(settings.attention.head_width or head_width(width, module.num_heads))
+
+    @property
+    def has_attention_maps(self) -> bool:
+        """Whether attention has weights to show: a function of your own gives its values alone."""
+        module: Any = self
+        return isinstance(module.settings.attention.implementation, str)
+
+    def get_attention_maps(
+        self, *inputs: Any, queries: Indices | None = None, heads: Indices | None = None, **options: Any
+    ) -> Any:
+        """Attention weights of every layer, as the forward pass without dropout uses them.
+
+        Args:
+            *inputs: as in `__call__`.
+            queries: indices of the queries whose weights are wanted; None for all. With it, nothing needs memory of T².
+            heads: indices of the heads; None for all.
+            **options: as in `__call__`.
+
+        Returns:
+            For each layer `[B, heads, queries, S]` of its last attention; with neither, `[B, H, T, S]`.
+
+        Raises:
+            InputError: as `__call__`; or a query or a head is not there.
+        """
+        from transformer_jax.nn.attention_maps import attention_maps, of_layers
+
+        maps = attention_maps(self, *inputs, queries=queries, heads=heads, **options)
+        return list((of_layers(maps) or maps).values())  # in a block alone there are no layers
+
+    @nn.nowrap
+    def clone(self: Model, **updates: Any) -> Model:
+        """Copy with other fields. Given `settings` or `dropout_prob`, the other one follows."""
+        if "settings" in updates:
+            updates = {"dropout_prob": None} | updates
+        return super().clone(**updates)
+
+    @nn.nowrap
+    def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in Flax."""
+        if "return_attention" in kwargs:
+            raise InputError(
+                "return_attention is no argument of a whole model; method='get_attention_maps' gives the weights, "
+                "transformer_jax.capture the output with them"
+            )
+        return super().apply(variables, *args, **kwargs)
 
 
 class Residual(Tapped):
@@ -43,36 +151,28 @@ class Residual(Tapped):
         self.dropout = Dropout(self.settings.dropout_prob)
 
     def __call__(
-        self,
-        x: Float[ArrayLike, "B T D"],
-        sublayer: Callable[[Array], Any],
-        *,
-        train: bool,
-        onto: Float[ArrayLike, "B T D"] | None = None,
-    ) -> Any:
+        self, x: Float[ArrayLike, "B T D"], sublayer: Callable[[Array], Array], *, train: bool
+    ) -> Float[Array, "B T D"]:
         """Apply the connection.
 
         Args:
             x: `[B, T, D]`.
-            sublayer: function from `[B, T, D]` to `[B, T, D]`, or to a tuple of that and more results.
+            sublayer: function from `[B, T, D]` to `[B, T, D]`.
             train: apply dropout to the sub-layer's output; `sublayer` itself is called as it is.
-            onto: what the sub-layer's output is added to; None for `x`.
-
-        Returns:
-            `[B, T, D]`; where the sub-layer returns a tuple, a tuple of that and the sub-layer's other results.
 
         Raises:
             InputError: the sub-layer's output is not of the shape of `x`.
         """
-        result = sublayer(self.norm(x) if self.settings.norm_first else jnp.asarray(x))
-        output, *more = result if isinstance(result, tuple) else (result,)
-        if jnp.shape(output) != jnp.shape(x):  # they could broadcast
-            raise InputError(f"sublayer gave shape {jnp.shape(output)}; it must be that of x, {jnp.shape(x)}")
-        y = jnp.asarray(x if onto is None else onto) + self.dropout(output, train=train)
-        if not self.settings.norm_first:
-            y = self.norm(y)
-        y = self.tap("after", y, "B T D")
-        return (y, *more) if isinstance(result, tuple) else y
+        x = jnp.asarray(x)
+        output = sublayer(self.norm(x) if self.settings.norm_first else x)
+        if jnp.shape(output) != x.shape:  # they could broadcast
+            raise InputError(f"sublayer gave shape {jnp.shape(output)}; it must be that of x, {x.shape}")
+        y = x + self.dropout(output, train=train)
+        return self.after(y if self.settings.norm_first else self.norm(y))
+
+    def after(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:
+        """What leaves the connection, under its name."""
+        return self.tap("after", jnp.asarray(x), "B T D")
 
 
 class Block(SettingsModule):
@@ -112,139 +212,6 @@ class Block(SettingsModule):
             self.input_dim,
             self.num_heads,
             positions=positions or NoPositions(),
+            settings=self.settings.attention,
             looks_ahead=self.looks_ahead,
-            **vars(self.settings.attention),
         )
-
-
-class Stack(SettingsModule):
-    """Blocks of one class, `layers`, and an optional norm after the last, `norm`.
-
-    Raises:
-        InputError: at construction, if `num_heads` does not divide `input_dim`, `num_layers` is negative, another size
-            is below 1, or a setting is impossible; at a call, if `x` is not `[B, T, input_dim]` of a floating-point
-            type.
-    """
-
-    num_layers: Count  # L
-    input_dim: Size  # D
-    num_heads: Size  # H
-    dim_feedforward: Size  # F
-    dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
-    settings: BlockSettings = BlockSettings()
-    final_norm: bool | None = None  # norm after the last block; None: with pre-norm alone, which needs it
-    block: type[Block] = Block  # class of the blocks, constructed and called as the default one
-
-    def setup(self) -> None:
-        sizes = self.input_dim, self.num_heads, self.dim_feedforward
-        if self._loops_over_layers():
-            self.stacked_layers = self.block(*sizes, settings=self.settings)
-        else:
-            later = self.block
-            if self.settings.share_layers:  # blocks after the first read its parameters
-                methods = [name for name in ("__call__", "step", "empty_cache") if hasattr(self.block, name)]
-                later = nn.map_variables(
-                    self.block, "params", lambda _: {"params": self.variables["params"][layer_name(0)]}, methods=methods
-                )
-            self.layers = [(later if n else self.block)(*sizes, settings=self.settings) for n in range(self.num_layers)]
-        self.norm = self.settings.make_norm()  # has parameters only where it is called
-        self.positions = self.settings.positions.in_stack(self.num_heads, self.block.looks_ahead)
-
-    def _shared_bias(self, first: Start = 0) -> dict[str, AttentionBias]:
-        """The argument `bias` of the blocks' self-attention, where all share one; queries begin at `first`."""
-        bias = None if self.positions is None else self.positions.bias()
-        return {} if bias is None else {"bias": bias.shifted(first)}
-
-    def _loops_over_layers(self) -> bool:
-        """Whether the layers run as a loop in the program: parameters that are stacked do, with any settings."""
-        if self.is_initializing():
-            return self.settings.scan_layers and self.num_layers > 0
-        return STACKED in self.variables.get("params", {})
-
-    def run(
-        self, x: ArrayLike, *arrays: Any, train: bool, return_attention: ReturnAttention
-    ) -> Array | tuple[Array, list[Any]]:
-        """Run the blocks one after another, then the norm.
-
-        Args:
-            x: `[B, T, D]`, for the first block.
-            *arrays: the blocks' other arguments, the same for all.
-            train: apply dropout.
-            return_attention: ask each block for its attention weights, or for some of them.
-
-        Returns:
-            The output, with `return_attention` a pair of it and the attention weights of each block, as it gives them.
-        """
-        check_sequence("x", x, self.input_dim)
-        arrays = *arrays, self._shared_bias()
-        is_scanned = self._loops_over_layers()
-
-        def run_block(layer: Any, x: ArrayLike, *arrays: Any) -> tuple[Array, Any]:  # flags are no arrays
-            *inputs, shared = arrays
-            result = layer(x, *inputs, train=train, return_attention=return_attention, **shared)
-            return result if return_attention else (result, None)
-
-        policies = [REMAT_POLICIES[self.settings.remat]] if self.settings.remat != "none" and train else []
-        access = layer_access.get() if is_scanned and not self.is_initializing() else None
-        if access is not None:
-            path, read = "/".join((*self.path, layer_name(0))), access.read
-            run_block = nn.map_variables(run_block, "params", lambda held: {"params": read(path, held["params"])})
-            policies = policies or [access.policy]
-        if policies and not self.is_asked():
-            run_block = nn.remat(run_block, policy=policies[0], prevent_cse=not is_scanned)  # a loop prevents it
-
-        def run_named(layer: Any, x: ArrayLike, *arrays: Any) -> tuple[Array, Any]:
-            return run_block(layer, checkpoint_name(x, LAYER_INPUT), *arrays)
-
-        if is_scanned:
-            scan = nn.scan(
-                run_named,
-                variable_axes={"params": 0},
-                split_rngs={True: True},  # all of them
-                in_axes=nn.broadcast,
-                length=self.num_layers,
-            )
-            weights = jax.tree.leaves(self.variables.get("params", {}).get(STACKED, jnp.zeros(())))
-            x = jnp.asarray(x, jnp.result_type(x, *weights))  # as it comes out of a layer
-            x, stacked_maps = scan(self.stacked_layers, x, *arrays)
-            x = checkpoint_name(x, LAYER_INPUT)
-            maps = [jax.tree.map(lambda of_layers, i=i: of_layers[i], stacked_maps) for i in range(self.num_layers)]
-        else:
-            maps = []
-            for layer in self.layers:
-                x, attention = (run_named if policies else run_block)(layer, x, *arrays)
-                maps.append(attention)
-        x = self.normalize(x)
-        return (x, maps) if return_attention else x
-
-    def step(
-        self, x: ArrayLike, caches: Sequence[Cache], position: Int[ArrayLike, ""], *arrays: Any
-    ) -> tuple[Array, list[Cache]]:
-        """Run every block for T more positions: the result of `__call__` there, at the cost of these positions.
-
-        Args:
-            x: `[B, T, D]`, the new positions.
-            caches: of the blocks.
-            position: index of the first new one.
-            *arrays: further arguments, the same for all blocks.
-
-        Returns:
-            `[B, T, D]` as after the norm, and the caches with the new positions.
-
-        Raises:
-            AttributeError: the blocks have no `step`, as those of an encoder.
-        """
-        updated = []
-        for layer, cache in zip(self.layers, caches, strict=True):
-            x, cache = layer.step(x, cache, position, *arrays, **self._shared_bias(jnp.asarray(position)))
-            updated.append(cache)
-        return self.normalize(x), updated
-
-    def empty_caches(self, *arguments: Any) -> list[Any]:
-        """Cache of each block before the first position; the arguments are those of its `empty_cache`."""
-        return [layer.empty_cache(*arguments) for layer in self.layers]
-
-    def normalize(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:
-        """Apply the norm after the last block, where there is one."""
-        wanted = self.settings.norm_first if self.final_norm is None else self.final_norm
-        return self.tap("output", self.norm(x) if wanted else jnp.asarray(x), "B T D")

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
 from transformer_jax.argument_checks import Positive, check_fields
-from transformer_jax.nn.block_settings import SettingsModule
+from transformer_jax.nn.blocks import SettingsModule
 from transformer_jax.nn.layers import Dense, Dropout, plus
 
 
@@ -79,15 +79,13 @@ class TokenModel(SettingsModule):
         elif num_logits is not None and bias:
             self.output_bias = self.param("output_bias", nn.initializers.zeros, (num_logits,))
 
-    def embedded(
-        self, embedding: nn.Embed, tokens: Int[ArrayLike, "B T"], *, train: bool, **at: Any
-    ) -> Float[Array, "B T D"]:
-        """Rows of an embedding's matrix, with positions, which `at` chooses as in `AddedPositions`, and dropout."""
+    def embedded(self, embedding: nn.Embed, tokens: Int[ArrayLike, "B T"], *, train: bool) -> Float[Array, "B T D"]:
+        """Rows of an embedding's matrix, with positions and dropout."""
         x = rows_of(embedding.embedding, jnp.asarray(tokens))
         if self.embeddings.is_scaled:
             x = x * math.sqrt(embedding.features)
         if self.positional_encoding is not None:
-            x = self.positional_encoding(x, **at)
+            x = self.positional_encoding(x)
         return self.embedding_dropout(x, train=train)
 
     def logits(self, x: Float[Array, "B T D"], embedding: nn.Embed | None) -> Float[Array, "B T V"]:

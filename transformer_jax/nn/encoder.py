@@ -1,37 +1,31 @@
-"""Blocks of self-attention and feed-forward, stacked: an encoder, also one in which no position sees a later one."""
+"""Transformer encoder: blocks of self-attention and feed-forward, stacked (Vaswani et al. 2017, section 3.1)."""
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, TypeVar
+import functools
+from collections.abc import Callable, Sequence
 
+import flax.linen as nn
+import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from transformer_jax.argument_checks import check_sequence
-from transformer_jax.attention.biases import Biases
+from transformer_jax.argument_checks import Count, Probability, Size, check_sequence
+from transformer_jax.attention.biases import AttentionBias, Biases
 from transformer_jax.attention.masks.symbolic import Masks, causal_and
-from transformer_jax.attention.rows import ReturnAttention, Weights
-from transformer_jax.errors import InputError
-from transformer_jax.nn.attention import KeyValue
-from transformer_jax.nn.blocks import Block, Stack
-
-OfKeys = TypeVar("OfKeys")
+from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 
 
 class EncoderBlock(Block):
-    """Self-attention, then feed-forward, each with residual, dropout and LayerNorm (Vaswani et al. 2017, section 3.1).
+    """Self-attention, then feed-forward, each with residual, dropout and norm (Vaswani et al. 2017, section 3.1).
 
     Its fields and errors are those of `Block`. A subclass with another `__call__` or `setup` can be stacked too:
 
         class Parallel(EncoderBlock):
-            def __call__(self, x, mask=None, *, train=False, return_attention=False):
+            def __call__(self, x, mask=None, *, train=False):
                 def sublayers(h):
-                    y, attention = self.self_attn.attend_from(h, mask=mask, return_attention=return_attention)
-                    return y + self.feed_forward(h, train=train), attention
+                    return self.self_attn(h, mask=mask, train=train) + self.feed_forward(h, train=train)
 
-                x, attention = self.self_attn_residual(x, sublayers, train=train)
-                return (x, attention) if return_attention else x
+                return self.self_attn_residual(x, sublayers, train=train)
 
         model = TransformerPredictor(32, num_classes=10, num_heads=4, num_layers=2, block=Parallel)
     """
@@ -48,76 +42,85 @@ class EncoderBlock(Block):
         mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: ReturnAttention = False,
         bias: Biases | None = None,
-    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Weights]:
+    ) -> Float[Array, "B T D"]:
         """Run one block.
 
         Args:
             x: `[B, T, D]`.
             mask: which keys a query may see, as in `dot_product_attention`.
             train: apply dropout; needs the random key `dropout` where its probability is not zero.
-            return_attention: also return the weights `[B, H, T, T]` that this pass used, or those of an
-                `AttentionRows(queries, heads)`.
             bias: of the attention's logits, as in `dot_product_attention`.
         """
-        check_sequence("x", x, self.input_dim)
-        x, attention = self.sublayers(
-            x,
-            partial(self.self_attn.attend_from, mask=mask, bias=bias, train=train, return_attention=return_attention),
-            train=train,
-        )
-        return x if attention is None else (x, attention)
-
-    def sublayers(
-        self, x: Float[ArrayLike, "B T D"], attend: Callable[[Array], tuple[Array, OfKeys]], *, train: bool
-    ) -> tuple[Float[Array, "B T D"], OfKeys]:
-        """Run the two sub-layers; returns the output and the second result of the attention."""
-        x, of_keys = self.self_attn_residual(x, attend, train=train)
-        return self.feed_forward_residual(x, lambda h: self.feed_forward(h, train=train), train=train), of_keys
+        if self.is_border:
+            check_sequence("x", x, self.input_dim)
+        attend = functools.partial(self.self_attn, mask=mask, bias=bias, train=train)
+        feed_forward = functools.partial(self.feed_forward, train=train)
+        first, second = self.self_attn_residual, self.feed_forward_residual
+        if self.settings.norm_first:
+            x = first.after(x + first.dropout(attend(first.norm(x)), train=train))
+            return second.after(x + second.dropout(feed_forward(second.norm(x)), train=train))
+        x = first.after(first.norm(x + first.dropout(attend(x), train=train)))
+        return second.after(second.norm(x + second.dropout(feed_forward(x), train=train)))
 
 
-class CausalBlock(EncoderBlock):
-    """Encoder block for a causal mask, which can also be run position by position.
-
-    Its fields and errors are those of `Block`. A subclass that overrides `sublayers` computes the same in training and
-    in cached decoding.
-    """
-
-    looks_ahead = False
-
-    def step(
-        self, x: Float[ArrayLike, "B T D"], cache: KeyValue, position: Int[ArrayLike, ""], bias: Biases | None = None
-    ) -> tuple[Float[Array, "B T D"], KeyValue]:
-        """Run one block for T more positions from `position` on, given the keys and values of the earlier ones."""
-        return self.sublayers(x, lambda h: self.self_attn.extend(h, cache, position, bias), train=False)
-
-    def empty_cache(self, batch_size: int, length: int, dtype: Any) -> KeyValue:
-        """Cache before the first of at most `length` positions."""
-        return self.self_attn.empty_cache(batch_size, length, dtype)
-
-
-class ParallelBlock(CausalBlock):
-    """Causal block whose two sub-layers read the same stream, each with its norm: `x + Attention(Norm_1(x)) +
-    FeedForward(Norm_2(x))` (Black et al. 2022, section 2.1.2, as released).
-
-    Its fields and errors are those of `Block`.
+class Stack(SettingsModule):
+    """Blocks of one class, `layers`, and an optional norm after the last, `norm`.
 
     Raises:
-        InputError: also if the settings have post-norm.
+        InputError: at construction, if `num_heads` does not divide `input_dim`, `num_layers` is negative, another size
+            is below 1, or a setting is impossible; at a call, if `x` is not `[B, T, input_dim]` of a floating-point
+            type.
     """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.settings.norm_first:
-            raise InputError("settings.norm_first is False; in a ParallelBlock the norms come first")
+    num_layers: Count  # L
+    input_dim: Size  # D
+    num_heads: Size  # H
+    dim_feedforward: Size  # F
+    dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
+    settings: BlockSettings = BlockSettings()
+    final_norm: bool | None = None  # norm after the last block; None: with pre-norm alone, which needs it
+    block: type[Block] = Block  # class of the blocks, constructed and called as the default one
 
-    def sublayers(
-        self, x: Float[ArrayLike, "B T D"], attend: Callable[[Array], tuple[Array, OfKeys]], *, train: bool
-    ) -> tuple[Float[Array, "B T D"], OfKeys]:
-        after, of_keys = self.self_attn_residual(x, attend, train=train)
-        fed = self.feed_forward_residual(x, lambda h: self.feed_forward(h, train=train), train=train, onto=after)
-        return fed, of_keys
+    def setup(self) -> None:
+        if self.settings.share_layers or self._is_stacked():
+            from transformer_jax.nn.layer_stacks import set_up_layers
+
+            set_up_layers(self)
+        else:
+            self.layers = [self.make_block() for _ in range(self.num_layers)]
+        self.norm = self.settings.make_norm()  # has parameters only where it is called
+        self.positions = self.settings.positions.in_stack(self.num_heads, self.block.looks_ahead)
+
+    @nn.nowrap
+    def make_block(self, kind: type[Block] | None = None) -> Block:
+        """A block, to be assigned in `setup`, of the stack's class or another."""
+        sizes = self.input_dim, self.num_heads, self.dim_feedforward
+        return (kind or self.block)(*sizes, settings=self.settings)
+
+    def blocks(self, *, train: bool) -> Sequence[Callable[..., Array]]:
+        """The blocks in their order; where they are scanned or recomputed, what `nn/layer_stacks.py` makes of them."""
+        if not (self._is_stacked() or (train and self.settings.remat != "none")):
+            return self.layers
+        from transformer_jax.nn.layer_stacks import wrapped_layers
+
+        return wrapped_layers(self, train=train)
+
+    def shared_bias(self) -> dict[str, AttentionBias]:
+        """The argument `bias` of the blocks' self-attention, where all share one."""
+        bias = None if self.positions is None else self.positions.bias()
+        return {} if bias is None else {"bias": bias}
+
+    def normalize(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:
+        """Apply the norm after the last block, where there is one."""
+        wanted = self.settings.norm_first if self.final_norm is None else self.final_norm
+        return self.tap("output", self.norm(x) if wanted else jnp.asarray(x), "B T D")
+
+    def _is_stacked(self) -> bool:
+        """Whether the layers' parameters are stacked; they are initialised so with `scan_layers`."""
+        if self.is_initializing():
+            return self.settings.scan_layers and self.num_layers > 0
+        return "stacked_layers" in self.variables.get("params", {})
 
 
 class TransformerEncoder(Stack):
@@ -129,32 +132,13 @@ class TransformerEncoder(Stack):
     block: type[Block] = EncoderBlock  # class of the blocks: EncoderBlock, or one constructed and called like it
 
     def __call__(
-        self,
-        x: Float[ArrayLike, "B T D"],
-        mask: Masks | None = None,
-        *,
-        train: bool = False,
-        return_attention: ReturnAttention = False,
-    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], list[Weights]]:
-        """Run every block; the arguments are those of `EncoderBlock`.
-
-        Returns:
-            `[B, T, D]`, with `return_attention` a pair of it and the list of the L layers' weights `[B, H, T, T]`.
-        """
+        self, x: Float[ArrayLike, "B T D"], mask: Masks | None = None, *, train: bool = False
+    ) -> Float[Array, "B T D"]:
+        """Run every block; the arguments are those of `EncoderBlock`."""
+        if self.is_border:
+            check_sequence("x", x, self.input_dim)
         mask = mask if self.block.looks_ahead else causal_and(mask)
-        return self.run(x, mask, train=train, return_attention=return_attention)
-
-
-class CausalStack(TransformerEncoder):
-    """Stack of causal blocks, where position t sees those up to t. Its fields and errors are those of `Stack`.
-
-    Raises:
-        InputError: also if the blocks look ahead.
-    """
-
-    block: type[Block] = CausalBlock  # class of the blocks: CausalBlock, or one with all that it has
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.block.looks_ahead:
-            raise InputError(f"block is {self.block.__name__}, which looks ahead; it must be a CausalBlock")
+        bias = self.shared_bias()
+        for block in self.blocks(train=train):
+            x = block(x, mask, train=train, **bias)
+        return self.normalize(x)

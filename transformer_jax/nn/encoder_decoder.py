@@ -5,23 +5,22 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from transformer_jax.argument_checks import (
     Count,
     Probability,
     Size,
     as_array,
-    check_offset,
     check_sequence,
     check_token_ids,
 )
+from transformer_jax.attention.formula import mask_array
 from transformer_jax.attention.masks.symbolic import Masks
-from transformer_jax.attention.plain import fitted
-from transformer_jax.attention.rows import AttentionRows, Indices, ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.nn.blocks import Block, BlockSettings
-from transformer_jax.nn.decoder import BlockAttention, BlockCache, DecoderBlock, TransformerDecoder
+from transformer_jax.nn.blocks import Block, BlockSettings, Indices
+from transformer_jax.nn.cached_decoding import DecodingCache, run_cached, start_cache
+from transformer_jax.nn.decoder import DecoderBlock, TransformerDecoder
 from transformer_jax.nn.embeddings import EmbeddingSettings, TokenModel, token_embedding
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 
@@ -31,27 +30,11 @@ Target = Int[ArrayLike, "B T"] | Float[ArrayLike, "B T D"]
 
 
 class AttentionMaps(NamedTuple):
-    """Attention weights of every layer, as one forward pass used them: all, or those of an `AttentionRows`."""
+    """Attention weights of every layer, for the queries and heads that were chosen."""
 
-    encoder: list[Weights]  # [B H S S]
-    decoder: list[Weights]  # [B H T T]
-    cross: list[Weights]  # [B H T S]
-
-    @classmethod
-    def of(cls, encoder: list[Weights], decoder: list[BlockAttention]) -> "AttentionMaps":
-        """The weights of the encoder's layers and the decoder's blocks."""
-        return cls(encoder, [block.target for block in decoder], [block.memory for block in decoder])
-
-
-class DecodingCache(NamedTuple):
-    """Keys, values and mask kept while tokens are decoded one by one; the first axis of every array is the batch."""
-
-    blocks: list[BlockCache]
-    source_mask: Bool[Array, "B 1 1 S"]
-
-    def grow(self, length: int) -> "DecodingCache":
-        """Copy with room for `length` target positions: the argument `grow` of `greedy_decode` and the others."""
-        return self._replace(blocks=[block.grow(length) for block in self.blocks])
+    encoder: list[Float[Array, "B heads queries S"]]
+    decoder: list[Float[Array, "B heads queries T"]]
+    cross: list[Float[Array, "B heads queries S"]]
 
 
 class Transformer(TokenModel):
@@ -108,8 +91,7 @@ class Transformer(TokenModel):
         target_mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: ReturnAttention = False,
-    ) -> Float[Array, "B T V_or_D"] | tuple[Float[Array, "B T V_or_D"], AttentionMaps]:
+    ) -> Float[Array, "B T V_or_D"]:
         """Predict the token after each target position, all in one pass (teacher forcing).
 
         Inside `jax.jit` an id outside the vocabulary is no error, and gives NaN or another token's embedding;
@@ -121,8 +103,6 @@ class Transformer(TokenModel):
             source_mask: `padding_mask` of the source's real tokens, for the encoder and the cross-attention.
             target_mask: of the decoder's self-attention, combined with the causal mask.
             train: apply dropout; needs the random key `dropout` where its probability is not zero.
-            return_attention: also return the weights that this pass used, or those of an `AttentionRows(queries,
-                heads)` of each kind: its queries are positions of the source in the encoder, of the target elsewhere.
 
         Returns:
             Logits `[B, T, V]`, or `[B, T, D]` without a target vocabulary.
@@ -131,24 +111,12 @@ class Transformer(TokenModel):
             InputError: a sequence is of another type or shape, holds an id outside the vocabulary, or is longer than
                 `max_len`; or a mask does not broadcast.
         """
-        encoded: Any = self.encode(source, source_mask, train=train, return_attention=return_attention)
-        memory, encoder_maps = encoded if return_attention else (encoded, [])
-        result: Any = self.decode(
-            target, memory, target_mask, source_mask, train=train, return_attention=return_attention
-        )
-        return (result[0], AttentionMaps.of(encoder_maps, result[1])) if return_attention else result
+        memory = self.encode(source, source_mask, train=train)
+        return self.decode(target, memory, target_mask, source_mask, train=train)
 
-    def encode(
-        self,
-        source: Source,
-        source_mask: Masks | None = None,
-        *,
-        train: bool = False,
-        return_attention: ReturnAttention = False,
-    ) -> Float[Array, "B S D"] | tuple[Float[Array, "B S D"], list[Weights]]:
-        """Output of the encoder: the memory `[B, S, D]` that `decode` attends to; with `return_attention` a pair."""
-        x = self._embed(source, "source", train=train)
-        return self.encoder(x, source_mask, train=train, return_attention=return_attention)
+    def encode(self, source: Source, source_mask: Masks | None = None, *, train: bool = False) -> Float[Array, "B S D"]:
+        """Output of the encoder: the memory `[B, S, D]` that `decode` attends to."""
+        return self.encoder(self._embed(source, "source", train=train), source_mask, train=train)
 
     def decode(
         self,
@@ -158,13 +126,14 @@ class Transformer(TokenModel):
         source_mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: ReturnAttention = False,
-    ) -> Float[Array, "B T V_or_D"] | tuple[Float[Array, "B T V_or_D"], list[BlockAttention]]:
-        """Logits `[B, T, V]` of the token after each position, given the memory; with `return_attention` a pair."""
+    ) -> Float[Array, "B T V_or_D"]:
+        """Logits `[B, T, V]` of the token after each position, given the memory."""
+        check_sequence("memory", memory, self.model_dim)
         x = self._embed(target, "target", train=train)
-        masks = target_mask, source_mask
-        result: Any = self.decoder(x, memory, *masks, train=train, return_attention=return_attention)
-        return (self._project(result[0]), result[1]) if return_attention else self._project(result)
+        x = self.decoder(x, memory, target_mask, source_mask, train=train)
+        if self.target_vocabulary_size is None:
+            return x
+        return self.logits(x, self.source_embedding if self.tie_embeddings else None)
 
     def start_decoding(
         self,
@@ -186,17 +155,15 @@ class Transformer(TokenModel):
             InputError: as `__call__`; or `length` is negative.
         """
         check_sizes(0, length=length)
-        memory = jnp.asarray(self.encode(source, source_mask))
+        memory = self.encode(source, source_mask)
         shape = memory.shape[0], 1, 1, memory.shape[1]
-        mask = jnp.broadcast_to(True if source_mask is None else fitted(source_mask, shape), shape)
-        if prefix is None:
-            return DecodingCache(self.decoder.empty_caches(memory, length), mask)
-        self._check_tokens("target", prefix, "[B, P]", "prefix")
-        x = self._embed(prefix, "target")
-        if len(x) != len(memory):
-            raise InputError(f"prefix has {len(x)} rows and source has {len(memory)}; they must be equal")
-        caches = self.decoder.empty_caches(memory, max(length, x.shape[1]))
-        return DecodingCache(self.decoder.step(x, caches, 0, mask)[1], mask)
+        mask = jnp.broadcast_to(True if source_mask is None else mask_array(source_mask, shape), shape)
+        if prefix is not None:
+            self._check_tokens("target", prefix, "[B, P]", "prefix")
+            if (num_rows := jnp.shape(prefix)[0]) != len(memory):
+                raise InputError(f"prefix has {num_rows} rows and source has {len(memory)}; they must be equal")
+        cache = start_cache(lambda tokens: self.decode(tokens, memory, None, mask), prefix, len(memory), length)
+        return cache._replace(encoded=memory, source_mask=mask)
 
     def decode_step(
         self, tokens: Int[ArrayLike, " B"], position: Int[ArrayLike, ""], cache: DecodingCache
@@ -206,15 +173,15 @@ class Transformer(TokenModel):
         They equal those of `decode` at that position, at the cost of one position.
 
         Raises:
-            InputError: the tokens are not `[B]` ids of the target vocabulary, or `position` is beyond the cache;
-                traced values are not checked.
+            InputError: the tokens are not `[B]` ids of the target vocabulary, or not as many as the cache has rows; or
+                `position` is beyond the cache. Traced values are not checked.
         """
         self._check_tokens("target", tokens, "[B]", "target")
-        length = cache.blocks[0].target.key.shape[2]
-        check_offset("position", position, 0, length - 1)
-        x = self._embed(jnp.asarray(tokens)[:, None], "target", first=position, length=length)  # [B 1 D]
-        x, blocks = self.decoder.step(x, cache.blocks, position, cache.source_mask)
-        return self._project(x)[:, 0], DecodingCache(blocks, cache.source_mask)
+        cache.check(tokens, position)
+        memory: Any = cache.encoded
+        target = jnp.asarray(tokens)[:, None]
+        logits, cache = run_cached(lambda: self.decode(target, memory, None, cache.source_mask), cache, position)
+        return logits[:, 0], cache
 
     def get_attention_maps(  # type: ignore[override]  # it has two sequences
         self,
@@ -242,17 +209,20 @@ class Transformer(TokenModel):
         Raises:
             InputError: as `__call__`; or a query or a head is not there, as in the shorter of source and target.
         """
-        of_target = AttentionRows.chosen(queries, heads)
-        of_source = AttentionRows.chosen(queries if source_queries is None else source_queries, heads)
-        encoded: Any = self.encode(source, source_mask, return_attention=of_source)
-        decoded: Any = self.decode(target, encoded[0], target_mask, source_mask, return_attention=of_target)
-        return AttentionMaps.of(encoded[1], decoded[1])
+        from transformer_jax.nn.attention_maps import attention_maps, of_layers
 
-    def _embed(self, sequence: Target, side: str, *, train: bool = False, **at: Any) -> Float[Array, "B T D"]:
+        queries_of = {"encoder": queries if source_queries is None else source_queries, "decoder": queries}
+        maps = attention_maps(self, source, target, source_mask, target_mask, queries=queries_of, heads=heads)
+        encoder = {path: weights for path, weights in maps.items() if path.startswith("encoder/")}
+        decoder = {path: weights for path, weights in maps.items() if path.startswith("decoder/")}
+        own, cross = of_layers(decoder, last=False), of_layers(decoder)
+        return AttentionMaps(*(list(found.values()) for found in (of_layers(encoder), own, cross)))
+
+    def _embed(self, sequence: Target, side: str, *, train: bool = False) -> Float[Array, "B T D"]:
         if jnp.issubdtype(as_array(side, sequence).dtype, jnp.integer):
             self._check_tokens(side, sequence, "[B, T]", side)
             embedding = self.source_embedding if self.tie_embeddings else getattr(self, f"{side}_embedding")
-            x = self.embedded(embedding, sequence, train=train, **at)
+            x = self.embedded(embedding, sequence, train=train)
         else:
             check_sequence(side, sequence, self.model_dim)
             x = jnp.asarray(sequence)
@@ -263,8 +233,3 @@ class Transformer(TokenModel):
         if size is None:
             raise InputError(f"{name} holds integers; without {side}_vocabulary_size it must hold features [B, T, D]")
         check_token_ids(name, tokens, size, shape)
-
-    def _project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V_or_D"]:
-        if self.target_vocabulary_size is None:
-            return x
-        return self.logits(x, self.source_embedding if self.tie_embeddings else None)

@@ -1,33 +1,19 @@
 """Decoder-only language model: causal blocks over tokens, without an encoder (Radford et al. 2018)."""
 
-from typing import Any, NamedTuple
-
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
-from transformer_jax.argument_checks import Probability, Size, check_offset, check_token_ids
+from transformer_jax.argument_checks import Probability, Size, check_token_ids
 from transformer_jax.attention.masks.symbolic import Masks
-from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.nn.attention import KeyValue
 from transformer_jax.nn.blocks import Block, BlockSettings
+from transformer_jax.nn.cached_decoding import DecodingCache, run_cached, start_cache
+from transformer_jax.nn.causal import CausalBlock, CausalStack
 from transformer_jax.nn.embeddings import EmbeddingSettings, TokenModel, token_embedding
-from transformer_jax.nn.encoder import CausalBlock, CausalStack
 
-
-class CausalCache(NamedTuple):
-    """Keys and values of every block, kept while tokens are decoded; the first axis of every array is the batch."""
-
-    blocks: list[KeyValue]
-
-    def grow(self, length: int) -> "CausalCache":
-        """Copy with room for `length` positions: the argument `grow` of `greedy_decode` and the others.
-
-        After a prefix it is `grow_after_prefix(CausalCache.grow, position)`.
-        """
-        return CausalCache([block.grow(length) for block in self.blocks])
+CausalCache = DecodingCache  # as it is called for a model without an encoder
 
 
 class TransformerLM(TokenModel):
@@ -67,8 +53,7 @@ class TransformerLM(TokenModel):
         mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: ReturnAttention = False,
-    ) -> Float[Array, "B T V"] | tuple[Float[Array, "B T V"], list[Weights]]:
+    ) -> Float[Array, "B T V"]:
         """Predict the token after each position.
 
         Inside `jax.jit` an id outside the vocabulary is no error, and gives NaN or another token's embedding.
@@ -77,52 +62,53 @@ class TransformerLM(TokenModel):
             tokens: `[B, T]`, of which position t sees those up to t.
             mask: of the self-attention, combined with the causal mask: `Segments` for several texts in a row.
             train: apply dropout; needs the random key `dropout` where a probability is not zero.
-            return_attention: also return the weights that this pass used, or those of an `AttentionRows(queries,
-                heads)`.
 
         Returns:
-            Logits `[B, T, V]`, with `return_attention` a pair of them and the list of the L layers' weights.
+            Logits `[B, T, V]`.
 
         Raises:
             InputError: the tokens are of another type or shape, hold an id outside the vocabulary, or are more than
                 can get positions; or the mask does not broadcast.
         """
-        x = self._embed("tokens", tokens, train=train)
-        result: Any = self.decoder(x, mask, train=train, return_attention=return_attention)
-        return (self.project(result[0]), result[1]) if return_attention else self.project(result)
+        return self.project(self.hidden_states(tokens, mask, train=train))
 
     def start_decoding(
-        self, batch_size: int | None = None, length: int = 0, *, prefix: Int[ArrayLike, "B P"] | None = None
-    ) -> CausalCache:
-        """Allocate a cache of `length` positions; `CausalCache.grow` extends it.
+        self,
+        batch_size: int | None = None,
+        length: int = 0,
+        *,
+        prefix: Int[ArrayLike, "B P"] | None = None,
+        padding: Int[ArrayLike, " B"] | None = None,
+    ) -> DecodingCache:
+        """Allocate a cache of `length` positions; `DecodingCache.grow` extends it.
 
         Args:
             batch_size: B; None with a prefix, which has it.
             length: positions that the cache has room for; at least those of the prefix.
             prefix: tokens of the positions 0 … P - 1, which are run in one pass. The next `decode_step` is the one at
                 position P.
+            padding: number of tokens at the left of each row's prefix that only fill it up, where texts are of unequal
+                lengths. They are not seen, and each text's positions begin at its first token.
 
         Raises:
-            InputError: there is neither a batch size nor a prefix, or the two disagree; `length` is negative; or the
-                prefix is as `__call__` accepts no tokens.
+            InputError: there is neither a batch size nor a prefix, or the two disagree; `length` is negative; the
+                prefix is as `__call__` accepts no tokens; or the padding is not `[B]` numbers of 0 … P - 1.
         """
         check_sizes(0, length=length)
-        dtype = self.embedding.embedding.dtype
-        if prefix is None:
-            if batch_size is None:
-                raise InputError("batch_size is None; without a prefix it must be the number of rows")
-            check_sizes(batch_size=batch_size)
-            return CausalCache(self.decoder.empty_caches(batch_size, length, dtype))
-        x = self._embed("prefix", prefix)
-        num_rows, num_given, _ = x.shape
-        if batch_size not in (None, num_rows):
-            raise InputError(f"prefix has {num_rows} rows and batch_size is {batch_size}; they must be equal")
-        caches = self.decoder.empty_caches(num_rows, max(length, num_given), dtype)
-        return CausalCache(self.decoder.step(x, caches, 0)[1])
+        if prefix is not None:
+            check_token_ids("prefix", prefix, self.vocabulary_size)
+            num_rows = jnp.shape(prefix)[0]
+            if batch_size not in (None, num_rows):
+                raise InputError(f"prefix has {num_rows} rows and batch_size is {batch_size}; they must be equal")
+            batch_size = num_rows
+        if batch_size is None:
+            raise InputError("batch_size is None; without a prefix it must be the number of rows")
+        check_sizes(batch_size=batch_size)
+        return start_cache(self.hidden_states, prefix, batch_size, length, padding)
 
     def decode_step(
-        self, tokens: Int[ArrayLike, " B"], position: Int[ArrayLike, ""], cache: CausalCache
-    ) -> tuple[Float[Array, "B V"], CausalCache]:
+        self, tokens: Int[ArrayLike, " B"], position: Int[ArrayLike, ""], cache: DecodingCache
+    ) -> tuple[Float[Array, "B V"], DecodingCache]:
         """Logits of the token after `tokens`: a step function for `transformer_jax.decoding.token_by_token`.
 
         They equal those of `__call__` at that position, at the cost of one position.
@@ -132,24 +118,17 @@ class TransformerLM(TokenModel):
                 `position` is beyond the cache. Traced values are not checked.
         """
         check_token_ids("tokens", tokens, self.vocabulary_size, "[B]")
-        num_rows, _, length, _ = cache.blocks[0].key.shape
-        if (given := jnp.shape(tokens)[0]) != num_rows:  # they could broadcast
-            raise InputError(f"tokens has {given} rows and the cache has {num_rows}; they must be equal")
-        check_offset("position", position, 0, length - 1)
-        x = self._embed("tokens", jnp.asarray(tokens)[:, None], first=position, length=length)
-        x, blocks = self.decoder.step(x, cache.blocks, position)
-        return self.project(x)[:, 0], CausalCache(blocks)
-
-    def _embed(self, name: str, tokens: ArrayLike, *, train: bool = False, **at: Any) -> Float[Array, "B T D"]:
-        check_token_ids(name, tokens, self.vocabulary_size)
-        return self.tap("embeddings", self.embedded(self.embedding, tokens, train=train, **at), "B T D")
+        cache.check(tokens, position)
+        logits, cache = run_cached(lambda: self(jnp.asarray(tokens)[:, None]), cache, position)
+        return logits[:, 0], cache
 
     def hidden_states(
         self, tokens: Int[ArrayLike, "B T"], mask: Masks | None = None, *, train: bool = False
     ) -> Float[Array, "B T D"]:
         """The vectors of which `project` makes the logits: for a loss that takes a few positions at a time."""
-        result: Any = self.decoder(self._embed("tokens", tokens, train=train), mask, train=train)
-        return result
+        check_token_ids("tokens", tokens, self.vocabulary_size)
+        x = self.tap("embeddings", self.embedded(self.embedding, tokens, train=train), "B T D")
+        return self.decoder(x, mask, train=train)
 
     @property
     def output_params(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import Probability, Size, check_fields, check_sequence
-from transformer_jax.attention.dropout import counter_bits
+from transformer_jax.dropout import counter_bits
 from transformer_jax.errors import InputError
 
 Initializer = nn.initializers.Initializer
@@ -40,6 +40,11 @@ class Checked(nn.Module):
 
 class Tapped(Checked):
     """Module that shows activations."""
+
+    @property
+    def is_border(self) -> bool:
+        """Whether a user calls this module, and no other one of this package, which has checked what it passes on."""
+        return not isinstance(self.parent, Tapped)
 
     def tap(self, name: str, x: Array, letters: str) -> Array:
         """The activation `x`, or what stands in its place in a patched pass.
@@ -128,7 +133,8 @@ class FeedForward(Tapped):
     @nn.compact
     def __call__(self, x: Float[ArrayLike, "B T D"], *, train: bool) -> Float[Array, "B T D"]:
         """Transform each position of `[B, T, D]` by itself."""
-        check_sequence("x", x)
+        if self.is_border:
+            check_sequence("x", x)
         x = jnp.asarray(x)
         hidden = Dropout(self.dropout_prob)(self.tap("hidden", self.hidden(x), "B T F"), train=train)
         return self.tap("output", self.dense(x.shape[-1], "contract")(hidden), "B T D")

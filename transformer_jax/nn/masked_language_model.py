@@ -1,6 +1,6 @@
 """Encoder over tokens with BERT's heads: one that predicts masked tokens, and one that classifies texts."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -10,14 +10,12 @@ from jaxtyping import Float, Int
 
 from transformer_jax.argument_checks import Count, Probability, Size, check_token_ids
 from transformer_jax.attention.masks.symbolic import Masks
-from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.embeddings import rows_of, tied_logits, token_embedding
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.nn.layers import Dense, Dropout, Tapped
-from transformer_jax.nn.position_kinds import LearnedPositions
-from transformer_jax.nn.positions import LearnedEncoding
+from transformer_jax.nn.position_kinds import LearnedEncoding, LearnedPositions
 
 
 class Pooler(Tapped):
@@ -93,8 +91,7 @@ class TransformerMLM(SettingsModule):
         types: Int[ArrayLike, "B T"] | None = None,
         *,
         train: bool = False,
-        return_attention: ReturnAttention = False,
-    ) -> Float[Array, "..."] | tuple[Float[Array, "..."], list[Weights]]:
+    ) -> Float[Array, "..."]:
         """Apply the model.
 
         Args:
@@ -102,22 +99,16 @@ class TransformerMLM(SettingsModule):
             mask: which keys a query may see, as in `dot_product_attention`: `padding_mask(valid)`.
             types: of the tokens `[B, T]`; None for type 0.
             train: apply dropout; needs the random key `dropout` where a probability is not zero.
-            return_attention: also return the weights that this pass used, or those of an `AttentionRows(queries,
-                heads)`.
 
         Returns:
-            Logits `[B, T, V]` or `[B, C]`, or the encoder's output `[B, T, D]`; with `return_attention` a pair of that
-            and the list of the L layers' weights.
+            Logits `[B, T, V]` or `[B, C]`, or the encoder's output `[B, T, D]`.
 
         Raises:
             InputError: tokens or types are of another type or shape, hold an unknown id, or are more than can get
                 positions; or the mask does not broadcast.
         """
         x = self._embed(tokens, types, train=train)
-        result: Any = self.encoder(x, mask, train=train, return_attention=return_attention)
-        x, maps = result if return_attention else (result, None)
-        output = self._output(x, train=train)
-        return output if maps is None else (output, maps)
+        return self._output(self.encoder(x, mask, train=train), train=train)
 
     def _embed(
         self, tokens: Int[ArrayLike, "B T"], types: Int[ArrayLike, "B T"] | None, *, train: bool

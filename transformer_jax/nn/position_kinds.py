@@ -16,6 +16,7 @@ what happens inside self-attention (`in_attention`), or both.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -26,27 +27,28 @@ from jaxtyping import Float
 
 from transformer_jax.argument_checks import Positive, Size
 from transformer_jax.attention.position_biases import ALiBi, RelativeBias
-from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.nn.positions import (
-    AttentionPositions,
-    LearnedEncoding,
-    PositionalEncoding,
-    Positions,
-    positions_of,
-)
+from transformer_jax.nn.positions import AddedPositions, AttentionPositions, First, Positions, positions_of
+from transformer_jax.nn.positions import SinusoidalPositions as SinusoidalPositions
 
 FrequencyScaling = Callable[[np.ndarray], np.ndarray]
 
 
-@dataclasses.dataclass(frozen=True)
-class SinusoidalPositions(Positions):
-    """Sines and cosines added to the embeddings (Vaswani et al. 2017, section 3.5)."""
+class LearnedEncoding(AddedPositions):
+    """Add a learned vector for each position (Gehring et al. 2017, section 3.1).
 
-    in_halves: bool = False  # all sines, then all cosines, as in Marian; else they alternate
+    They start as large as the sinusoidal ones, with a mean square of 1/2.
 
-    def encoding(self, d_model: int, max_len: int) -> PositionalEncoding:
-        return PositionalEncoding(d_model, max_len, self.in_halves)
+    Raises:
+        InputError: at construction, if `d_model` or `max_len` is below 1.
+    """
+
+    def setup(self) -> None:
+        init = nn.initializers.normal(math.sqrt(0.5))
+        self.embedding = self.param("embedding", init, (self.max_len, self.d_model))
+
+    def table(self, length: int) -> Float[Array, "T D"]:
+        return jnp.asarray(self.embedding)[:length]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +137,7 @@ class RotaryInAttention(AttentionPositions):
 
     kind: RotaryPositions
 
-    def encode(self, x: Float[Array, "B heads T d"], first: Start, length: int) -> Float[Array, "B heads T d"]:
+    def encode(self, x: Float[Array, "B heads T d"], first: First, length: int) -> Float[Array, "B heads T d"]:
         num_turned = int(x.shape[-1] * self.kind.fraction)
         turned = rotate(x[..., :num_turned], first, length, self.kind)
         return turned if num_turned == x.shape[-1] else jnp.concatenate([turned, x[..., num_turned:]], axis=-1)
@@ -166,7 +168,7 @@ class RelativeInAttention(AttentionPositions):
 
 
 def rotate(
-    x: Float[Array, "*leading T d"], first: Start, length: int, kind: RotaryPositions
+    x: Float[Array, "*leading T d"], first: First, length: int, kind: RotaryPositions
 ) -> Float[Array, "*leading T d"]:
     """Turn the pair (x_2i, x_2i+1) of each position by its angle `pos · base^(-2i/d)` (Su et al. 2021, equation 34).
 
@@ -189,7 +191,9 @@ def rotate(
     angle = np.arange(length)[:, None] * frequency
     table = np.concatenate([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
     turns = positions_of(table, first, num)
-    cos, sin = turns[:, : width // 2], turns[:, width // 2 :]  # [T d/2]
+    if turns.ndim > 2:
+        turns = turns[:, None]  # [B 1 T d], for all heads
+    cos, sin = turns[..., : width // 2], turns[..., width // 2 :]  # [T d/2]
     if kind.in_halves:
         even, odd = jnp.split(x, 2, axis=-1)
     else:

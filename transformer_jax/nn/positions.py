@@ -1,7 +1,6 @@
 """Positions in a model: the interface of their kinds, and the modules that add them to embeddings."""
 
 import dataclasses
-import math
 
 import flax.linen as nn
 import jax
@@ -9,13 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from transformer_jax.argument_checks import Size, check_fields, check_offset, check_sequence
 from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.layers import Tapped, plus
+
+First = Start | Int[Array, " B"]  # position of the first element, or that of each text
 
 
 def sinusoidal_table(length: int, d_model: int, *, in_halves: bool = False) -> Float[np.ndarray, "T D"]:
@@ -42,13 +43,17 @@ def sinusoidal_table(length: int, d_model: int, *, in_halves: bool = False) -> F
     return table
 
 
-def positions_of(table: Float[ArrayLike, "length w"], first: Start, num: int) -> Float[Array, "num w"]:
-    """The rows `first` … `first + num - 1` of a table; `first` may be traced.
+def positions_of(table: Float[ArrayLike, "length w"], first: First, num: int) -> Float[Array, "*B num w"]:
+    """The rows `first` … `first + num - 1` of a table; `first` may be traced, or one for each text, `[B]`.
+
+    Of a text's own positions those below 0 are padding, and get the first row.
 
     Raises:
         InputError: `first` is known, and the table does not have all of them.
     """
     table = jnp.asarray(table)
+    if jnp.ndim(first) == 1:
+        return table[jnp.maximum(jnp.asarray(first)[:, None] + jnp.arange(num), 0)]
     check_offset("first", first, 0, len(table) - num)
     return jax.lax.dynamic_slice_in_dim(table, first, num)
 
@@ -64,7 +69,7 @@ class AddedPositions(Tapped):
     max_len: Size = 5000  # longest sequence that is accepted
 
     def __call__(
-        self, x: Float[ArrayLike, "B T D"], first: Start = 0, length: int | None = None
+        self, x: Float[ArrayLike, "B T D"], first: First = 0, length: int | None = None
     ) -> Float[Array, "B T D"]:
         """Return `x` with the positions `first` … `first + T - 1` added, in the type of `x`.
 
@@ -110,27 +115,10 @@ class PositionalEncoding(AddedPositions):
         return sinusoidal_table(length, self.d_model, in_halves=self.in_halves)
 
 
-class LearnedEncoding(AddedPositions):
-    """Add a learned vector for each position (Gehring et al. 2017, section 3.1).
-
-    They start as large as the sinusoidal ones, with a mean square of 1/2.
-
-    Raises:
-        InputError: at construction, if `d_model` or `max_len` is below 1.
-    """
-
-    def setup(self) -> None:
-        init = nn.initializers.normal(math.sqrt(0.5))
-        self.embedding = self.param("embedding", init, (self.max_len, self.d_model))
-
-    def table(self, length: int) -> Float[Array, "T D"]:
-        return jnp.asarray(self.embedding)[:length]
-
-
 class AttentionPositions(nn.Module):
     """Positions inside self-attention: rotated queries and keys, a bias of the logits, or both. Here neither."""
 
-    def encode(self, x: Float[Array, "B heads T d"], first: Start, length: int) -> Float[Array, "B heads T d"]:
+    def encode(self, x: Float[Array, "B heads T d"], first: First, length: int) -> Float[Array, "B heads T d"]:
         """Put positions into the queries or keys of `first` … `first + T - 1`.
 
         Args:
@@ -185,3 +173,13 @@ class Positions:
 @dataclasses.dataclass(frozen=True)
 class NoPositions(Positions):
     """No positions. Without a causal mask a permuted sequence gets the same outputs, permuted."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SinusoidalPositions(Positions):
+    """Sines and cosines added to the embeddings (Vaswani et al. 2017, section 3.5)."""
+
+    in_halves: bool = False  # all sines, then all cosines, as in Marian; else they alternate
+
+    def encoding(self, d_model: int, max_len: int) -> PositionalEncoding:
+        return PositionalEncoding(d_model, max_len, self.in_halves)

@@ -1,21 +1,16 @@
 """Encoder model with one prediction for each element of a sequence or set."""
 
-from typing import Any
-
 import flax.linen as nn
-import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import Count, Probability, Size, check_sequence
 from transformer_jax.attention.masks.symbolic import Masks
-from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.errors import InputError
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.nn.layers import Dense, Dropout
-from transformer_jax.nn.set_transformer import PMA
 
 
 class TransformerPredictor(SettingsModule):
@@ -46,7 +41,10 @@ class TransformerPredictor(SettingsModule):
         self.positional_encoding = self.settings.positions.encoding(self.model_dim, self.max_len)
         sizes = self.num_layers, self.model_dim, self.num_heads, 2 * self.model_dim
         self.encoder = TransformerEncoder(*sizes, settings=self.settings, block=self.block)
-        self.pool = PMA(*sizes[1:], settings=self.settings)
+        if self.pools:
+            from transformer_jax.nn.set_transformer import PMA
+
+            self.pool = PMA(*sizes[1:], settings=self.settings)
         self.output_hidden = Dense(self.model_dim)
         self.output_norm = self.settings.make_norm()
         self.output_dropout = Dropout(self.settings.dropout_prob)
@@ -59,8 +57,7 @@ class TransformerPredictor(SettingsModule):
         add_positional_encoding: bool = True,
         *,
         train: bool = False,
-        return_attention: ReturnAttention = False,
-    ) -> Float[Array, "B T C"] | tuple[Float[Array, "B T C"], list[Weights]]:
+    ) -> Float[Array, "B T C"]:
         """Predict each element's logits.
 
         Args:
@@ -69,11 +66,9 @@ class TransformerPredictor(SettingsModule):
             add_positional_encoding: False makes the model permutation-equivariant; it leaves out the positions that
                 are added to the input, and those inside attention it cannot leave out.
             train: apply dropout; needs the random key `dropout` where a probability is not zero.
-            return_attention: also return the weights that this pass used, or those of an `AttentionRows(queries,
-                heads)`.
 
         Returns:
-            Logits `[B, T, C]`, with `return_attention` a pair of them and the list of the L layers' weights.
+            Logits `[B, T, C]`.
 
         Raises:
             InputError: `x` is of no floating-point type or not `[B, T, features]`, the sequence is longer than
@@ -90,10 +85,8 @@ class TransformerPredictor(SettingsModule):
         if add_positional_encoding and self.positional_encoding is not None:
             x = self.positional_encoding(x)
         x = self.tap("embeddings", x, "B T D")
-        result: Any = self.encoder(x, mask, train=train, return_attention=return_attention)
-        x, attention_maps = result if return_attention else (result, None)
+        x = self.encoder(x, mask, train=train)
         if self.pools:
-            x = x + jnp.asarray(self.pool(x, mask, train=train))
+            x = x + self.pool(x, mask, train=train)
         x = nn.relu(self.output_norm(self.output_hidden(x)))
-        logits = self.tap("logits", self.output_layer(self.output_dropout(x, train=train)), "B T C")
-        return logits if attention_maps is None else (logits, attention_maps)
+        return self.tap("logits", self.output_layer(self.output_dropout(x, train=train)), "B T C")

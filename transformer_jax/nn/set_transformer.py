@@ -4,8 +4,6 @@ A stack of `SAB` or `ISAB` is permutation-equivariant, and `PMA` after it makes 
 without norms has `BlockSettings(norm=NoNorm)`.
 """
 
-from typing import Any
-
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
@@ -14,7 +12,6 @@ from jaxtyping import Float
 
 from transformer_jax.argument_checks import Size, check_sequence
 from transformer_jax.attention.masks.symbolic import Masks
-from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.nn.blocks import Block
 
 
@@ -37,8 +34,7 @@ class MAB(Block):
         mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: ReturnAttention = False,
-    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Weights]:
+    ) -> Float[Array, "B T D"]:
         """Attend from the set `x` to the set `memory`.
 
         Args:
@@ -46,13 +42,12 @@ class MAB(Block):
             memory: `[B, S, D]`.
             mask: which elements of `memory` one of `x` may see, as in `dot_product_attention`.
             train: apply dropout; needs the random key `dropout` where its probability is not zero.
-            return_attention: also return the weights `[B, H, T, S]`, or those of an `AttentionRows(queries, heads)`.
         """
-        check_sequence("x", x, self.input_dim)
-        options: dict[str, Any] = {"mask": mask, "train": train, "return_attention": return_attention}
-        h, attention = self.attn_residual(x, lambda h: self.attn.attend_from(h, memory, **options), train=train)
-        y: Array = self.feed_forward_residual(h, lambda h: self.feed_forward(h, train=train), train=train)
-        return y if attention is None else (y, attention)
+        if self.is_border:
+            check_sequence("x", x, self.input_dim)
+            check_sequence("memory", memory)
+        x = self.attn_residual(x, lambda h: self.attn(h, memory, mask, train=train), train=train)
+        return self.feed_forward_residual(x, lambda h: self.feed_forward(h, train=train), train=train)
 
 
 class SAB(MAB):
@@ -64,10 +59,9 @@ class SAB(MAB):
         mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: ReturnAttention = False,
-    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Weights]:
+    ) -> Float[Array, "B T D"]:
         """Attend within the set `x`; the arguments are those of `MAB`."""
-        return super().__call__(x, x, mask, train=train, return_attention=return_attention)
+        return super().__call__(x, x, mask, train=train)
 
 
 class ISAB(Block):
@@ -90,18 +84,16 @@ class ISAB(Block):
         mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: ReturnAttention = False,
-    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Weights]:
+    ) -> Float[Array, "B T D"]:
         """Transform the set `x`.
 
         Args:
             x: `[B, T, D]`.
             mask: which elements the inducing points may see, `[B, 1, 1, T]` as of `padding_mask`.
             train: apply dropout.
-            return_attention: also return the weights `[B, H, T, m]` of the second attention.
         """
-        hidden: Any = self.to_inducing(_for_each_row(self.inducing, x), x, mask, train=train)
-        return self.from_inducing(x, hidden, train=train, return_attention=return_attention)
+        hidden = self.to_inducing(_for_each_row(self.inducing, x), x, mask, train=train)
+        return self.from_inducing(x, hidden, train=train)
 
 
 class PMA(Block):
@@ -123,18 +115,16 @@ class PMA(Block):
         mask: Masks | None = None,
         *,
         train: bool = False,
-        return_attention: ReturnAttention = False,
-    ) -> Float[Array, "B k D"] | tuple[Float[Array, "B k D"], Weights]:
+    ) -> Float[Array, "B k D"]:
         """Pool the set `x`.
 
         Args:
             x: `[B, T, D]`.
             mask: which elements the seeds may see, `[B, 1, 1, T]` as of `padding_mask`.
             train: apply dropout.
-            return_attention: also return the weights `[B, H, k, T]`.
         """
         memory = self.feed_forward(x, train=train)
-        return self.pool(_for_each_row(self.seeds, x), memory, mask, train=train, return_attention=return_attention)
+        return self.pool(_for_each_row(self.seeds, x), memory, mask, train=train)
 
 
 def _for_each_row(points: Float[Array, "m D"], x: ArrayLike) -> Float[Array, "B m D"]:

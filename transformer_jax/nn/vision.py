@@ -1,7 +1,5 @@
 """Transformer over the patches of an image (Dosovitskiy et al. 2021)."""
 
-from typing import Any
-
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
@@ -9,7 +7,6 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import Count, Probability, Size, as_array
-from transformer_jax.attention.rows import ReturnAttention, Weights
 from transformer_jax.errors import InputError
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
@@ -69,19 +66,15 @@ class VisionTransformer(SettingsModule):
         images: Float[ArrayLike, "B height width channels"],
         *,
         train: bool = False,
-        return_attention: ReturnAttention = False,
-    ) -> Float[Array, "..."] | tuple[Float[Array, "..."], list[Weights]]:
+    ) -> Float[Array, "..."]:
         """Classify images.
 
         Args:
             images: `[B, height, width, channels]`, normalised as in the training.
             train: apply dropout; needs the random key `dropout` where a probability is not zero.
-            return_attention: also return the weights that this pass used, or those of an `AttentionRows(queries,
-                heads)`.
 
         Returns:
-            Logits `[B, C]`, or the encoder's output `[B, 1 + patches, D]`; with `return_attention` a pair of that and
-            the list of the L layers' weights.
+            Logits `[B, C]`, or the encoder's output `[B, 1 + patches, D]`.
 
         Raises:
             InputError: the images are of another shape.
@@ -95,12 +88,10 @@ class VisionTransformer(SettingsModule):
         if self.positional_encoding is not None:
             x = self.positional_encoding(x)
         x = self.tap("embeddings", self.embedding_dropout(x, train=train), "B T D")
-        result: Any = self.encoder(x, train=train, return_attention=return_attention)
-        x, maps = result if return_attention else (result, None)
+        x = self.encoder(x, train=train)
         if self.has_pooler:
             self.pooler(x)
-        output = self.tap("logits", self.output_layer(x[:, 0]), "B C") if self.num_classes else x
-        return output if maps is None else (output, maps)
+        return self.tap("logits", self.output_layer(x[:, 0]), "B C") if self.num_classes else x
 
     @nn.nowrap
     def _patches(self, images: Float[Array, "B height width channels"]) -> Float[Array, "B T features"]:

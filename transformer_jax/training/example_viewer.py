@@ -1,7 +1,6 @@
 """Examples as a person looks at them: what a task makes of inputs, the model's attention to them and its answers."""
 
 import functools
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +31,8 @@ class ExampleViewer(Evaluator):
     def __init__(self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
         super().__init__(config, constants, model)
         options = known_options(RUN_ONCE_OPTIONS)
-        self._shown = jax.jit(self.apply, static_argnames="return_attention", compiler_options=options)
+        self._outputs = jax.jit(self.apply, compiler_options=options)
+        self._maps = jax.jit(functools.partial(self.apply, method="get_attention_maps"), compiler_options=options)
 
     @staticmethod
     def load_data(config: Any) -> Any:  # the task's own classes
@@ -63,25 +63,25 @@ class ExampleViewer(Evaluator):
     def maps_of(self, example: InspectedExample, params: Params | None = None) -> LabelledMaps:
         """The attention maps of an example.
 
-        The model returns them for `return_attention=True`: for each layer one, or such a list for each kind.
+        The model's `get_attention_maps` gives them: for each layer one, or such a list for each kind.
 
         Args:
             example: of the task.
             params: the best ones if None.
 
         Raises:
-            InputError: the model has no such argument.
+            InputError: the model has no such method.
         """
         if not self.has_attention:
-            raise InputError(f"{type(self.model).__name__} has no argument return_attention, and so no maps to show")
+            raise InputError(f"{type(self.model).__name__} has no get_attention_maps, and so no maps to show")
         params = jax.device_put(self.params if params is None else params, self.first_device)
-        _, found = jax.device_get(self._shown(params, example.inputs, return_attention=True))
+        found = jax.device_get(self._maps(params, example.inputs))
         return LabelledMaps.of(example, found._asdict() if hasattr(found, "_asdict") else {self.stack: found})
 
     @property
     def has_attention(self) -> bool:
-        """Whether the model returns its attention maps."""
-        return "return_attention" in inspect.signature(type(self.model).__call__).parameters
+        """Whether the model gives its attention maps."""
+        return bool(getattr(self.model, "has_attention_maps", hasattr(self.model, "get_attention_maps")))
 
     def pictured_example(self, inputs: Inputs) -> InspectedExample:
         """The first example of a batch as the data set gives it, for pictures of attention in the training."""
@@ -107,7 +107,7 @@ class ExampleViewer(Evaluator):
                 batch = numbers[start : start + size]
                 rows = batch + batch[:1] * (size - len(batch))  # one size, one compilation
                 inputs = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[examples[n].inputs for n in rows])
-                outputs = jax.device_get(self._shown(params, inputs))
+                outputs = jax.device_get(self._outputs(params, inputs))
                 found = [examples[n].answer(output) for n, output in zip(rows, outputs, strict=True)]
                 if self.overrides_predict_alone:
                     found = self._as_predicted([examples[n].given for n in rows], found)

@@ -22,8 +22,8 @@ from jax.typing import ArrayLike
 
 from transformer_jax.argument_checks import Abstract, check_arguments, check_arrays
 from transformer_jax.errors import InputError
-from transformer_jax.nn.attention import MultiheadAttention
-from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
+from transformer_jax.nn.attention import AttentionSettings, MultiheadAttention
+from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.layers import FeedForward, LayerNorm
@@ -104,7 +104,7 @@ def state_dict_of(layout: Layout, params: Params, like: Abstract) -> dict[str, t
 def _params_like(model: Model) -> Abstract:
     """Shapes and types of a model's parameters by path."""
     if isinstance(model, MultiheadAttention):
-        _check_attention("", model, model.positions, model.num_heads)
+        _check_attention("settings.", model.settings, model.positions, model.num_heads)
     else:
         check_blocks(model.settings, model.num_heads)
     if isinstance(model, Transformer) and (model.source_vocabulary_size, model.target_vocabulary_size) != (None, None):
@@ -112,9 +112,7 @@ def _params_like(model: Model) -> Abstract:
     return abstract_params(model)
 
 
-def _check_attention(
-    prefix: str, attention: MultiheadAttention | AttentionSettings, positions: Positions, num_heads: int
-) -> None:
+def _check_attention(prefix: str, attention: AttentionSettings, positions: Positions, num_heads: int) -> None:
     """Raise an `InputError` unless `torch.nn.MultiheadAttention` has the same projections.
 
     Dropout of the weights may be any, since it changes no parameter and no prediction.

@@ -77,8 +77,8 @@ def test_the_programs_in_numpy_give_known_answers():
 def test_working_heads_attend_where_the_circuit_says(name):
     circuit = made(name)
     tokens = drawn(name)
-    run = jax.jit(functools.partial(circuit.model.apply, return_attention=True))
-    weights = np.stack(run(circuit.variables, *circuit.inputs(tokens))[1], axis=1)  # [B L H T T]
+    run = jax.jit(functools.partial(circuit.model.apply, method="get_attention_maps"))
+    weights = np.stack(run(circuit.variables, *circuit.inputs(tokens)), axis=1)  # [B L H T T]
     for head in circuit.heads:
         assert (head.attention is not None) == (head.role == "works")
         if head.attention is not None:

@@ -17,7 +17,7 @@ from made_once import made_once
 
 from transformer_jax import load_run
 from transformer_jax.data import Batch
-from transformer_jax.nn.encoder_decoder import DecodingCache
+from transformer_jax.nn.cached_decoding import DecodingCache
 from transformer_jax.tasks.byte_text import END, PAD, START
 from transformer_jax.tasks.translation.pairs import PairInputs, TextPair
 from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer, report, train_translation
@@ -81,7 +81,7 @@ class NextByte(nn.Module):
     """A translator with the probabilities of `NEXT_BYTE`."""
 
     def start_decoding(self, source, source_mask):
-        return DecodingCache([], source_mask)
+        return DecodingCache({}, {}, source_mask=source_mask)
 
     def decode_step(self, tokens, position, cache):
         table = np.full((259, 259), -np.inf, np.float32)

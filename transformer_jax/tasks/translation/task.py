@@ -19,7 +19,8 @@ from transformer_jax.data.batch import Batch
 from transformer_jax.decoding.beam_search import beam_search
 from transformer_jax.decoding.checks import check_scores
 from transformer_jax.decoding.token_by_token import Decoded, greedy_decode
-from transformer_jax.nn.encoder_decoder import DecodingCache, Transformer
+from transformer_jax.nn.cached_decoding import DecodingCache
+from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.tasks.architecture import ARCHITECTURE, architecture_of
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.byte_text import pad

@@ -1,7 +1,7 @@
 """BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019): encoders, masked language models, classifiers of texts."""
 
 from transformer_jax.argument_checks import Shapes
-from transformer_jax.nn.block_settings import BlockSettings
+from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.outside_files import Json

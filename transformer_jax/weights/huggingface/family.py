@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from transformer_jax.argument_checks import Shapes
-from transformer_jax.nn.block_settings import SettingsModule
+from transformer_jax.nn.blocks import SettingsModule
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys
 from transformer_jax.weights.layouts import Layout

@@ -1,7 +1,7 @@
 """GPT-2 (Radford et al. 2019)."""
 
 from transformer_jax.argument_checks import Shapes, Size
-from transformer_jax.nn.block_settings import BlockSettings
+from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.position_kinds import LearnedPositions

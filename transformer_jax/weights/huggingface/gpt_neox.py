@@ -1,9 +1,10 @@
 """GPT-NeoX (Black et al. 2022), which Pythia is too (Biderman et al. 2023)."""
 
 from transformer_jax.argument_checks import Shapes
-from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
+from transformer_jax.nn.attention import AttentionSettings
+from transformer_jax.nn.blocks import BlockSettings
+from transformer_jax.nn.causal import CausalBlock, ParallelBlock
 from transformer_jax.nn.embeddings import EmbeddingSettings
-from transformer_jax.nn.encoder import CausalBlock, ParallelBlock
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys

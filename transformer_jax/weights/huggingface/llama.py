@@ -4,7 +4,8 @@ import functools
 from typing import Literal
 
 from transformer_jax.argument_checks import Shapes, Size
-from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
+from transformer_jax.nn.attention import AttentionSettings
+from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.layers import GatedFeedForward, RMSNorm

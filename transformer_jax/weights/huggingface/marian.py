@@ -1,7 +1,7 @@
 """Marian's translators (Junczys-Dowmunt et al. 2018), as the Opus-MT models are."""
 
 from transformer_jax.argument_checks import Shapes
-from transformer_jax.nn.block_settings import BlockSettings
+from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.position_kinds import SinusoidalPositions

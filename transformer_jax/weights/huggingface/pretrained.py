@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 
 from transformer_jax.argument_checks import Shapes, check_arguments, check_arrays, check_shapes, shapes_of
 from transformer_jax.errors import InputError, shortened
-from transformer_jax.nn.block_settings import SettingsModule
+from transformer_jax.nn.blocks import SettingsModule
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.outside_files import Json, as_input_error, read_json, replacing
 from transformer_jax.trees import Variables

@@ -5,7 +5,8 @@ import math
 
 from transformer_jax.argument_checks import Shapes, Size
 from transformer_jax.errors import InputError
-from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
+from transformer_jax.nn.attention import AttentionSettings
+from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.layers import FeedForward, GatedFeedForward, RMSNorm

@@ -1,7 +1,8 @@
 """ViT (Dosovitskiy et al. 2021): the encoder, and classifiers of images."""
 
 from transformer_jax.argument_checks import Shapes
-from transformer_jax.nn.block_settings import AttentionSettings, BlockSettings
+from transformer_jax.nn.attention import AttentionSettings
+from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.nn.vision import VisionTransformer
 from transformer_jax.outside_files import Json

@@ -1,9 +1,11 @@
-"""Dropout of attention weights (Vaswani et al. 2017's code; Srivastava et al. 2014), and the random bits for it.
+"""Random bits for dropout (Srivastava et al. 2014), and dropout of attention weights (Vaswani et al. 2017's code).
 
-The bits are hashes of an element's index, far cheaper than draws of JAX's generators.
+The bits are hashes of an element's index, far cheaper than draws of JAX's generators. Where devices share a batch, or
+it is computed part by part, the index is that in the whole batch, so that any number of parts drops the same elements.
 """
 
 import math
+from contextvars import ContextVar
 from typing import Annotated
 
 import jax
@@ -12,8 +14,28 @@ from jax import Array, lax
 from jaxtyping import Bool, PRNGKeyArray, UInt32
 
 from transformer_jax.argument_checks import Probability, check_fields, check_key
-from transformer_jax.mesh_axis import part_number
 from transformer_jax.trees import pytree_class, static_field
+
+AXIS = "data"  # name of the mesh axis over which devices share a batch's rows
+# Number of the part that is computed, and the number of parts, where a device takes its rows part by part.
+part_of_device: ContextVar[tuple[Array | int, int]] = ContextVar("part_of_device", default=(0, 1))
+
+
+def sharing_axes() -> tuple[str, ...]:
+    """`(AXIS,)` inside a step whose batch is split over devices, `()` elsewhere."""
+    return tuple(axis for axis in jax.sharding.get_abstract_mesh().manual_axes if axis == AXIS)
+
+
+def device_number() -> Array | int:
+    """Index of this device along the axis inside a step whose batch is split over devices, 0 elsewhere."""
+    axes = sharing_axes()
+    return lax.axis_index(axes) if axes else 0
+
+
+def part_number() -> Array | int:
+    """Index of these rows among the parts into which devices and accumulation split the batch, in the batch's order."""
+    number, num_parts = part_of_device.get()
+    return device_number() * num_parts + number
 
 
 @pytree_class
@@ -36,6 +58,12 @@ class AttentionDropout:
     def seeds(self) -> UInt32[Array, " 2"]:
         """The bits of the key that the draws depend on."""
         return jax.random.bits(self.key, (2,), jnp.uint32)
+
+    def keeps(self, shape: tuple[int, ...]) -> Bool[Array, "... T S"]:
+        """Whether each of all weights `[..., T, S]` is kept."""
+        num_rows = math.prod(shape[:-1])
+        rows = first_row(num_rows) + jnp.arange(num_rows, dtype=jnp.uint32).reshape(*shape[:-1], 1)
+        return kept(self.rate, self.seeds(), rows, jnp.arange(shape[-1], dtype=jnp.uint32))
 
 
 def first_row(num_rows: int) -> UInt32[Array, ""]:

@@ -1,4 +1,7 @@
-"""Plain attention: all weights `[..., T, S]` at once, which it returns too."""
+"""The formula of attention: `softmax(Q Kᵀ / √d) V` (Vaswani et al. 2017, equation 1), with a mask, a bias and dropout.
+
+All weights `[..., T, S]` are computed at once.
+"""
 
 import math
 from collections.abc import Callable
@@ -11,9 +14,9 @@ from jax import Array
 from jaxtyping import Bool, Float
 
 from transformer_jax.attention.biases import AttentionBias
-from transformer_jax.attention.dropout import AttentionDropout, first_row, kept
 from transformer_jax.attention.masks.symbolic import Masks, as_attention_mask
 from transformer_jax.attention.score_block import MISSING_AXES, or_nan, whole_block
+from transformer_jax.dropout import AttentionDropout as AttentionDropout
 
 Logits = Float[Array, "... T S"]
 Tap = Callable[[str, Array, str], Array]  # `tap` of a module: name, activation, letters
@@ -37,10 +40,10 @@ def plain_attention(
     Raises:
         InputError: a mask or a bias does not fit.
     """
-    logits = _logits(q, k) / math.sqrt(q.shape[-1])
+    logits = _products(q, k) / math.sqrt(q.shape[-1])  # [..., T, S]
+    seen = None if mask is None else mask_array(mask, logits.shape)
     if not (mask is None and bias is None and tap is None):
         logits = or_nan(logits)  # -∞ may hide a key from here on; without any of them the softmax finds it
-    seen = None if mask is None else fitted(mask, logits.shape)
     if bias is not None:
         logits = _biased(logits, bias)
     if tap is not None:
@@ -48,39 +51,17 @@ def plain_attention(
     if bias is not None or tap is not None:
         finite = logits != -jnp.inf  # a bias may hide a key too, and so may a patch
         seen = finite if seen is None else seen & finite
-    attention = softmax(logits, seen)
+    weights = softmax(logits, seen)
     if dropout is not None:
-        attention = jnp.where(_kept(dropout, logits.shape), attention / (1 - dropout.rate), 0)
-    attention = attention.astype(v.dtype)
+        weights = jnp.where(dropout.keeps(weights.shape), weights / (1 - dropout.rate), 0)
+    weights = weights.astype(v.dtype)
     if tap is not None:
-        attention = tap("weights", attention, "B H T S")
-    return _product("...ts,...sd->...td", attention, v, None), attention
+        weights = tap("weights", weights, "B H T S")
+    of_groups, v = by_shared_head(weights, v)
+    return jnp.einsum("...ts,...sd->...td", of_groups, v).reshape(*weights.shape[:-1], v.shape[-1]), weights
 
 
-@jax.custom_jvp
-def _logits(q: Array, k: Array) -> Logits:
-    """Logits in float32 or wider, in whose derivative the products have operands of the type of `q` and `k`."""
-    return _product("...td,...sd->...ts", q, k, jnp.promote_types(q.dtype, jnp.float32))
-
-
-@_logits.defjvp
-def _logits_tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Logits, Logits]:
-    logits = _logits(*primals)
-    _, tangent = jax.jvp(lambda q, k: _product("...td,...sd->...ts", q, k, None), primals, tangents)
-    return logits, tangent.astype(logits.dtype)
-
-
-def _product(spec: str, x: Float[Array, "... x"], y: Float[Array, "... y"], wide: np.dtype | None) -> Array:
-    """A product of `[..., H, T, x]` and `[..., Hkv, S, y]`, in which several heads of `x` may share one of `y`."""
-    if not (x.ndim > 3 and y.ndim > 3 and 1 < y.shape[-3] < x.shape[-3]):
-        return jnp.einsum(spec, x, y, preferred_element_type=wide)
-    *leading, num_heads, length, width = x.shape
-    x = x.reshape(*leading, y.shape[-3], num_heads // y.shape[-3], length, width)
-    result = jnp.einsum(spec, x, y[..., None, :, :], preferred_element_type=wide)
-    return result.reshape(*result.shape[:-4], num_heads, *result.shape[-2:])
-
-
-def fitted(mask: Masks, shape: tuple[int, ...]) -> Bool[Array, "..."]:
+def mask_array(mask: Masks, shape: tuple[int, ...]) -> Bool[Array, "..."]:
     """A mask as an array that broadcasts against logits `[..., T, S]` of a shape.
 
     Raises:
@@ -97,10 +78,32 @@ def _biased(logits: Logits, bias: AttentionBias) -> Logits:
     return jax.vmap(lambda part: of_block.apply(part, block))(logits.reshape(-1, *block.shape)).reshape(logits.shape)
 
 
-def _kept(dropout: AttentionDropout, shape: tuple[int, ...]) -> Bool[Array, "... T S"]:
-    num_rows = math.prod(shape[:-1])
-    rows = first_row(num_rows) + jnp.arange(num_rows, dtype=jnp.uint32).reshape(*shape[:-1], 1)
-    return kept(dropout.rate, dropout.seeds(), rows, jnp.arange(shape[-1], dtype=jnp.uint32))
+def by_shared_head(x: Array, y: Array) -> tuple[Array, Array]:
+    """`[..., H, T, x]` as `[..., Hkv, H / Hkv, T, x]` and `[..., Hkv, S, y]` with an axis of 1, where Hkv < H."""
+    if not (x.ndim > 3 and y.ndim > 3 and 1 < y.shape[-3] < x.shape[-3]):
+        return x, y
+    *leading, num_heads, length, width = x.shape
+    return x.reshape(*leading, y.shape[-3], num_heads // y.shape[-3], length, width), y[..., None, :, :]
+
+
+@jax.custom_jvp
+def _products(q: Array, k: Array) -> Logits:
+    """`Q Kᵀ` in float32 or wider, in whose derivative the products have operands of the type of `q` and `k`."""
+    of_groups, k = by_shared_head(q, k)
+    wide = jnp.promote_types(q.dtype, jnp.float32)
+    products = jnp.einsum("...td,...sd->...ts", of_groups, k, preferred_element_type=wide)
+    return products.reshape(*q.shape[:-1], k.shape[-2])
+
+
+@_products.defjvp
+def _products_tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Logits, Logits]:
+    def in_their_type(q: Array, k: Array) -> Array:
+        of_groups, k = by_shared_head(q, k)
+        return jnp.einsum("...td,...sd->...ts", of_groups, k)
+
+    logits = _products(*primals)
+    _, tangent = jax.jvp(in_their_type, primals, tangents)
+    return logits, tangent.astype(logits.dtype).reshape(logits.shape)
 
 
 # `jax.nn.softmax` has this derivative where `jax_softmax_custom_jvp` is set, which it isn't: attention then takes 1.5

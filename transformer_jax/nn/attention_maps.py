@@ -1,0 +1,71 @@
+"""Attention weights of a pass, computed from the queries and keys of each attention in it."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+from jax import Array
+from jaxtyping import Float
+
+from transformer_jax.attention.rows import attention_rows
+from transformer_jax.nn.attention import MultiheadAttention
+from transformer_jax.nn.blocks import Indices
+from transformer_jax.nn.layer_stacks import unstack_layers
+
+Weights = Float[Array, "B heads queries S"]
+
+
+def attention_maps(
+    module: nn.Module,
+    *inputs: Any,
+    queries: Indices | Mapping[str, Indices | None] | None = None,
+    heads: Indices | None = None,
+    **options: Any,
+) -> dict[str, Weights]:
+    """The weights of every `MultiheadAttention` in a pass, by its path: `encoder/layers_0/self_attn`.
+
+    With neither queries nor heads they are those that the pass used; chosen ones are those before dropout and before a
+    patch of them, and need no memory of T × S.
+
+    Args:
+        module: bound: inside `apply`, or by `bind`.
+        *inputs: of its call.
+        queries: indices of the queries; None for all. A mapping gives those of the attentions below each entry of the
+            module.
+        heads: indices of the heads; None for all.
+        **options: of its call.
+
+    Raises:
+        InputError: as the call; or a query or a head is not there.
+    """
+    maps: dict[str, Weights] = {}
+
+    def intercept(
+        call: Callable[..., Any], args: Any, kwargs: dict[str, Any], context: nn.module.InterceptorContext
+    ) -> Any:
+        attention = context.module
+        if context.method_name == "attend" and isinstance(attention, MultiheadAttention):
+            path = attention.path
+            of_path = queries.get(path[0]) if isinstance(queries, Mapping) else queries
+            if of_path is None and heads is None:
+                attended = call(*args[:6], True, **kwargs)
+                maps["/".join(path)] = attended[1]
+                return attended if args[6] else attended[0]
+            query, key, _, mask, bias, *_ = args
+            maps["/".join(path)] = attention_rows(query, key, mask, bias, queries=of_path, heads=heads)
+        return call(*args, **kwargs)
+
+    unbound = module.clone(parent=None)
+    with nn.intercept_methods(intercept):
+        unbound.apply(unstack_layers(module.variables), *inputs, **options)  # weights can't leave a loop over layers
+    return maps
+
+
+def of_layers(maps: Mapping[str, Weights], *, last: bool = True) -> dict[str, Weights]:
+    """The last attention of each layer, or the first, by the layer's path: `encoder/layers_0`."""
+    found: dict[str, Weights] = {}
+    for path, weights in maps.items():
+        if (layer := re.match(r"(.*/)?layers_\d+(?=/)", f"{path}/")) and (last or layer[0] not in found):
+            found[layer[0]] = weights
+    return found

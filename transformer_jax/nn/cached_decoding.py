@@ -1,0 +1,182 @@
+"""Decoding with a cache: a model's own pass over new positions alone, whose attentions see earlier keys, too.
+
+The model is called as in training. Its self-attentions project the new positions and get, in the place of their keys
+and values, those of all positions; its cross-attentions get the memory's, which were projected once; the causal mask,
+biases and positions begin at the first new position. So blocks of your own are decoded as they are trained.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Bool, Float, Int
+
+from transformer_jax.argument_checks import check_offset
+from transformer_jax.attention.biases import as_attention_bias
+from transformer_jax.attention.masks.kinds import Padding
+from transformer_jax.attention.masks.symbolic import as_attention_mask
+from transformer_jax.attention.score_block import Start
+from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.nn.attention import KeyValue, MultiheadAttention
+from transformer_jax.nn.positions import AddedPositions, AttentionPositions
+
+Result = TypeVar("Result")
+
+
+class DecodingCache(NamedTuple):
+    """What is kept while tokens are decoded one by one; the first axis of every array is the batch."""
+
+    decoded: dict[str, KeyValue]  # by an attention's path the keys and values of the positions that there can be
+    memory: dict[str, KeyValue]  # those of the encoder's output, projected once
+    encoded: Float[Array, "B S D"] | None = None  # the encoder's output
+    source_mask: Bool[Array, "B 1 1 S"] | None = None
+    padding: Int[Array, " B"] | None = None  # tokens at the left of each text that only fill it up; None: nowhere any
+
+    @property
+    def length(self) -> int:
+        """Number of positions that the cache has room for."""
+        return next(iter(self.decoded.values())).key.shape[2]
+
+    def check(self, tokens: Int[ArrayLike, " B"], position: Int[ArrayLike, ""]) -> None:
+        """Raise an `InputError` unless it has as many rows as there are tokens, and room for the position."""
+        num_rows = len(next(iter(self.decoded.values())).key)
+        if (given := jnp.shape(tokens)[0]) != num_rows:  # they could broadcast
+            raise InputError(f"tokens has {given} rows and the cache has {num_rows}; they must be equal")
+        check_offset("position", position, 0, self.length - 1)
+
+    def grow(self, length: int) -> "DecodingCache":
+        """Copy with room for `length` positions: the argument `grow` of `greedy_decode` and the others.
+
+        After a prefix it is `grow_after_prefix(DecodingCache.grow, position)`.
+
+        Raises:
+            InputError: there already is room for more.
+        """
+
+        def grown(array: Float[Array, "B Hkv S d"]) -> Float[Array, "B Hkv length d"]:
+            check_sizes(array.shape[2], length=length)
+            return jnp.pad(array, ((0, 0), (0, 0), (0, length - array.shape[2]), (0, 0)))
+
+        return self._replace(decoded=jax.tree.map(grown, self.decoded))
+
+
+def start_cache(
+    run: Callable[[Array], Any],
+    prefix: Int[ArrayLike, "B P"] | None,
+    batch_size: int,
+    length: int,
+    padding: Int[ArrayLike, " B"] | None = None,
+) -> DecodingCache:
+    """The cache before the first step, or after a prefix, which is run in one pass.
+
+    Args:
+        run: a pass of the model over tokens `[B, T]`.
+        prefix: tokens of the positions 0 … P - 1; None for none.
+        batch_size: B.
+        length: positions that the cache has room for; at least those of the prefix.
+        padding: number of tokens at the left of each prefix that only fill it up.
+    """
+    tokens = jnp.zeros((batch_size, 1), jnp.int32) if prefix is None else jnp.asarray(prefix)
+    num_rows, num_given = tokens.shape
+    if padding is not None:
+        padding = _checked_padding(padding, num_rows, num_given)
+    _, cache = run_cached(lambda: run(tokens), DecodingCache({}, {}, padding=padding), 0, max(length, num_given))
+    if prefix is None:  # the pass gave the shapes, and the memory's keys and values
+        empty = jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], length, x.shape[3]), x.dtype), cache.decoded)
+        cache = cache._replace(decoded=empty)
+    return cache
+
+
+def run_cached(
+    call: Callable[[], Result], cache: DecodingCache, position: Int[ArrayLike, ""], length: int | None = None
+) -> tuple[Result, DecodingCache]:
+    """A pass of a model over the positions from `position` on.
+
+    Args:
+        call: runs the model over the new positions alone.
+        cache: keys and values of the positions before `position`.
+        position: index of the first new one; it may be traced.
+        length: positions that the cache has room for; None for those that it has.
+
+    Returns:
+        What the call returns, and the cache with the new positions.
+    """
+    first: Start = position if isinstance(position, int) else jnp.asarray(position)
+    of_pass = _CachedPass(cache, first, cache.length if length is None else length)
+    with nn.intercept_methods(of_pass.intercept):
+        result = call()
+    return result, cache._replace(decoded=of_pass.decoded, memory=of_pass.memory)
+
+
+class _CachedPass:
+    """Answers in the place of the methods of a model's attentions and positions."""
+
+    def __init__(self, cache: DecodingCache, first: Start, length: int) -> None:
+        self.decoded, self.memory = dict(cache.decoded), dict(cache.memory)
+        self._padding, self._first, self._length = cache.padding, first, length
+        self._of_memory: set[str] = set()  # paths of the cross-attentions
+
+    def intercept(
+        self,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        context: nn.module.InterceptorContext,
+    ) -> Any:
+        module, method = context.module, context.method_name
+        path = "/".join(module.path)
+        if isinstance(module, MultiheadAttention):
+            if method == "__call__" and kwargs.get("memory", args[1] if len(args) > 1 else None) is not None:
+                self._of_memory.add(path)
+            if method == "keys_and_values":
+                return self._keys_and_values(path, call, *args, **kwargs)
+            if method == "attend" and path not in self._of_memory:
+                return call(*args[:3], *self._later(*args[3:5]), *args[5:], **kwargs)
+        is_added = isinstance(module, AddedPositions) and method == "__call__"
+        if is_added or (isinstance(module, AttentionPositions) and method == "encode" and path not in self._of_memory):
+            first = self._first if self._padding is None else self._first - self._padding  # in the text
+            return call(args[0], first, self._length)
+        return call(*args, **kwargs)
+
+    def _keys_and_values(self, path: str, call: Callable[..., KeyValue], memory: ArrayLike) -> KeyValue:
+        if path in self._of_memory:
+            if path not in self.memory:
+                self.memory[path] = call(memory)
+            return self.memory[path]
+        new = call(memory)
+        room = (*new.key.shape[:2], self._length, new.key.shape[3])
+        old = self.decoded.get(path) or KeyValue(jnp.zeros(room, new.key.dtype), jnp.zeros(room, new.value.dtype))
+        pairs = zip(old, new, strict=True)
+        self.decoded[path] = KeyValue(*(_written(before, added, self._first) for before, added in pairs))
+        return self.decoded[path]
+
+    def _later(self, mask: Any, bias: Any) -> tuple[Any, Any]:
+        """Mask and bias of self-attention for queries that begin at the first new position."""
+        mask = None if mask is None else as_attention_mask(mask).shifted(self._first)
+        if self._padding is not None:
+            is_text = Padding(jnp.arange(self._length) >= self._padding[:, None])
+            mask = is_text if mask is None else mask & is_text
+        return mask, None if bias is None else as_attention_bias(bias).shifted(self._first)
+
+
+def _checked_padding(padding: Int[ArrayLike, " B"], num_rows: int, num_given: int) -> Int[Array, " B"]:
+    array = jnp.asarray(padding)
+    if array.shape != (num_rows,) or not jnp.issubdtype(array.dtype, jnp.integer):
+        raise InputError(f"padding has type {array.dtype} and shape {array.shape}; it must be {num_rows} whole numbers")
+    for known in () if isinstance(array, jax.core.Tracer) else array.tolist():
+        check_offset("padding", known, 0, num_given - 1)
+    return array
+
+
+def _written(old: Float[Array, "B Hkv S d"], new: Float[Array, "B Hkv T d"], first: Start) -> Float[Array, "B Hkv S d"]:
+    """A cache with new positions from `first` on, in its place.
+
+    In a branch of its own, though it is always taken: into what reads the cache XLA would put the update once more, and
+    for one row copy the whole cache four times.
+    """
+    update = jax.lax.dynamic_update_slice_in_dim
+    return jax.lax.cond(jnp.asarray(first) >= 0, lambda: update(old, new, first, 2), lambda: old)

@@ -1,0 +1,69 @@
+"""Stacks in which no position sees a later one: the decoder of a language model."""
+
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float
+
+from transformer_jax.argument_checks import check_sequence
+from transformer_jax.attention.biases import Biases
+from transformer_jax.attention.masks.symbolic import Masks
+from transformer_jax.errors import InputError
+from transformer_jax.nn.blocks import Block
+from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
+
+
+class CausalBlock(EncoderBlock):
+    """Encoder block that a stack calls with the causal mask, combined with the one that is given.
+
+    Its fields and errors are those of `Block`. A subclass with another `__call__` computes the same in training and in
+    cached decoding.
+    """
+
+    looks_ahead = False
+
+
+class ParallelBlock(CausalBlock):
+    """Causal block whose two sub-layers read the same stream, each with its norm: `x + Attention(Norm_1(x)) +
+    FeedForward(Norm_2(x))` (Black et al. 2022, section 2.1.2, as released).
+
+    Its fields and errors are those of `Block`.
+
+    Raises:
+        InputError: also if the settings have post-norm.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.settings.norm_first:
+            raise InputError("settings.norm_first is False; in a ParallelBlock the norms come first")
+
+    def __call__(
+        self,
+        x: Float[ArrayLike, "B T D"],
+        mask: Masks | None = None,
+        *,
+        train: bool = False,
+        bias: Biases | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Run one block; the arguments are those of `EncoderBlock`."""
+        if self.is_border:
+            check_sequence("x", x, self.input_dim)
+        first, second = self.self_attn_residual, self.feed_forward_residual
+        attended = self.self_attn(first.norm(x), mask=mask, bias=bias, train=train)
+        after = first.after(x + first.dropout(attended, train=train))
+        return second.after(after + second.dropout(self.feed_forward(second.norm(x), train=train), train=train))
+
+
+class CausalStack(TransformerEncoder):
+    """Stack of causal blocks, where position t sees those up to t. Its fields and errors are those of `Stack`.
+
+    Raises:
+        InputError: also if the blocks look ahead.
+    """
+
+    block: type[Block] = CausalBlock  # class of the blocks: CausalBlock, or one with all that it has
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.block.looks_ahead:
+            raise InputError(f"block is {self.block.__name__}, which looks ahead; it must be a CausalBlock")
