@@ -14,7 +14,7 @@ from transformer_jax.nn.attention import AttentionSettings
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.language_model import TransformerLM
-from transformer_jax.nn.layers import GatedFeedForward, RMSNorm
+from transformer_jax.nn.layer_kinds import GatedFeedForward, RMSNorm
 from transformer_jax.nn.position_kinds import ALiBiPositions, LearnedPositions, RotaryPositions
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Variables

@@ -50,8 +50,8 @@ from .nn.encoder import EncoderBlock as EncoderBlock
 from .nn.encoder import TransformerEncoder as TransformerEncoder
 from .nn.encoder_decoder import Transformer as Transformer
 from .nn.language_model import TransformerLM as TransformerLM
-from .nn.layers import GatedFeedForward as GatedFeedForward
-from .nn.layers import RMSNorm as RMSNorm
+from .nn.layer_kinds import GatedFeedForward as GatedFeedForward
+from .nn.layer_kinds import RMSNorm as RMSNorm
 from .nn.position_kinds import ALiBiPositions as ALiBiPositions
 from .nn.position_kinds import LearnedPositions as LearnedPositions
 from .nn.position_kinds import RotaryPositions as RotaryPositions

@@ -6,7 +6,8 @@ import pytest
 import torch
 from compiled_models import needs_float16
 
-from transformer_jax.nn.layers import LayerNorm, RMSNorm
+from transformer_jax.nn.layer_kinds import RMSNorm
+from transformer_jax.nn.layers import LayerNorm
 
 B, T, D = 3, 5, 17
 

@@ -13,11 +13,11 @@ from .encoder import TransformerEncoder as TransformerEncoder
 from .encoder_decoder import Transformer as Transformer
 from .language_model import CausalCache as CausalCache
 from .language_model import TransformerLM as TransformerLM
+from .layer_kinds import GatedFeedForward as GatedFeedForward
+from .layer_kinds import NoNorm as NoNorm
+from .layer_kinds import RMSNorm as RMSNorm
 from .layers import FeedForward as FeedForward
-from .layers import GatedFeedForward as GatedFeedForward
 from .layers import LayerNorm as LayerNorm
-from .layers import NoNorm as NoNorm
-from .layers import RMSNorm as RMSNorm
 from .masked_language_model import TransformerMLM as TransformerMLM
 from .position_kinds import ALiBiPositions as ALiBiPositions
 from .position_kinds import LearnedEncoding as LearnedEncoding

@@ -127,10 +127,10 @@ class MultiheadAttention(Tapped):
                 the bias does not fit, or the weights are asked for of a function that is none of this package.
         """
         self._check(x, memory)
+        key, value = self.keys_and_values(x if memory is None else memory)  # [B Hkv S d]
         query = self._heads(self.query_proj(x))  # [B H T d]
         if self.settings.qk_norm is not None:
             query = self.query_norm(query)
-        key, value = self.keys_and_values(x if memory is None else memory)  # [B Hkv S d]
         query = self.attention_positions.encode(query, 0, key.shape[2])
         query = self.tap("queries", query, "B H T d")
         key = self.tap("keys", key, "B Hkv S d")

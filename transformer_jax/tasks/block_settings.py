@@ -8,7 +8,8 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.nn.attention import AttentionSettings
 from transformer_jax.nn.blocks import BlockSettings, FeedForwardFactory, NormFactory
-from transformer_jax.nn.layers import Activation, FeedForward, GatedFeedForward, LayerNorm, RMSNorm
+from transformer_jax.nn.layer_kinds import GatedFeedForward, RMSNorm
+from transformer_jax.nn.layers import Activation, FeedForward, LayerNorm
 from transformer_jax.nn.position_kinds import (
     ALiBiPositions,
     LearnedPositions,

@@ -10,7 +10,7 @@ from transformer_jax.errors import check_whole
 from transformer_jax.inspection.circuits.circuit import Circuit, CircuitHead, CircuitTask, Edge
 from transformer_jax.inspection.circuits.program import NUM_HEADS, NUM_LAYERS, SHARPNESS, Attend, Program, Space, Table
 from transformer_jax.nn.blocks import BlockSettings
-from transformer_jax.nn.layers import NoNorm
+from transformer_jax.nn.layer_kinds import NoNorm
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.nn.predictor import TransformerPredictor
 

@@ -9,7 +9,8 @@ from transformer_jax.nn.attention import AttentionSettings
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.encoder_decoder import Transformer
-from transformer_jax.nn.layers import FeedForward, GatedFeedForward, RMSNorm
+from transformer_jax.nn.layer_kinds import GatedFeedForward, RMSNorm
+from transformer_jax.nn.layers import FeedForward
 from transformer_jax.nn.position_kinds import RelativePositions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ACTIVATIONS, WORDS, ConfigKeys
