@@ -62,16 +62,16 @@ class AttentionDropout:
     def keeps(self, shape: tuple[int, ...]) -> Bool[Array, "... T S"]:
         """Whether each of all weights `[..., T, S]` is kept."""
         num_rows = math.prod(shape[:-1])
-        rows = first_row(num_rows) + jnp.arange(num_rows, dtype=jnp.uint32).reshape(*shape[:-1], 1)
-        return kept(self.rate, self.seeds(), rows, jnp.arange(shape[-1], dtype=jnp.uint32))
+        rows = first_row_of_part(num_rows) + jnp.arange(num_rows, dtype=jnp.uint32).reshape(*shape[:-1], 1)
+        return is_kept(self.rate, self.seeds(), rows, jnp.arange(shape[-1], dtype=jnp.uint32))
 
 
-def first_row(num_rows: int) -> UInt32[Array, ""]:
+def first_row_of_part(num_rows: int) -> UInt32[Array, ""]:
     """Index of the first of these rows of weights among those of all devices and parts that share a batch."""
     return jnp.asarray(part_number() * num_rows, jnp.uint32)
 
 
-def kept(
+def is_kept(
     rate: float, seeds: UInt32[Array, " 2"], rows: UInt32[Array, "..."], keys: UInt32[Array, "..."]
 ) -> Bool[Array, "..."]:
     """Whether dropout keeps each weight, given the index of its row among all rows and that of its key.

@@ -17,7 +17,7 @@ Instance = TypeVar("Instance")
 Params: TypeAlias = Mapping[str, Any]  # nested dictionaries of arrays, by module and parameter name
 Variables: TypeAlias = Mapping[str, Params]  # {"params": params}
 Inputs: TypeAlias = PyTree[ArrayLike]  # of a model: pytree of arrays [B, ...], its structure is the task's
-Targets: TypeAlias = PyTree[ArrayLike]  # of a loss, likewise
+Targets: TypeAlias = PyTree[ArrayLike]  # of a loss
 Arrays: TypeAlias = PyTree[ArrayLike]  # any pytree of arrays
 Shapes: TypeAlias = PyTree[jax.ShapeDtypeStruct]  # any pytree of the arrays' shapes and types
 

@@ -221,8 +221,8 @@ def test_it_can_be_mapped_and_given_masks_as_arguments():
         return dot_product_attention(q, k, v, mask, implementation="blockwise")
 
     mapped = jax.jit(jax.vmap(attend))(q, k, v, jax.vmap(Padding)(valid))
-    one_by_one = [attend(*(x[n] for x in (q, k, v)), Padding(valid[n])) for n in range(4)]
-    np.testing.assert_allclose(mapped, one_by_one, atol=1e-6)
+    map_over_sites = [attend(*(x[n] for x in (q, k, v)), Padding(valid[n])) for n in range(4)]
+    np.testing.assert_allclose(mapped, map_over_sites, atol=1e-6)
 
 
 def test_a_product_beyond_float32_is_nan_in_every_implementation_at_the_queries_that_see_it():

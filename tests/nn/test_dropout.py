@@ -13,13 +13,13 @@ ROWS, COLUMNS = 997, 1009  # about a million elements
 X = np.ones((ROWS, COLUMNS), np.float32)
 
 
-def kept(rate: float, key: jax.Array) -> np.ndarray:
+def is_kept(rate: float, key: jax.Array) -> np.ndarray:
     return np.asarray(Dropout(rate).apply({}, X, train=True, rngs={"dropout": key}))
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.9])
 def test_the_keep_rate_is_as_asked_and_the_mean_unbiased(rate):
-    output = kept(rate, jax.random.key(0))
+    output = is_kept(rate, jax.random.key(0))
     standard_error = np.sqrt(rate * (1 - rate) / X.size)
     assert abs((output != 0).mean() - (1 - rate)) < 4 * standard_error
     assert abs(output.mean() - 1) < 4 * standard_error / (1 - rate)
@@ -34,13 +34,13 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 def test_positions_steps_and_keys_are_uncorrelated():
     rate, base = 0.5, jax.random.key(3)
-    mask = kept(rate, jax.random.fold_in(base, 7))
+    mask = is_kept(rate, jax.random.fold_in(base, 7))
     bound = 5 / np.sqrt(X.size)  # five standard errors of a correlation of independent draws
     for shift in (1, 2, 4, 16, 64):
         assert abs(correlation(mask[:, shift:], mask[:, :-shift])) < bound * 1.1
         assert abs(correlation(mask[shift:], mask[:-shift])) < bound * 1.1
-    assert abs(correlation(mask, kept(rate, jax.random.fold_in(base, 8)))) < bound
-    assert abs(correlation(mask, kept(rate, jax.random.fold_in(jax.random.key(4), 7)))) < bound
+    assert abs(correlation(mask, is_kept(rate, jax.random.fold_in(base, 8)))) < bound
+    assert abs(correlation(mask, is_kept(rate, jax.random.fold_in(jax.random.key(4), 7)))) < bound
 
 
 def test_layers_draw_independently():

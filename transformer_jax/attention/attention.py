@@ -119,17 +119,11 @@ def explain(
 
     Args:
         q: array, or anything with a shape and a dtype, such as `jax.ShapeDtypeStruct`.
-        k: likewise.
-        v: likewise.
-        mask: as there.
-        bias: as there.
-        dropout: as there.
-        implementation: as there.
-        return_attention: as there.
+        k, v, mask, bias, dropout, implementation, return_attention: as in `dot_product_attention`.
         backend: cpu, cuda or tpu; None for that of this process.
 
     Raises:
-        InputError: as there.
+        InputError: as `dot_product_attention`.
     """
     return _choose(AttentionRequest.of(q, k, v, mask, bias, dropout, return_attention, backend), implementation)
 

@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float, Shaped, UInt32
 from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.block_layout import Part, split_blocks
 from transformer_jax.attention.masks.symbolic import AttentionMask
-from transformer_jax.attention.score_block import BlockGrid, Range, ScoreBlock, or_nan
-from transformer_jax.dropout import kept
+from transformer_jax.attention.score_block import BlockGrid, Range, ScoreBlock, nan_for_minus_infinity
+from transformer_jax.dropout import is_kept
 
 Queries = Float[Array, "G q d"]  # of the G query heads that share a head of keys and values
 Keys = Float[Array, "k d"]
@@ -67,7 +67,7 @@ class Row:
     def logits(self, q: Queries, k: Keys) -> Logits:
         """Logits of a block without the bias, to be multiplied by `scale`."""
         logits = jnp.einsum("gqd,kd->gqk", q, k, preferred_element_type=jnp.promote_types(q.dtype, jnp.float32))
-        logits = or_nan(logits)
+        logits = nan_for_minus_infinity(logits)
         return logits if self.bias is None else logits * (1 / math.sqrt(self.width))
 
     def seen(self, logits: Logits, block: ScoreBlock) -> Logits:
@@ -78,12 +78,12 @@ class Row:
             allowed = is_key if allowed is None else allowed & is_key
         return logits if allowed is None else jnp.where(allowed[0], logits, -jnp.inf)
 
-    def kept(self, block: ScoreBlock) -> Bool[Array, "G q k"]:
+    def is_kept(self, block: ScoreBlock) -> Bool[Array, "G q k"]:
         """The weights of a block that dropout keeps."""
         at = block.indices()
         head = jnp.arange(self.group, dtype=jnp.uint32)[:, None, None]
         rows = self.first_weights + head * np.uint32(self.grid.num_queries) + at.query[0].astype(jnp.uint32)
-        return kept(self.dropout_rate, self.seeds, rows, at.key[0].astype(jnp.uint32))
+        return is_kept(self.dropout_rate, self.seeds, rows, at.key[0].astype(jnp.uint32))
 
 
 def forward_step(row: Row, query_block: Array, part: Part, so_far: Running, q: Queries, k: Keys, v: Values) -> Running:
@@ -100,7 +100,7 @@ def forward_step(row: Row, query_block: Array, part: Part, so_far: Running, q: Q
     rescale = jnp.exp((of_part.maximum - maximum) * row.scale)
     total = of_part.total * rescale + weights.sum(-1)
     if row.dropout_rate:
-        weights = jnp.where(row.kept(block), weights, 0)
+        weights = jnp.where(row.is_kept(block), weights, 0)
     values = jnp.einsum("gqk,kd->gqd", weights.astype(v.dtype), v, preferred_element_type=logits.dtype)
     new = Running(of_part.values * rescale[..., None] + values, maximum, total)
     return Running(*map(_with_last, so_far, new))
@@ -156,7 +156,7 @@ def backward_step(
     of_weights = jnp.einsum("gqd,kd->gqk", of.of_values, v, preferred_element_type=wide)
     dropped = weights
     if row.dropout_rate:
-        factor = jnp.where(row.kept(block), 1 / (1 - row.dropout_rate), 0).astype(wide)
+        factor = jnp.where(row.is_kept(block), 1 / (1 - row.dropout_rate), 0).astype(wide)
         dropped, of_weights = weights * factor, of_weights * factor
     cotangent, bias = weights * (of_weights - of.delta[..., None]), so_far.bias
     if bias is not None:

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 
 from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.masks.symbolic import Masks, as_attention_mask
-from transformer_jax.attention.score_block import MISSING_AXES, or_nan, whole_block
+from transformer_jax.attention.score_block import MISSING_AXES, nan_for_minus_infinity, whole_block
 from transformer_jax.dropout import AttentionDropout as AttentionDropout
 
 Logits = Float[Array, "... T S"]
@@ -43,7 +43,7 @@ def plain_attention(
     logits = _products(q, k) / math.sqrt(q.shape[-1])  # [..., T, S]
     seen = None if mask is None else mask_array(mask, logits.shape)
     if not (mask is None and bias is None and tap is None):
-        logits = or_nan(logits)  # -∞ may hide a key from here on; without any of them the softmax finds it
+        logits = nan_for_minus_infinity(logits)  # -∞ may hide a key from here on; else the softmax finds it
     if bias is not None:
         logits = _biased(logits, bias)
     if tap is not None:

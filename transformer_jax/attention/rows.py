@@ -17,10 +17,10 @@ from transformer_jax.attention.biases import Biases
 from transformer_jax.attention.formula import softmax
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.request import AttentionRequest
-from transformer_jax.attention.score_block import Range, ScoreBlock, or_nan
+from transformer_jax.attention.score_block import Range, ScoreBlock, nan_for_minus_infinity
 from transformer_jax.errors import InputError, shortened
 
-Indices: TypeAlias = Int[ArrayLike, " _"] | Sequence[int]  # of a length of their own
+Chosen: TypeAlias = Int[ArrayLike, " _"] | Sequence[int]  # of a length of their own
 
 
 def attention_rows(
@@ -29,16 +29,13 @@ def attention_rows(
     mask: Masks | None = None,
     bias: Biases | None = None,
     *,
-    queries: Indices | None = None,
-    heads: Indices | None = None,
+    queries: Chosen | None = None,
+    heads: Chosen | None = None,
 ) -> Float[Array, "... rows S"]:
     """Exact attention weights of chosen queries and heads, without dropout, in memory that grows as their number × S.
 
     Args:
-        q: as in `dot_product_attention`.
-        k: likewise.
-        mask: likewise.
-        bias: likewise.
+        q, k, mask, bias: as in `dot_product_attention`.
         queries: indices of the queries, 0 … T - 1; None for all.
         heads: indices of the heads, 0 … H - 1; None for all, and where there is no axis of heads.
 
@@ -60,7 +57,7 @@ def attention_rows(
 
     def of_row(number: Array, head: Array, query: Array) -> Float[Array, " S"]:
         logits = jnp.einsum("d,sd->s", q[number, head, query], k[number, head // group], preferred_element_type=wide)
-        logits = or_nan(logits)[None, None, None] / math.sqrt(q.shape[-1])
+        logits = nan_for_minus_infinity(logits)[None, None, None] / math.sqrt(q.shape[-1])
         block = ScoreBlock(Range(number % request.num_batch, 1), Range(head, 1), Range(query, 1), Range(0, shape[-1]))
         if request.bias is not None:
             logits = request.bias.cut(block).apply(logits, block)

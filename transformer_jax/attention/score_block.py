@@ -22,7 +22,7 @@ Rule = TypeVar("Rule", bound="LogitsRule")
 Bounds = tuple[BlockFlags, BlockFlags]  # whether something of a block may be allowed; whether all of it surely is
 
 MISSING_AXES = {2: (0, 1), 3: (1,), 4: ()}  # those of [B H T S] that an array of this rank lacks
-AXES = "batch elements", "heads", "queries", "keys"  # of the logits [B H T S]
+LOGITS_AXES = "batch elements", "heads", "queries", "keys"  # of the logits [B H T S]
 
 
 class LogitsRule:
@@ -60,7 +60,7 @@ class Range(NamedTuple):
     size: int
 
 
-class Indices(NamedTuple):
+class BlockIndices(NamedTuple):
     """Index of the batch element, head, query and key of each logit of a block; together they broadcast to it."""
 
     batch: Int[Array, "b 1 1 1"]
@@ -84,9 +84,9 @@ class ScoreBlock(NamedTuple):
     def shape(self) -> tuple[int, int, int, int]:
         return self.batch.size, self.head.size, self.query.size, self.key.size
 
-    def indices(self) -> Indices:
+    def indices(self) -> BlockIndices:
         """The indices along the four axes, each an array of rank 4."""
-        return Indices(*jnp.ix_(*(start + jnp.arange(size, dtype=jnp.int32) for start, size in self)))
+        return BlockIndices(*jnp.ix_(*(start + jnp.arange(size, dtype=jnp.int32) for start, size in self)))
 
     def part(self, array: Shaped[Array | np.ndarray, "#B #H #T #S"]) -> Shaped[Array, "#b #h #q #k"]:
         """The block of an array, in which an axis of size 1 stands for every index.
@@ -99,7 +99,7 @@ class ScoreBlock(NamedTuple):
             length = array.shape[axis]
             if length > 1 and (size > length or (isinstance(start, int) and start >= length)):
                 raise InputError(
-                    f"there are {length} {AXES[axis]} in an array of shape {array.shape}, not {start + size}"
+                    f"there are {length} {LOGITS_AXES[axis]} in an array of shape {array.shape}, not {start + size}"
                 )
             if length > 1:
                 part = _cut(part, axis, start, size)
@@ -200,9 +200,9 @@ class BlockGrid:
 
 
 @jax.custom_jvp
-def or_nan(products: Float[Array, "..."]) -> Float[Array, "..."]:
+def nan_for_minus_infinity(products: Float[Array, "..."]) -> Float[Array, "..."]:
     """NaN in the place of -∞: a product that overflows is no key that is hidden. +∞ becomes NaN in the softmax."""
     return jnp.where(jnp.isneginf(products), jnp.nan, products)
 
 
-or_nan.defjvp(lambda primals, tangents: (or_nan(*primals), *tangents))
+nan_for_minus_infinity.defjvp(lambda primals, tangents: (nan_for_minus_infinity(*primals), *tangents))

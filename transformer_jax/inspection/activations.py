@@ -54,9 +54,7 @@ def patch(
     """Run a model with some activations changed, and return its output.
 
     Args:
-        model: as in `capture`.
-        variables: likewise.
-        *inputs: likewise.
+        model, variables, *inputs: as in `capture`.
         patches: by name or pattern what the pass goes on with: a value of the activation's shape, a function of the
             activation, a patch of `transformer_jax.inspection` such as `zero(heads=3)`, or a list of the latter two,
             one after another. Where several names and patterns fit, they act in their order.

@@ -25,9 +25,7 @@ def gradient_attention(
     (Grad-SAM) take the positive part of the gradient. A pure function, for `jax.jit`.
 
     Args:
-        model: as in `transformer_jax.capture`.
-        variables: likewise.
-        *inputs: likewise.
+        model, variables, *inputs: as in `transformer_jax.capture`.
         metric: of the model's output, one number; with a sum over rows each row has its own gradient.
         **kwargs: as in `capture`.
 

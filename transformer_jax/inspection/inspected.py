@@ -60,8 +60,7 @@ class Inspected:
     another one compiles anew: to go over many heads give a patch that `jax.vmap` maps, or an array.
 
     Args:
-        model: as in `transformer_jax.capture`.
-        variables: likewise.
+        model, variables: as in `transformer_jax.capture`.
     """
 
     @check_arguments
@@ -76,7 +75,7 @@ class Inspected:
         Args:
             method: a pure function such as `logit_lens` or `attribute_logits`.
             *args: its arguments after the variables.
-            **kwargs: likewise.
+            **kwargs: its keyword arguments.
         """
         leaves, structure = jax.tree.flatten((args, kwargs))
         traced = [jnp.asarray(leaf) if isinstance(leaf, Array | np.ndarray) else None for leaf in leaves]

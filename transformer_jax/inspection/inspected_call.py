@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected_pass import InspectedPass
-from transformer_jax.inspection.names import Activation, matches
+from transformer_jax.inspection.names import ActivationSite, matches
 from transformer_jax.inspection.patches import Change
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.trees import Variables
@@ -70,7 +70,7 @@ class Computation:
         of_pass.check()
         return result, of_pass.captured
 
-    def sites(self, patterns: Sequence[str] = ("*",)) -> list[Activation]:
+    def sites(self, patterns: Sequence[str] = ("*",)) -> list[ActivationSite]:
         """All activations whose names fit one of some patterns, in their order; nothing is computed.
 
         Raises:
@@ -96,7 +96,7 @@ class Attention(NamedTuple):
         return f"{self.head_outputs.removesuffix(OUTPUTS)}{name}"
 
 
-def attentions(sites: Sequence[Activation]) -> list[Attention]:
+def attentions(sites: Sequence[ActivationSite]) -> list[Attention]:
     """Every attention of a pass, in its order.
 
     Args:
@@ -111,7 +111,7 @@ def attentions(sites: Sequence[Activation]) -> list[Attention]:
     return found
 
 
-def _attention(outputs: Activation) -> Attention:
+def _attention(outputs: ActivationSite) -> Attention:
     block, _, module = outputs.name.removesuffix(OUTPUTS).rstrip(".").rpartition(".")
     stack = re.sub(r"\.?layers\.\d+$", "", block)
     kinds = {"cross_attention": "cross", "attention": stack, "": stack}
@@ -119,7 +119,7 @@ def _attention(outputs: Activation) -> Attention:
     return Attention(outputs.name, stack, kind, outputs.size("heads") or 0)
 
 
-def check_axes(found: Sequence[Activation], by: Sequence[str]) -> None:
+def check_axes(found: Sequence[ActivationSite], by: Sequence[str]) -> None:
     """Raise an `InputError` if `by` holds something else than `PLACES`, or an activation has no such axis."""
     if isinstance(by, str) or len(set(by)) != len(by) or not set(by) <= set(PLACES):
         raise InputError(f"by is {by!r}; it must hold {' or '.join(map(repr, PLACES))}, or both")
@@ -128,8 +128,8 @@ def check_axes(found: Sequence[Activation], by: Sequence[str]) -> None:
             raise InputError(f"by holds {axis!r}; {each.name} is [{each.letters}] without {axis}")
 
 
-def one_by_one(
-    found: Sequence[Activation],
+def map_over_sites(
+    found: Sequence[ActivationSite],
     by: Sequence[str],
     change: Callable[[str, Chosen], Change],
     run: Callable[[Mapping[str, Any]], Result],
@@ -163,17 +163,17 @@ def one_by_one(
     }
 
 
-def _chosen(site: Activation, by: Sequence[str], place: Int[Array, "2"], is_its_turn: Bool[Array, ""]) -> Chosen:
+def _chosen(site: ActivationSite, by: Sequence[str], place: Int[Array, "2"], is_selected: Bool[Array, ""]) -> Chosen:
     """One head and one position where these are tried one by one, else all; nothing if it is not the site's turn."""
     sizes = {axis: size for axis in PLACES if (size := site.size(axis)) is not None}
     tried = [axis for axis in by if axis in sizes]
     return {
-        axis: is_its_turn & (jnp.arange(size) == place[tried.index(axis)] if axis in tried else jnp.ones(size, bool))
+        axis: is_selected & (jnp.arange(size) == place[tried.index(axis)] if axis in tried else jnp.ones(size, bool))
         for axis, size in sizes.items()
     }
 
 
-def summed(slope: Array, change: Array, site: Activation, by: Sequence[str]) -> Array:
+def summed(slope: Array, change: Array, site: ActivationSite, by: Sequence[str]) -> Array:
     """Slope `[metric, activation]` times change, summed over all axes but those of `by`, which come first."""
     of_site = list(range(change.ndim))
     of_metric = list(range(change.ndim, slope.ndim))

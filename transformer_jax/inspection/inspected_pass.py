@@ -14,12 +14,12 @@ from jax.typing import ArrayLike
 
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.names import Activation, activation_name, check_found, is_layer, matches
+from transformer_jax.inspection.names import ActivationSite, activation_name, check_found, is_layer, matches
 from transformer_jax.inspection.patches import Change, Filled, Patch, parts_of
 from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.blocks import Block
 from transformer_jax.nn.encoder import Stack
-from transformer_jax.nn.layers import Tapped, plus
+from transformer_jax.nn.layers import Tapped, add_bias
 
 NORMS = nn.LayerNorm.__call__, nn.RMSNorm.__call__  # which subclasses may inherit
 NORM_OF_WIDTH = {"reduction_axes": -1, "feature_axes": -1, "axis_name": None, "force_float32_reductions": True}
@@ -41,7 +41,7 @@ class InspectedPass:
     def __init__(self, names: Sequence[str], patches: Mapping[str, Change], *, keeps_values: bool = True) -> None:
         self._keeps_values = keeps_values
         self.captured: dict[str, Array] = OrderedDict()  # of which `jax.jit` leaves the order, unlike a dict's
-        self.activations: list[Activation] = []  # all of the pass
+        self.activations: list[ActivationSite] = []  # all of the pass
         self._names = names
         self._patches = [
             (_acting_at(part, pattern), part) for pattern in patches for part in parts_of(patches[pattern])
@@ -111,7 +111,9 @@ class InspectedPass:
     def _shown(self, name: str, x: ArrayLike, letters: str) -> Array:
         """An activation as the pass goes on with it."""
         shown = jnp.asarray(x)
-        site = Activation(self._numbered(name), letters, shown.shape, self._first if "T" in letters.split() else None)
+        site = ActivationSite(
+            self._numbered(name), letters, shown.shape, self._first if "T" in letters.split() else None
+        )
         self._counts[name] += 1
         self._known.add(site.name)
         self.activations.append(site)
@@ -169,7 +171,7 @@ class InspectedPass:
         heads = joined.reshape(*joined.shape[:-1], -1, attention.width())  # [B T H d]
         kernel = weights["kernel"].reshape(*heads.shape[-2:], -1)
         results = self._shown(name, jnp.einsum("bthd,hdm->bhtm", heads, kernel), "B H T D")
-        return plus(results.sum(1), weights["bias"]) if "bias" in weights else results.sum(1)
+        return add_bias(results.sum(1), weights["bias"]) if "bias" in weights else results.sum(1)
 
     def _norm(self, module: nn.Module, call: Callable[..., Array], x: ArrayLike, mask: object = None) -> Array:
         if mask is not None:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.inspected_call import OUTPUTS, Chosen, Computation, one_by_one
+from transformer_jax.inspection.inspected_call import OUTPUTS, Chosen, Computation, map_over_sites
 from transformer_jax.inspection.names import residual_stream
 from transformer_jax.inspection.patches import swap
 from transformer_jax.nn.masked_language_model import TransformerMLM
@@ -45,9 +45,7 @@ def attribute_logits(
     outputs of their sub-layers by the residual connections of this package.
 
     Args:
-        model: one with blocks, as in `transformer_jax.capture`.
-        variables: likewise.
-        *inputs: likewise.
+        model, variables, *inputs: one with blocks, as in `transformer_jax.capture`.
         of: linear function of the logits `[B, T, V]`, which is split: one logit, or the difference of two. All of them,
             the default, are V numbers for each component and position. A constant that it adds counts to `biases`.
         **kwargs: as in `capture`.
@@ -83,7 +81,7 @@ def attribute_logits(
     def only(name: str, chosen: Chosen) -> Array:
         return swap(written[name], **chosen).apply(nothing[name], sites[name])
 
-    alone = one_by_one([sites[name] for name in written], ["heads"], only, lambda kept: contribution(kept, no_bias))
+    alone = map_over_sites([sites[name] for name in written], ["heads"], only, lambda kept: contribution(kept, no_bias))
     of_biases = contribution(nothing, biases) + of(jax.tree.map(jnp.zeros_like, output))
     return OrderedDict({**alone, BIASES: of_biases})
 
@@ -98,9 +96,7 @@ def logit_lens(
     output network ("interpreting GPT: the logit lens", nostalgebraist 2020). Of an encoder-decoder it is the decoder's.
 
     Args:
-        model: one with blocks, as in `transformer_jax.capture`.
-        variables: likewise.
-        *inputs: likewise.
+        model, variables, *inputs: one with blocks, as in `transformer_jax.capture`.
         **kwargs: as in `capture`.
 
     Returns:

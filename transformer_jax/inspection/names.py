@@ -17,7 +17,7 @@ RESIDUAL = "_residual"  # end of the name of a residual connection
 AXES = {"heads": ("H", "Hkv"), "positions": ("T", "S"), "units": ("F", "D", "d"), "queries": ("T",), "keys": ("S",)}
 
 
-class Activation(NamedTuple):
+class ActivationSite(NamedTuple):
     """An activation of a pass, without its values."""
 
     name: str

@@ -21,7 +21,7 @@ from jaxtyping import Bool
 
 from transformer_jax.argument_checks import as_array, broadcasts, known_values
 from transformer_jax.errors import InputError, shortened
-from transformer_jax.inspection.names import AXES, Activation
+from transformer_jax.inspection.names import AXES, ActivationSite
 from transformer_jax.trees import pytree_class, static_field
 
 # Numbers, those of each example, or truth values; None stands for all.
@@ -35,7 +35,7 @@ Change: TypeAlias = object
 class Patch:
     """A change of an activation."""
 
-    def apply(self, x: Array, site: Activation) -> Array:
+    def apply(self, x: Array, site: ActivationSite) -> Array:
         """The changed activation."""
         raise NotImplementedError
 
@@ -46,7 +46,7 @@ class Applied(Patch):
 
     function: Function = static_field()
 
-    def apply(self, x: Array, site: Activation) -> Array:
+    def apply(self, x: Array, site: ActivationSite) -> Array:
         return _fitting(self.function(x), x, site, is_whole=True).astype(x.dtype)
 
 
@@ -62,7 +62,7 @@ class Filled(Patch):
     queries: Indices = None
     keys: Indices = None
 
-    def apply(self, x: Array, site: Activation) -> Array:
+    def apply(self, x: Array, site: ActivationSite) -> Array:
         if self.how == "hide" and (site.letters != "B H T S" or "logits" not in site.name):
             raise InputError(f"knock_out is for logits and weights of attention; {site.name} is [{site.letters}]")
         number = {"zero": 0, "hide": -jnp.inf}.get(self.how)
@@ -82,7 +82,7 @@ def mean(array: ArrayLike, heads: Indices = None, positions: Indices = None, uni
     Args:
         array: the average over a data set, say `captured[name].mean(0)`; it is broadcast to the activation.
         heads: which; None for all.
-        positions, units: likewise.
+        positions, units: which; None for all.
     """
     return replace(array, heads, positions, units)
 
@@ -103,7 +103,7 @@ def swap(array: ArrayLike, heads: Indices = None, positions: Indices = None, uni
     Args:
         array: the whole activation as `capture` gives it for the other input, of the same shape.
         heads: which are taken from it; None for all.
-        positions, units: likewise.
+        positions, units: which; None for all.
     """
     return Filled("swap", array, heads, positions, units)
 
@@ -134,7 +134,7 @@ def parts_of(change: Change) -> tuple[Patch, ...]:
     return (Filled("swap", change),)
 
 
-def _chosen(site: Activation, **places: Indices) -> Bool[Array, "..."]:
+def _chosen(site: ActivationSite, **places: Indices) -> Bool[Array, "..."]:
     """Truth values of what is chosen along all axes, which are called as in `AXES`."""
     chosen = jnp.ones((), bool)
     for what, indices in places.items():
@@ -143,7 +143,7 @@ def _chosen(site: Activation, **places: Indices) -> Bool[Array, "..."]:
     return chosen
 
 
-def _chosen_along(what: str, chosen: Indices, site: Activation) -> Bool[Array, "..."]:
+def _chosen_along(what: str, chosen: Indices, site: ActivationSite) -> Bool[Array, "..."]:
     """Truth values along one axis of an activation, which broadcast to it: those that are chosen.
 
     Raises:
@@ -180,7 +180,7 @@ def _as_indices(what: str, chosen: Indices) -> Array | np.ndarray:
     return as_array(what, chosen) if chosen else np.zeros(0, int)
 
 
-def _check_indices(what: str, array: Array | np.ndarray, size: int | None, site: Activation) -> None:
+def _check_indices(what: str, array: Array | np.ndarray, size: int | None, site: ActivationSite) -> None:
     if not jnp.issubdtype(array.dtype, jnp.integer) or array.ndim > 1:
         raise InputError(
             f"{what} of {site.name} is {shortened(array)}; it must be whole numbers or truth values, in one row"
@@ -192,7 +192,7 @@ def _check_indices(what: str, array: Array | np.ndarray, size: int | None, site:
         raise InputError(f"{what} of {site.name} holds {outside.flat[0]}; {there}")
 
 
-def _fitting(array: object, x: Array, site: Activation, *, is_whole: bool) -> Array:
+def _fitting(array: object, x: Array, site: ActivationSite, *, is_whole: bool) -> Array:
     """What is given for an activation `x` as an array: of its shape if it is the whole, else broadcasting to it."""
     try:
         given = jnp.asarray(array)

@@ -19,7 +19,7 @@ def linear_cka(x: Float[ArrayLike, "..."], y: Float[ArrayLike, "..."]) -> Float[
 
     Args:
         x: activations of the same examples, whose leading axes are examples and positions.
-        y: likewise; its width may be another.
+        y: of the same examples; its width may be another.
 
     Raises:
         InputError: the leading axes differ, or hold fewer than 2 rows.
@@ -40,7 +40,7 @@ def cka_table(
 
     Args:
         first: by name, as `capture` gives them for the same inputs: `capture(…, names=["encoder.layers.?.output"])`.
-        second: likewise, of the other model.
+        second: those of the other model.
 
     Raises:
         InputError: as `linear_cka`.

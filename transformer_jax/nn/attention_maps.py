@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from transformer_jax.attention.rows import attention_rows
 from transformer_jax.nn.attention import MultiheadAttention
-from transformer_jax.nn.blocks import Indices
+from transformer_jax.nn.blocks import Chosen
 from transformer_jax.nn.layer_stacks import unstack_layers
 
 Weights = Float[Array, "B heads queries S"]
@@ -19,8 +19,8 @@ Weights = Float[Array, "B heads queries S"]
 def attention_maps(
     module: nn.Module,
     *inputs: Any,
-    queries: Indices | Mapping[str, Indices | None] | None = None,
-    heads: Indices | None = None,
+    queries: Chosen | Mapping[str, Chosen | None] | None = None,
+    heads: Chosen | None = None,
     **options: Any,
 ) -> dict[str, Weights]:
     """The weights of every `MultiheadAttention` in a pass, by its path: `encoder/layers_0/self_attn`.

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from transformer_jax.argument_checks import Positive, Probability, Size, check_fields, check_kv_heads
 from transformer_jax.errors import InputError, check_value, head_width
 from transformer_jax.nn.attention import AttentionSettings, MultiheadAttention
-from transformer_jax.nn.layers import Activation, Dropout, FeedForward, LayerNorm, Tapped
+from transformer_jax.nn.layers import ActivationFunction, Dropout, FeedForward, LayerNorm, Tapped
 from transformer_jax.nn.positions import NoPositions, Positions, SinusoidalPositions
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -24,8 +24,8 @@ Remat = Literal["none", "dots", "all"]
 # Of a norm over the last axis; `epsilon` may be given.
 NormFactory = Callable[..., nn.Module]
 # Called with the hidden width F, the dropout probability and the activation; the module is called as `FeedForward`.
-FeedForwardFactory = Callable[[int, float, Activation], nn.Module]
-Indices = Int[ArrayLike, " _"] | Sequence[int]
+FeedForwardFactory = Callable[[int, float, ActivationFunction], nn.Module]
+Chosen = Int[ArrayLike, " _"] | Sequence[int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class BlockSettings:
 
     dropout_prob: Probability = 0.0  # of the sub-layers' outputs and of the feed-forward's hidden units
     norm_first: bool = False  # pre-norm (Xiong et al. 2020) instead of the original paper's post-norm
-    activation: Activation = nn.relu  # of the feed-forward
+    activation: ActivationFunction = nn.relu  # of the feed-forward
     layer_norm_epsilon: Positive = 1e-6  # added to the variance, or the mean square; PyTorch's default is 1e-5
     # Activations of a block that its backward pass computes again, to save memory (Chen et al. 2016): none, all but the
     # products with parameters (`dots`), or all.
@@ -98,7 +98,7 @@ class SettingsModule(Tapped):
         return isinstance(module.settings.attention.implementation, str)
 
     def get_attention_maps(
-        self, *inputs: Any, queries: Indices | None = None, heads: Indices | None = None, **options: Any
+        self, *inputs: Any, queries: Chosen | None = None, heads: Chosen | None = None, **options: Any
     ) -> Any:
         """Attention weights of every layer, as the forward pass without dropout uses them.
 

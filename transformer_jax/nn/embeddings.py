@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 
 from transformer_jax.argument_checks import Positive, check_fields
 from transformer_jax.nn.blocks import SettingsModule
-from transformer_jax.nn.layers import Dense, Dropout, plus
+from transformer_jax.nn.layers import Dense, Dropout, add_bias
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ def tied_logits(
 ) -> Float[Array, "B T V"]:
     """Logits by an embedding's matrix: `scale · x Eᵀ + b`."""
     logits: Array = embedding.attend(x * scale)
-    return logits if bias is None else plus(logits, bias)
+    return logits if bias is None else add_bias(logits, bias)
 
 
 class TokenModel(SettingsModule):

@@ -18,7 +18,7 @@ from transformer_jax.argument_checks import (
 from transformer_jax.attention.formula import mask_array
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.nn.blocks import Block, BlockSettings, Indices
+from transformer_jax.nn.blocks import Block, BlockSettings, Chosen
 from transformer_jax.nn.cached_decoding import DecodingCache, run_cached, start_cache
 from transformer_jax.nn.decoder import DecoderBlock, TransformerDecoder
 from transformer_jax.nn.embeddings import EmbeddingSettings, TokenModel, token_embedding
@@ -190,9 +190,9 @@ class Transformer(TokenModel):
         source_mask: Masks | None = None,
         target_mask: Masks | None = None,
         *,
-        queries: Indices | None = None,
-        heads: Indices | None = None,
-        source_queries: Indices | None = None,
+        queries: Chosen | None = None,
+        heads: Chosen | None = None,
+        source_queries: Chosen | None = None,
     ) -> AttentionMaps:
         """Attention weights of every layer, as the forward pass without dropout uses them.
 

@@ -6,7 +6,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from transformer_jax.nn.layers import Activation, Checked, FeedForward
+from transformer_jax.nn.layers import ActivationFunction, Checked, FeedForward
 
 
 class GatedFeedForward(FeedForward):
@@ -19,7 +19,7 @@ class GatedFeedForward(FeedForward):
         InputError: at construction, if `dim_feedforward` is below 1.
     """
 
-    activation: Activation = nn.silu  # of the gate
+    activation: ActivationFunction = nn.silu  # of the gate
 
     @nn.nowrap
     def hidden(self, x: Array) -> Array:

@@ -23,7 +23,7 @@ from transformer_jax.dropout import counter_bits
 from transformer_jax.errors import InputError
 
 Initializer = nn.initializers.Initializer
-Activation = Callable[[Array], Array]
+ActivationFunction = Callable[[Array], Array]
 
 
 class Checked(nn.Module):
@@ -65,7 +65,7 @@ class Tapped(Checked):
         return False
 
 
-def plus(x: Float[Array, "*leading D"], bias: Float[Array, "..."]) -> Float[Array, "*leading D"]:
+def add_bias(x: Float[Array, "*leading D"], bias: Float[Array, "..."]) -> Float[Array, "*leading D"]:
     """`x + b` in the type of `x`; the gradient of b, a sum over all rows, is summed in float32 or wider."""
     wide = jnp.promote_types(x.dtype, jnp.float32)
     return (x.astype(wide) + bias.astype(wide)).astype(x.dtype)
@@ -98,7 +98,7 @@ class Dense(Checked):
         *leading, width = x.shape
         x, kernel, *biases = (jnp.asarray(array) for array in promote_dtype(x, kernel, *biases, dtype=None))
         y = x.reshape(-1, width) @ kernel
-        return (plus(y, biases[0]) if biases else y).reshape(*leading, self.features)
+        return (add_bias(y, biases[0]) if biases else y).reshape(*leading, self.features)
 
 
 class Dropout(Checked):
@@ -127,7 +127,7 @@ class FeedForward(Tapped):
 
     dim_feedforward: Size  # F
     dropout_prob: Probability = 0.0  # of dropping a hidden unit
-    activation: Activation = nn.relu  # between the two layers
+    activation: ActivationFunction = nn.relu  # between the two layers
     use_bias: bool = True  # in all layers
 
     @nn.compact

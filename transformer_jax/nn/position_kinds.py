@@ -138,9 +138,9 @@ class RotaryInAttention(AttentionPositions):
     kind: RotaryPositions
 
     def encode(self, x: Float[Array, "B heads T d"], first: First, length: int) -> Float[Array, "B heads T d"]:
-        num_turned = int(x.shape[-1] * self.kind.fraction)
-        turned = rotate(x[..., :num_turned], first, length, self.kind)
-        return turned if num_turned == x.shape[-1] else jnp.concatenate([turned, x[..., num_turned:]], axis=-1)
+        rotary_width = int(x.shape[-1] * self.kind.fraction)
+        rotated = rotate(x[..., :rotary_width], first, length, self.kind)
+        return rotated if rotary_width == x.shape[-1] else jnp.concatenate([rotated, x[..., rotary_width:]], axis=-1)
 
 
 class ALiBiInAttention(AttentionPositions):
@@ -199,6 +199,6 @@ def rotate(
     else:
         pairs = x.reshape(*x.shape[:-1], width // 2, 2)
         even, odd = pairs[..., 0], pairs[..., 1]
-    turned = [even * cos - odd * sin, even * sin + odd * cos]  # float32 or wider
-    rotated = jnp.concatenate(turned, axis=-1) if kind.in_halves else jnp.stack(turned, axis=-1)
+    parts = [even * cos - odd * sin, even * sin + odd * cos]  # float32 or wider
+    rotated = jnp.concatenate(parts, axis=-1) if kind.in_halves else jnp.stack(parts, axis=-1)
     return rotated.reshape(x.shape).astype(x.dtype)

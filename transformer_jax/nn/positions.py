@@ -14,7 +14,7 @@ from transformer_jax.argument_checks import Size, check_fields, check_offset, ch
 from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.nn.layers import Tapped, plus
+from transformer_jax.nn.layers import Tapped, add_bias
 
 First = Start | Int[Array, " B"]  # position of the first element, or that of each text
 
@@ -93,7 +93,7 @@ class AddedPositions(Tapped):
         x = self.tap("token_embeddings", x, "B T D")
         if self.is_asked("positions"):
             table = self.tap("positions", jnp.broadcast_to(table, x.shape), "B T D")
-        return plus(x, table)
+        return add_bias(x, table)
 
     def table(self, length: int) -> Float[Array | np.ndarray, "T D"]:
         """The vectors of the positions 0 … length - 1."""

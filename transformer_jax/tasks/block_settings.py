@@ -9,7 +9,7 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.nn.attention import AttentionSettings
 from transformer_jax.nn.blocks import BlockSettings, FeedForwardFactory, NormFactory
 from transformer_jax.nn.layer_kinds import GatedFeedForward, RMSNorm
-from transformer_jax.nn.layers import Activation, FeedForward, LayerNorm
+from transformer_jax.nn.layers import ActivationFunction, FeedForward, LayerNorm
 from transformer_jax.nn.position_kinds import (
     ALiBiPositions,
     LearnedPositions,
@@ -29,7 +29,7 @@ POSITIONS: Mapping[str, Callable[[], Positions]] = {
     "none": NoPositions,
 }
 NORMS: Mapping[str, NormFactory] = {"layer": LayerNorm, "rms": RMSNorm}
-FEED_FORWARDS: Mapping[str, tuple[FeedForwardFactory, Activation]] = {
+FEED_FORWARDS: Mapping[str, tuple[FeedForwardFactory, ActivationFunction]] = {
     "relu": (FeedForward, nn.relu),
     "gelu": (FeedForward, nn.gelu),
     "swiglu": (GatedFeedForward, nn.silu),

@@ -10,7 +10,7 @@ from transformer_jax import load_run
 from transformer_jax.data.loader import make_loader
 from transformer_jax.errors import InputError
 from transformer_jax.inspection import Inspected, SparseDictionary, loss_recovered, splice, swap, zero
-from transformer_jax.inspection.names import Activation
+from transformer_jax.inspection.names import ActivationSite
 from transformer_jax.tasks.reverse import ReverseDataset
 
 pytestmark = pytest.mark.slow  # they compile
@@ -58,7 +58,7 @@ def test_the_error_gets_no_gradient():
 
     def gradient(keep_error):
         patch = splice(of, keep_error=keep_error)
-        return jax.grad(lambda x: patch.apply(x, Activation(NAME, "B T D", x.shape)).sum())(x)
+        return jax.grad(lambda x: patch.apply(x, ActivationSite(NAME, "B T D", x.shape)).sum())(x)
 
     np.testing.assert_allclose(gradient(True), gradient(False), atol=1e-5)
     assert abs(gradient(True) - 1).max() > 0.1  # that of the pass as it is
@@ -98,4 +98,4 @@ def test_mistakes_are_named():
     with pytest.raises(
         InputError, match=rf"dictionary gives \(2, 7, 5\); in the place of {NAME} it must give \(2, 7, 12\)"
     ):
-        patch.apply(jnp.zeros((2, 7, 12)), Activation(NAME, "B T D", (2, 7, 12)))
+        patch.apply(jnp.zeros((2, 7, 12)), ActivationSite(NAME, "B T D", (2, 7, 12)))

@@ -13,7 +13,7 @@ from transformer_jax.data.batch import Batch, Samples
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.features.dictionary import SparseDictionary
 from transformer_jax.inspection.inspected_call import Computation
-from transformer_jax.inspection.names import Activation
+from transformer_jax.inspection.names import ActivationSite
 from transformer_jax.inspection.patches import Change, Patch, parts_of, zero
 from transformer_jax.inspection.patching.ablation import metric_sums, padded_batches, total
 from transformer_jax.training.example_viewer import ExampleViewer
@@ -43,7 +43,7 @@ class Spliced(Patch):
     change: tuple[Patch, ...]
     reads: Array | None
 
-    def apply(self, x: Array, site: Activation) -> Array:
+    def apply(self, x: Array, site: ActivationSite) -> Array:
         dictionary = self.module.bind(self.variables)
         features = dictionary.encode(x if self.reads is None else self.reads)
         made = dictionary.decode(features)

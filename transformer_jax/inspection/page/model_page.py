@@ -53,8 +53,7 @@ def inspect_model(
     them, as `attribute_logits` says); with `corrupted` the patching of the residual stream, with `features` those.
 
     Args:
-        model: as in `transformer_jax.capture`: causal, masked, an encoder-decoder, or your own.
-        variables: likewise.
+        model, variables: as in `transformer_jax.capture`: causal, masked, an encoder-decoder, or your own.
         tokens: the model's input, `[1, T]` or `[T]`; a tuple where it takes several, each a batch of one.
         labels: what stands at each position; of an encoder-decoder those of `encoder` and `decoder`. None: the tokens.
         vocabulary: names of the tokens or classes by number, such as `tokenizer.id_to_token`; None: the numbers.

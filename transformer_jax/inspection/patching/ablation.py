@@ -23,7 +23,7 @@ from transformer_jax.inspection.inspected_call import (
     HeadTable,
     Metric,
     attentions,
-    one_by_one,
+    map_over_sites,
 )
 from transformer_jax.inspection.patches import Patch, mean, zero
 from transformer_jax.training.example_viewer import ExampleViewer
@@ -54,9 +54,7 @@ def ablate_heads(
     A pure function, for `jax.jit`.
 
     Args:
-        model: as in `transformer_jax.capture`.
-        variables: likewise.
-        *inputs: likewise.
+        model, variables, *inputs: as in `transformer_jax.capture`.
         metric: of the model's output, an array of any shape.
         means: put these in the place of the head's outputs, as `mean_head_outputs` gives them; None for zeros.
         **kwargs: as in `capture`.
@@ -158,7 +156,7 @@ def _table(call: Computation, metric: Metric, means: Means | None) -> HeadTable:
     def run(patches: Mapping[str, Patch]) -> Array:
         return metric(call.run(patches=patches)[0])
 
-    rows = one_by_one(outputs, ["heads"], ablated, run)  # [H, ...]
+    rows = map_over_sites(outputs, ["heads"], ablated, run)  # [H, ...]
     kinds = dict.fromkeys(attention.kind for attention in found)
     return {kind: jnp.stack([rows[each.head_outputs] for each in found if each.kind == kind]) for kind in kinds}
 

@@ -16,7 +16,7 @@ from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import Size, check_arguments
-from transformer_jax.inspection.inspected_call import Chosen, Computation, Metric, check_axes, one_by_one, summed
+from transformer_jax.inspection.inspected_call import Chosen, Computation, Metric, check_axes, map_over_sites, summed
 from transformer_jax.inspection.patches import Change, Patch, add, parts_of, swap
 from transformer_jax.trees import Variables
 
@@ -45,8 +45,7 @@ def patch_activations(
     pattern of the residual stream, such as `encoder.layers.?.output`, layer by position.
 
     Args:
-        model: as in `transformer_jax.capture`.
-        variables: likewise.
+        model, variables: as in `transformer_jax.capture`.
         clean: inputs of the model whose activations are put in.
         corrupted: inputs of the model that is patched, of the same shapes.
         names: names or patterns of the activations.
@@ -78,7 +77,7 @@ def patch_activations(
 
     low = metric(corrupted_call.run(patches=corruption)[0])
     high = metric(clean_output)
-    patched = one_by_one(found, by, clean_at, run)
+    patched = map_over_sites(found, by, clean_at, run)
     return OrderedDict((name, (values - low) / (high - low)) for name, values in patched.items())
 
 
@@ -107,8 +106,7 @@ def attribute_activations(
     A pure function, for `jax.jit`.
 
     Args:
-        model: as in `transformer_jax.capture`.
-        variables: likewise.
+        model, variables: as in `transformer_jax.capture`.
         clean: inputs of the model whose activations would be put in.
         corrupted: inputs of the model that would be patched, of the same shapes.
         names: names or patterns of the activations.

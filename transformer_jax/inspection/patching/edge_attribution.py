@@ -10,7 +10,7 @@ from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.inspection.inspected_call import OUTPUTS, Chosen, Computation, Metric, one_by_one, summed
+from transformer_jax.inspection.inspected_call import OUTPUTS, Chosen, Computation, Metric, map_over_sites, summed
 from transformer_jax.inspection.names import residual_stream
 from transformer_jax.inspection.patches import Patch, add, swap
 from transformer_jax.inspection.patching.path_patching import LOGITS, READS
@@ -41,8 +41,7 @@ def attribute_edges(
     A pure function, for `jax.jit`.
 
     Args:
-        model: as in `transformer_jax.capture`.
-        variables: likewise.
+        model, variables: as in `transformer_jax.capture`.
         clean: inputs of the model.
         corrupted: inputs of the model, of the same shapes.
         metric: of the model's output, an array of any shape; memory and time grow with its size.
@@ -89,7 +88,7 @@ def attribute_edges(
         found = summed(slopes[end], value - values[end], sites[end], ["heads"])
         return found.reshape(sites[name].size("heads"), -1, *found.shape[1:]).sum(1) if name in made else found
 
-    edges = one_by_one([sites[name] for name in senders], ["heads"], sent, received)
+    edges = map_over_sites([sites[name] for name in senders], ["heads"], sent, received)
     order = list(sites)
     return OrderedDict(
         ((sender, LOGITS if name == stream else name), moved / (metric(high) - metric(low)))

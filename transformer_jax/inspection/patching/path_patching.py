@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.inspected_call import OUTPUTS, Computation, Metric
-from transformer_jax.inspection.names import Activation, residual_stream
+from transformer_jax.inspection.names import ActivationSite, residual_stream
 from transformer_jax.inspection.patches import Patch, add, swap
 from transformer_jax.trees import Variables
 
@@ -53,8 +53,7 @@ def patch_path(
     A pure function, for `jax.jit` and, over the numbers of the heads, `jax.vmap`.
 
     Args:
-        model: as in `transformer_jax.capture`.
-        variables: likewise.
+        model, variables: as in `transformer_jax.capture`.
         clean: inputs of the model.
         corrupted: inputs of the model, of the same shapes.
         metric: of the model's output, an array of any shape.
@@ -104,7 +103,7 @@ def patch_path(
 
 
 def _all_found(
-    what: str, one: Component | None, others: Sequence[Component], sites: Mapping[str, Activation]
+    what: str, one: Component | None, others: Sequence[Component], sites: Mapping[str, ActivationSite]
 ) -> list[Found]:
     given = [each for each in (one, *others) if each is not None]
     if not given:
@@ -112,7 +111,7 @@ def _all_found(
     return [_find(what, each, sites) for each in given]
 
 
-def _find(what: str, component: Component, sites: Mapping[str, Activation]) -> Found:
+def _find(what: str, component: Component, sites: Mapping[str, ActivationSite]) -> Found:
     """The parts of a component's name.
 
     Raises:
@@ -154,7 +153,7 @@ def _check_order(written: Sequence[str], read: Sequence[str], names: list[str]) 
         raise InputError(f"receiver is in {path}; it must come after the sender, which is in {start}")
 
 
-def _group(name: str, head: int | Array | None, sites: Mapping[str, Activation]) -> int | Array | None:
+def _group(name: str, head: int | Array | None, sites: Mapping[str, ActivationSite]) -> int | Array | None:
     """The number of a head among those of the activation: of keys that heads share there are fewer than heads."""
     if head is None:
         return None

@@ -48,7 +48,7 @@ class TranslationConfig(TrainingConfig):
     test_data: Path | None = None  # file of test pairs, with data; none: a part of data
     # tokens of the sources: bytes, characters, words, bpe:SIZE, unigram:SIZE (trained on them), or a tokenizer.json
     source_tokenizer: str = setting("bytes", of_model=True, kept_as=SOURCE_TOKENIZER, check=check_tokenizer)
-    # tokens of the targets, likewise
+    # tokens of the targets: as those of the sources
     target_tokenizer: str = setting("bytes", of_model=True, kept_as=TARGET_TOKENIZER, check=check_tokenizer)
     # config.json of an encoder-decoder of HuggingFace's, in place of the flags; tokenizers must be tokenizer.json files
     architecture: Path | None = setting(None, of_model=True, kept_as=ARCHITECTURE)
