@@ -18,8 +18,9 @@ from transformer_jax.data.batch import Batch, BatchDataset, StackedSamples
 from transformer_jax.errors import InputError, check_probability, check_sizes
 from transformer_jax.fields import setting
 from transformer_jax.nn.predictor import TransformerPredictor
+from transformer_jax.outside_files import Json
 from transformer_jax.tasks.block_settings import block_settings
-from transformer_jax.tasks.experiment import Results, TaskData, chosen_config, task_loaders, train_and_test
+from transformer_jax.tasks.task_data import TaskData, task_loaders
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
@@ -153,7 +154,7 @@ class ReverseTrainer(TrainerModule):
 
 
 @check_arguments
-def train_reverse(config: ReverseConfig | None = None, **settings: object) -> tuple[ReverseTrainer, Results]:
+def train_reverse(config: ReverseConfig | None = None, **settings: object) -> tuple[ReverseTrainer, Json]:
     """Train and test; leave a run directory with checkpoints, results and attention maps.
 
     Args:
@@ -163,5 +164,7 @@ def train_reverse(config: ReverseConfig | None = None, **settings: object) -> tu
     Returns:
         As `train_and_test`.
     """
+    from transformer_jax.tasks.experiment import chosen_config, train_and_test  # which stands above a task
+
     config = chosen_config(config, ReverseConfig(), settings, ReverseTrainer.name)
     return train_and_test(ReverseTrainer, config, reverse_data)
