@@ -40,7 +40,6 @@ class Task:
     model: nn.Module
     constants: Arrays  # that `prepare` gets at every step
     test_data: Any  # the task's own `TaskData`
-
     name: str  # of the task, and of the run's directory
     config_class: ClassVar[type[TrainingConfig]]  # of its settings
     writes_predictions: ClassVar[bool] = True  # whether a run leaves `predictions.tsv`
@@ -84,21 +83,18 @@ class Task:
         """Loss and metrics of a batch, each element by itself.
 
         Where devices share a batch, this function sees the rows of one of them. A loss that compares rows with each
-        other must compare with those of all devices: `all_rows((embeddings, batch.valid))` from `transformer_jax`
-        gathers them, and `device_number() * len(rows)` is the place of the first of its own.
+        other must compare with those of all devices (`all_rows` and `device_number` of `transformer_jax`).
 
         Args:
             params: of the model; in a training step with `scan_layers` its layers are stacked, as the model takes them.
             batch: `inputs` as `prepare` gives them, `targets` as the data set does, and `valid` `[B]`: rows that are
                 False only fill the batch up, and are left out of all sums.
-            key: for dropout, the same on all devices; None where `train` is False. Draws of your own take
-                `jax.random.fold_in(key, device_number())`.
+            key: for dropout, the same on all devices; None where `train` is False.
             train: whether dropout is applied.
 
         Returns:
             For each metric its values `[B, ...]` and their weights, of the same rank or one for all (0 leaves an
-            element out). There must be a `loss`, whose weighted mean is minimised, and the metric by which
-            `config.criterion` chooses the best model.
+            element out): `loss`, whose weighted mean is minimised, and the metric of `config.criterion`.
         """
         raise NotImplementedError
 
