@@ -11,6 +11,7 @@ from transformer_jax.devices.processes import any_of, is_first
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.outside_files import Json
+from transformer_jax.runs.checkpoints import Checkpoint
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger, LogPosition
 from transformer_jax.training.callbacks import (
@@ -22,7 +23,6 @@ from transformer_jax.training.callbacks import (
     by_class,
     check_finite,
 )
-from transformer_jax.training.programs import Start
 from transformer_jax.training.progress import Progress, format_metric
 from transformer_jax.training.runner import StepRunner
 from transformer_jax.training.signals import StopRequest
@@ -42,7 +42,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         runner: of the steps.
         loaders: of the training set, and of the validation set.
         run: directory of the run.
-        start: step and progress from which callbacks and loggers go on.
+        start: checkpoint from whose progress callbacks and loggers go on.
         request: set when a signal asks to stop.
 
     Raises:
@@ -56,7 +56,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         runner: StepRunner,
         loaders: tuple[Loader, Loader],
         run: RunDirectory,
-        start: Start,
+        start: Checkpoint,
         request: StopRequest,
     ) -> None:
         self._run, self._request, self._config, self._stopwatch = run, request, task.config, task.stopwatch
@@ -100,7 +100,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             callbacks.append(opened.enter_context(contextlib.closing(profile)))
         callbacks += [self._bar, *task.create_callbacks(loggers)]
         if task.has_attention and any(type(logger).log_image is not Logger.log_image for logger in loggers):
-            from transformer_jax.training.attention_pictures import LogAttention  # only where there is attention
+            from transformer_jax.training.viewer import LogAttention  # for models with attention
 
             example = task.pictured_example(next(iter(val_loader))[0])
             callbacks.append(LogAttention(loggers, lambda params: task.maps_of(example, params)))

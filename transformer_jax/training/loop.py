@@ -8,10 +8,10 @@ from transformer_jax.data.loader import Loader
 from transformer_jax.devices.processes import any_of, whole
 from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.nn.layer_stacks import unstack_layers
+from transformer_jax.runs.checkpoints import Checkpoint
 from transformer_jax.training.callbacks import Evaluation, Step
 from transformer_jax.training.journal import Journal
 from transformer_jax.training.metrics import SumsOfSteps
-from transformer_jax.training.programs import Start
 from transformer_jax.training.runner import StepRunner
 from transformer_jax.training.step import average_of
 from transformer_jax.trees import Params
@@ -35,7 +35,7 @@ class TrainingLoop:
         config: settings of the training.
         loader: of the training set.
         runner: runs the steps.
-        start: state and step from which it begins, or goes on.
+        start: from which it begins, or goes on.
         evaluate: metrics of parameters on the validation set.
         journal: calls the callbacks, logs and saves.
         stopwatch: times `train` and `eval`.
@@ -46,7 +46,7 @@ class TrainingLoop:
         config: TrainingConfig,
         loader: Loader,
         runner: StepRunner,
-        start: Start,
+        start: Checkpoint,
         evaluate: Callable[[Params], dict[str, float]],
         journal: Journal,
         stopwatch: Stopwatch,

@@ -17,7 +17,7 @@ from transformer_jax.devices.processes import whole
 from transformer_jax.devices.sharing import Devices
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
-from transformer_jax.outside_files import Json
+from transformer_jax.runs.checkpoints import Checkpoint
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.state_arrays import digest_of_arrays
 from transformer_jax.training.optimizers import matching, with_average, with_frozen
@@ -145,27 +145,20 @@ def create_programs(
     return Programs(shapes, chosen, lambda: compiled(*all_arguments), StepRunner(task, rule, shapes, train_loader))
 
 
-class Start(NamedTuple):
-    """Where a training begins, or goes on."""
-
-    step: int  # steps that are done
-    state: TrainState  # on the devices
-    progress: Json  # of the checkpoint, empty where there is none
-
-
-def newest(run: RunDirectory, initial: TrainState, devices: Devices) -> Start:
-    """Return the newest checkpoint of a run; where there is none the initial state.
+def newest(run: RunDirectory, initial: TrainState, devices: Devices) -> Checkpoint:
+    """Return the newest checkpoint of a run, its state on the devices; where there is none the initial state.
 
     Raises:
         InputError: there are checkpoints, but none can be read.
     """
     like = unstack_layers(initial)
-    checkpoint = run.checkpoints.newest(like)
-    if checkpoint is None:
-        return Start(0, devices.place(initial), {})
-    if run.checkpoints.best_step != checkpoint.step:
+    found = run.checkpoints.newest(like)
+    if found is None:
+        return Checkpoint(0, devices.place(initial), {}, {})
+    if run.checkpoints.best_step != found.step:
         run.checkpoints.best(like)  # a damaged one is noticed now, and the next best one kept from now on
-    return Start(checkpoint.step, devices.place(stack_layers(checkpoint.state, initial)), checkpoint.progress)
+    del like  # a copy, where layers are stacked
+    return found._replace(state=devices.place(stack_layers(found.state, initial)))
 
 
 def best_params(run: RunDirectory, config: TrainingConfig, like: TrainState) -> Params:

@@ -125,9 +125,8 @@ class TrainerModule(Task):
             initial_params: begin with these in the place of fresh ones; with `config.init_only` with a part of them.
 
         Raises:
-            InputError: a loader is not from `make_loader`, the warm-up is too long, the initial parameters don't fit,
-                the run's directory can't be used (see `RunDirectory`), or the config has `pretrained`, or `init_from`
-                without initial parameters (`train_and_test` reads both).
+            InputError: a loader, the warm-up or the initial parameters don't fit, the run's directory can't be used
+                (see `RunDirectory`), or the config has what `train_and_test` alone reads, as `pretrained`.
             FloatingPointError: the loss, the gradient or every evaluation is not finite.
             Interrupted: at SIGTERM or SIGINT; everything is saved.
         """
@@ -150,21 +149,15 @@ class TrainerModule(Task):
         return training(self, self._evaluator, (train_loader, val_loader), initial_params)
 
     def evaluate(self, loader: Iterable[Samples], params: Params | None = None) -> dict[str, float]:
-        """Mean of each metric over all elements of a loader, and the `dataset_metrics`.
-
-        A short last batch counts for what it holds. The parameters are the best ones if None.
+        """Mean of each metric over all elements of a loader, and the `dataset_metrics`; by the best parameters if None.
 
         Raises:
-            InputError: the loader gives no batch, or no element has a weight in the loss, or in the metric that
-                chooses the best model.
+            InputError: the loader gives no batch, or no element has a weight in the loss or the deciding metric.
         """
         return self._evaluator.evaluate(self.params if params is None else params, loader)
 
     def forward(self, inputs: Inputs, *, params: Params | None = None) -> Any:
-        """The model's output for a batch of inputs as the data set gives them, without dropout: NumPy arrays.
-
-        The parameters are the best ones if None.
-        """
+        """The model's output for a batch as the data set gives it, by the best parameters if None: NumPy arrays."""
         # JAX compiles a program for arrays on a device and another for NumPy's; so they are always put on it.
         params = jax.device_put(self.params if params is None else params, self.first_device)
         return jax.device_get(self._forward(params, inputs, self.constants))
@@ -181,11 +174,7 @@ class TrainerModule(Task):
         return hasattr(self.model, "get_attention_maps")
 
     def attention(self, inputs: Any) -> Any:  # a task's own types; maps of one input, of many a list
-        """The attention maps of inputs as `examples` takes them, a `LabelledMaps` for each.
-
-        Raises:
-            InputError: as `examples` and `maps_of`.
-        """
+        """The attention maps of inputs as `examples` takes them, a `LabelledMaps` for each; it raises as `maps_of`."""
         maps = [self.maps_of(example) for example in self.examples(inputs)]
         return maps[0] if self.is_one(inputs) else maps
 
@@ -194,11 +183,7 @@ class TrainerModule(Task):
         return self._viewer.maps_of(example, self.params if params is None else params)
 
     def answers(self, examples: Sequence[InspectedExample]) -> list[Answer]:
-        """The model's answers to examples; if `predict` is overridden without `examples`, what it says.
-
-        Raises:
-            InputError: `predict` does not give an answer for each example.
-        """
+        """The model's answers; what `predict` says, if it is overridden without `examples`, or else an `InputError`."""
         return self._viewer.answers(examples, self.params)
 
     @functools.cached_property
@@ -239,10 +224,8 @@ class TrainerModule(Task):
     def save(self, directory: str | Path) -> None:
         """Write the model alone: settings, parameters as safetensors, a card with the metrics, and the files' digests.
 
-        `load_run` opens it on any machine, and other programs read `model.safetensors`.
-
-        Args:
-            directory: for nothing but this model; one that was saved there before is replaced.
+        `load_run` opens it on any machine, and other programs read `model.safetensors`. A model that was saved in the
+        directory before is replaced.
 
         Raises:
             InputError: there are no parameters yet, or the directory holds other files or can't be written.
@@ -252,10 +235,6 @@ class TrainerModule(Task):
         save(self, Path(directory))
 
     def adopt(self, params: Params) -> None:
-        """Take trained parameters in the place of training (`config.pretrained`).
-
-        Raises:
-            InputError: the run's directory can't be used (see `RunDirectory`).
-        """
+        """Take trained parameters in the place of training (`config.pretrained`); it raises as `RunDirectory`."""
         self.params = jax.device_put(params)
         self.run = RunDirectory(self.config, self.name)
