@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from transformer_jax.data.fingerprint import fingerprint
@@ -28,17 +29,9 @@ def training(
 ) -> Iterator[TrainingLoop]:
     """The loop of a training that has begun, or resumed; an error closes the run's directory.
 
-    Programs are compiled in the background from the time at which their shapes are known: that of the initial state,
-    the evaluation, the step.
-
-    Args:
-        task: to train; its config gets the numbers that follow from the data, and the criterion, and it gets the run.
-        evaluator: of the task.
-        loaders: of the training set, and of the validation set.
-        initial_params: to begin with; None for fresh ones.
-
-    Raises:
-        InputError: as `TrainerModule.fit`.
+    The config of the task gets the numbers that follow from the data, and the criterion; the task gets the run.
+    Programs are compiled in the background from here on: that of the initial state, the evaluation, the step.
+    It raises what `TrainerModule.fit` raises.
     """
     train_loader, val_loader = loaders
     task.stopwatch.reset()
@@ -63,15 +56,8 @@ def training(
             with Journal(task, runner, loaders, run, start, request) as journal:
                 request.synchronize()
                 request.raise_if_signalled(start.step)
-                yield TrainingLoop(
-                    task.config,
-                    evaluator.local_loader(train_loader),
-                    runner,
-                    start,
-                    lambda params: task.evaluate(val_loader, params),
-                    journal,
-                    task.stopwatch,
-                )
+                loader, evaluate = evaluator.local_loader(train_loader), partial(task.evaluate, val_loader)
+                yield TrainingLoop(task.config, loader, runner, start, evaluate, journal, task.stopwatch)
             request.synchronize()
             request.raise_if_signalled(max(run.checkpoints.steps, default=0))  # it came after the last save
     except BaseException:
