@@ -21,7 +21,7 @@ from transformer_jax.cli import parse, run
 from transformer_jax.fields import check_fields, setting
 from transformer_jax.tasks.byte_text import PAD, START, encode, pad
 from transformer_jax.tasks.translation.dates import FIRST_DAY, LAST_DAY, LOCALES, write_date
-from transformer_jax.training.evaluator import Evaluator
+from transformer_jax.training.trainer import TrainerModule
 
 PARTS = {"year": slice(0, 4), "month": slice(5, 7), "day": slice(8, 10)}  # of a date in ISO 8601
 STYLE = "long"  # without the day of the week, which another day would change too
@@ -80,7 +80,7 @@ def words_of(clean: Int[np.ndarray, "B S"], other: Int[np.ndarray, "B S"]) -> Bo
     return differs.any(2) & ~is_space
 
 
-def swap_rate(trainer: Evaluator, pairs: Pairs, where: Bool[np.ndarray, "B S"]) -> float:
+def swap_rate(trainer: TrainerModule, pairs: Pairs, where: Bool[np.ndarray, "B S"]) -> float:
     """The share of pairs that come out as the clean date with the other date's part, and with nothing else of it.
 
     The encoder's output at some positions is that of the other text. The right bytes so far are given; where all bytes
@@ -100,7 +100,7 @@ def _swapped(model: Any, variables: Any, clean: Any, other: Any, target: Any, wh
     return tj.patch(model, variables, clean, target, mask, patches={MEMORY: value}).argmax(-1)
 
 
-def attention_to_parts(trainer: Evaluator, locale: str, num: int) -> Float[np.ndarray, "heads 3 3"]:
+def attention_to_parts(trainer: TrainerModule, locale: str, num: int) -> Float[np.ndarray, "heads 3 3"]:
     """Mean cross-attention of each head, from the queries that write a part to the words of a part.
 
     Rows and columns are year, month and day; heads are those of all layers.
@@ -124,7 +124,7 @@ class Sets(NamedTuple):
     digits: Int[np.ndarray, "B S"]
 
 
-def digit_sets(trainer: Evaluator) -> Sets:
+def digit_sets(trainer: TrainerModule) -> Sets:
     """The test set."""
     data = type(trainer).load_data(trainer.config)
     batches = list(data.test_loader)
@@ -133,7 +133,7 @@ def digit_sets(trainer: Evaluator) -> Sets:
     return Sets(tuple(trainer.model_inputs(prepared)), odd, data.table.labels[images])
 
 
-def accuracy_without(trainer: Evaluator, sets: Sets, edges: Bool[np.ndarray, "B S S"], layers: str) -> float:
+def accuracy_without(trainer: TrainerModule, sets: Sets, edges: Bool[np.ndarray, "B S S"], layers: str) -> float:
     """Accuracy where queries cannot see keys, by layers such as `0` or `*`."""
     blind = jnp.asarray(edges)[:, None]  # the same for all heads
 
@@ -159,7 +159,7 @@ def edges_between(sets: Sets) -> dict[str, Bool[np.ndarray, "B S S"]]:
     }
 
 
-def probes(trainer: Evaluator, sets: Sets) -> list[list[tj.inspection.Probe]]:
+def probes(trainer: TrainerModule, sets: Sets) -> list[list[tj.inspection.Probe]]:
     """After the embedding and each layer: probes for the digit of each image, and for whether it is the odd one."""
     names = ["embeddings", "encoder.layers.?.output"]
     _, streams = tj.capture(trainer.model, trainer.variables, *sets.inputs, names=names)
@@ -171,7 +171,7 @@ def probes(trainer: Evaluator, sets: Sets) -> list[list[tj.inspection.Probe]]:
     return [[probe(features, labels.ravel()) for labels in (sets.digits, is_odd)] for features in flat]
 
 
-def mirrored(trainer: Evaluator, num: int) -> dict[str, float]:
+def mirrored(trainer: TrainerModule, num: int) -> dict[str, float]:
     """What the head of reverse attends to, and whether that depends on the numbers."""
     numbers = np.random.default_rng(0).integers(trainer.config.num_categories, size=(2, num, trainer.config.seq_len))
     inputs, others = (trainer.model_inputs(each)[0] for each in numbers)
@@ -198,7 +198,7 @@ def table(header: list[str], rows: list[list[Any]]) -> str:
     return markdown(header, ([f"{100 * x:.1f}" if isinstance(x, float) else x for x in row] for row in rows))
 
 
-def print_reverse(trainer: Evaluator) -> None:
+def print_reverse(trainer: TrainerModule) -> None:
     """Which head reverses."""
     for by in ("zero", "mean"):
         found = tj.inspection.ablation_table(trainer, by=by)
@@ -207,14 +207,14 @@ def print_reverse(trainer: Evaluator) -> None:
         print(f"reverse: {name}: {number:.2%}")
 
 
-def print_heads(trainer: Evaluator) -> None:
+def print_heads(trainer: TrainerModule) -> None:
     """The accuracy without each head."""
     for kind, of_kind in tj.inspection.ablation_table(trainer).without.items():
         rows = [[f"{kind} {layer}", *map(float, row)] for layer, row in enumerate(of_kind)]
         print(table(["without head", "0", "1", "2", "3"], rows))
 
 
-def print_digits(trainer: Evaluator) -> None:
+def print_digits(trainer: TrainerModule) -> None:
     """What the odd-one-out model compares."""
     sets = digit_sets(trainer)
     print_heads(trainer)
@@ -232,7 +232,7 @@ def print_digits(trainer: Evaluator) -> None:
     print(table(["after layers", "logit lens", "probe: which digit", "probe: is it odd"], rows))
 
 
-def print_dates(trainer: Evaluator, num: int) -> None:
+def print_dates(trainer: TrainerModule, num: int) -> None:
     """Where each part of a date is read from."""
     rows: list[list[Any]] = []
     for locale in LOCALES:
@@ -244,7 +244,7 @@ def print_dates(trainer: Evaluator, num: int) -> None:
     print_heads(trainer)
 
 
-def save_pictures(directory: Path, dates: Evaluator, digits: Evaluator, num: int) -> None:
+def save_pictures(directory: Path, dates: TrainerModule, digits: TrainerModule, num: int) -> None:
     """Pictures for docs/inside.md."""
     from matplotlib.figure import Figure
 

@@ -73,8 +73,9 @@ def compiled(settings: dict[str, Any]) -> dict[str, Any]:
     tokens = np.zeros((config.batch_size, config.seq_len), np.int32)  # only their shape counts
     loader = make_loader(ArrayDataset(tokens, tokens), config.batch_size)
     programs = create_programs(LanguageTrainer(config), loader, num_steps=1000)
-    programs.runner.begin_to_compile(loader.example())
-    memory = programs.runner.compiled.memory
+    runner = programs.runner
+    runner.program.begin_to_compile(*runner.arguments(loader.example()))
+    memory = runner.program.memory
     directory = re.search(r"--xla_dump_to=(\S+)", os.environ["XLA_FLAGS"])[1]
     (path,) = Path(directory).rglob("*run_stacked*.after_spmd-partitioning.*.txt")
     partitioned = Program(path.read_text())

@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def quick_steps() -> Iterator[None]:
     """Trainings in this process compile their steps with the options of programs that run once: a fifth faster."""
-    from transformer_jax.devices.compiler_options import RUN_ONCE_OPTIONS, STEP_OPTIONS  # not before JAX is set up
+    from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, STEP_OPTIONS  # not before JAX is set up
 
     with mock.patch.dict(STEP_OPTIONS, RUN_ONCE_OPTIONS):
         yield

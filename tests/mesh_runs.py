@@ -19,8 +19,7 @@ import jax
 import numpy as np
 
 from transformer_jax import LanguageModelConfig, ReverseConfig, TranslationConfig
-from transformer_jax.devices.compilation import prepare_jax
-from transformer_jax.devices.compiler_options import RUN_ONCE_OPTIONS, STEP_OPTIONS
+from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, STEP_OPTIONS, prepare_jax
 from transformer_jax.devices.processes import whole
 from transformer_jax.tasks.language_model.task import LanguageModelTrainer, language_model_data
 from transformer_jax.tasks.reverse import ReverseTrainer, reverse_data

@@ -33,7 +33,7 @@ from transformer_jax import (
 from transformer_jax.data.loader import make_loader
 from transformer_jax.inspection.__main__ import read_command as read_inspection
 from transformer_jax.runs.__main__ import main as list_runs
-from transformer_jax.tasks.experiment import TaskData
+from transformer_jax.tasks.task_data import TaskData
 
 PAGES = ["README.md", "CONTRIBUTING.md", *(str(p.relative_to(REPOSITORY)) for p in REPOSITORY.glob("docs/**/*.md"))]
 MAX_LINES = 18  # of a part that is changed

@@ -17,7 +17,7 @@ print([name for name in ("matplotlib", "sklearn", "torch") if name in sys.module
 """
 
 
-@pytest.mark.parametrize(("module", "most"), [("training.step", 11), ("nn.attention", 20), ("training.trainer", 70)])
+@pytest.mark.parametrize(("module", "most"), [("training.step", 11), ("nn.attention", 20)])
 def test_little_has_to_be_read_to_know_all_that_a_module_runs(module, most):
     files = grimp.build_graph("transformer_jax").find_upstream_modules(f"transformer_jax.{module}")
     assert 0 < len(files) < most, sorted(files)

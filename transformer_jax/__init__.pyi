@@ -61,7 +61,6 @@ from .tasks.anomaly.config import Cifar100Config as Cifar100Config
 from .tasks.anomaly.config import DigitsConfig as DigitsConfig
 from .tasks.anomaly.task import train_anomaly as train_anomaly
 from .tasks.block_settings import block_settings as block_settings
-from .tasks.experiment import TaskData as TaskData
 from .tasks.experiment import train_and_test as train_and_test
 from .tasks.language_model.config import LanguageModelConfig as LanguageModelConfig
 from .tasks.language_model.task import train_language_model as train_language_model
@@ -69,6 +68,7 @@ from .tasks.pretrained import load_transformers as load_transformers
 from .tasks.registry import load_run as load_run
 from .tasks.reverse import ReverseConfig as ReverseConfig
 from .tasks.reverse import train_reverse as train_reverse
+from .tasks.task_data import TaskData as TaskData
 from .tasks.translation.config import TranslationConfig as TranslationConfig
 from .tasks.translation.task import train_translation as train_translation
 from .trained.published import load_pretrained as load_pretrained

@@ -16,8 +16,8 @@ from transformer_jax.outside_files import outside_file
 from transformer_jax.runs.own_files import write_whole
 from transformer_jax.tasks import LanguageModelTrainer, PretrainedText
 from transformer_jax.tasks.registry import TRAINER, find_trainer
-from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
+from transformer_jax.training.trainer import TrainerModule
 
 MAX_BYTES = 2**30  # of a file of inputs
 CONTINUES = LanguageModelTrainer, PretrainedText  # models whose answer is a text of their own
@@ -87,7 +87,7 @@ def carry_out(command: argparse.Namespace) -> None:
 
 
 def answered(
-    trainer: ExampleViewer, inputs: list[str], draws: dict[str, Any], *, are_words: bool = False
+    trainer: TrainerModule, inputs: list[str], draws: dict[str, Any], *, are_words: bool = False
 ) -> list[tuple[InspectedExample, Answer]]:
     """Inputs as examples with their answers; of a language model what follows each text.
 
@@ -108,13 +108,13 @@ def answered(
     return [*zip(examples, trainer.answers(examples), strict=True)]
 
 
-def answer_to(trainer: ExampleViewer, line: str, draws: dict[str, Any]) -> str:
+def answer_to(trainer: TrainerModule, line: str, draws: dict[str, Any]) -> str:
     """The answer to a line and its probability, with a tab between; those of several inputs follow each other."""
     rows = prediction_table(answered(trainer, [line], draws)).splitlines()[1:]
     return "\t".join(cell for row in rows for cell in row.split("\t")[2:4])
 
 
-def _answered_lines(trainer: ExampleViewer, command: argparse.Namespace) -> list[tuple[InspectedExample, Answer]]:
+def _answered_lines(trainer: TrainerModule, command: argparse.Namespace) -> list[tuple[InspectedExample, Answer]]:
     """The example of each line of the file and its answer; both are empty for a blank line."""
     if (file := command.input) is None:
         return []

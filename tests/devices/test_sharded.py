@@ -49,7 +49,8 @@ def collectives_on(mesh: str) -> Counter[str]:
     """Collectives of more than scalars in the compiled step of a mesh, by operation and pass."""
     config = ReverseConfig(num_heads=3, num_layers=2, model_dim=96, batch_size=12, mesh=mesh, strategy="sharded")
     trainer, loader = ReverseTrainer(config), make_loader(ReverseDataset(10, 16, 12), 12)
-    traced = create_programs(trainer, loader, 200).runner.trace(loader.example())
+    runner = create_programs(trainer, loader, 200).runner
+    traced = runner.program.trace(*runner.arguments(loader.example()))
     found: Counter[str] = Counter()
     pattern = r' = (.*?) (all-[\w-]+|reduce-scatter|collective-permute)\((?:.*op_name="([^"]*)")?'
     for shape, operation, name in re.findall(pattern, traced.lower().compile().as_text()):

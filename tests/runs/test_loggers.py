@@ -12,8 +12,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams.metadata import parse_session_start_info_plugin_data
 
 from transformer_jax.runs.loggers import CURVES as FILE
-from transformer_jax.runs.loggers import CsvLogger, LogPosition
-from transformer_jax.runs.tensorboard import PATTERN, TensorBoardLogger
+from transformer_jax.runs.loggers import EVENTS, CsvLogger, LogPosition
+from transformer_jax.runs.tensorboard import TensorBoardLogger
 
 
 def csv_points(directory: Path) -> dict[str, list[tuple[int, float]]]:
@@ -81,7 +81,7 @@ def test_a_logger_that_the_checkpoint_does_not_know_keeps_all(tmp_path, logger_c
 @pytest.mark.parametrize("lose", [Path.unlink, lambda file: file.write_bytes(file.read_bytes()[:40])])
 def test_a_file_that_is_gone_or_shorter_than_before_is_named(tmp_path, logger_class, lose):
     position = killed(logger_class, tmp_path)
-    (file,) = [*tmp_path.glob(PATTERN), *tmp_path.glob(FILE)]
+    (file,) = [*tmp_path.glob(EVENTS), *tmp_path.glob(FILE)]
     lose(file)
     with pytest.warns(UserWarning, match=f"a part of the curves is lost: {file.name}"):
         logger_class(tmp_path, position).close()

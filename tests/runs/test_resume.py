@@ -14,7 +14,7 @@ from finished_runs import REVERSE, copied_run
 from transformer_jax import load_run, train_reverse
 from transformer_jax.config import Criterion
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.training.loop import TrainingLoop
+from transformer_jax.training import fitting, trainer
 from transformer_jax.training.signals import Interrupted
 
 
@@ -33,9 +33,9 @@ def test_a_finished_run_is_evaluated_again_and_not_trained_again(tmp_path_factor
 @pytest.mark.slow
 def test_a_signal_is_not_lost_whenever_it_comes(tmp_path, monkeypatch):
     for owner, name, step in (
-        (TrainingLoop, "_newest", 0),  # while it starts
-        (TrainingLoop, "best_params", 20),  # after the last save
-        (TrainingLoop, "_newest", 20),  # where nothing is left to train
+        (fitting, "newest", 0),  # while it starts
+        (trainer, "best_params", 20),  # after the last save
+        (fitting, "newest", 20),  # where nothing is left to train
     ):
         original = getattr(owner, name)
 

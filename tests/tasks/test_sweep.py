@@ -115,11 +115,11 @@ class Stopping(ReverseTrainer):
 
     evaluations = 0
 
-    def evaluate_state(self, loader, state):
+    def evaluate(self, loader, params=None):
         self.evaluations += self.config.seed == 42
         if self.evaluations == 2:
             raise KeyboardInterrupt
-        return super().evaluate_state(loader, state)
+        return super().evaluate(loader, params)
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ def trained(directory, stop_at=None, **settings):
     with trainer, trainer.training(data.train_loader, data.val_loader) as loop:
         loop.train_until(loop.num_steps if stop_at is None else stop_at)
         if stop_at is not None:
-            loop._save()
+            loop._journal.save(loop.state)
         return jax.tree.map(np.asarray, unstack_layers(loop.state).replace(key=None))
 
 
@@ -96,7 +96,7 @@ def test_the_program_of_a_step_does_not_grow_with_the_layers():
         config = dataclasses.replace(CONFIG, num_layers=num_layers, num_devices=1)
         data = reverse_data(config)
         runner = create_programs(ReverseTrainer(config), data.train_loader, 6).runner
-        return runner.trace(data.train_loader.example()).lower().as_text().count("\n")
+        return runner.program.trace(*runner.arguments(data.train_loader.example())).lower().as_text().count("\n")
 
     few, many = lines(2), lines(7)
     assert many - few < 5 * 40  # the norms of each layer's gradient, for the log; a layer has a thousand

@@ -13,7 +13,6 @@ from transformer_jax import InputError, ReverseConfig
 from transformer_jax.data.batch import pad_batch
 from transformer_jax.data.loader import Loader
 from transformer_jax.tasks import ReverseTrainer
-from transformer_jax.training.hooks import Task
 from transformer_jax.training.optimizers import adam, decay_mask, matching, with_average, with_frozen
 from transformer_jax.training.programs import create_programs
 
@@ -90,7 +89,7 @@ def test_frozen_parameters_stay_and_have_no_state(optimizer, gradient):
     assert len(jax.tree.leaves(state)) == len(jax.tree.leaves(expected_state))
 
 
-class SumOfSquares(Task):
+class SumOfSquares(ReverseTrainer):
     """A task whose loss is that of the parameters."""
 
     def loss_function(self, params, batch, key, *, train):
@@ -98,7 +97,7 @@ class SumOfSquares(Task):
 
 
 def test_no_gradient_is_computed_of_frozen_parameters():
-    task = SumOfSquares(ReverseConfig(freeze="b, */bias"), nn.Dense(1))
+    task = SumOfSquares(ReverseConfig(freeze="b, */bias"), model=nn.Dense(1))
     batch = pad_batch((np.zeros(1), np.zeros(1)), 1)
     gradients = jax.grad(lambda p: task.batch_loss(p, batch, None, None, train=True)["loss"][0].sum())(PARAMS)
     assert [array.any().item() for array in jax.tree.leaves(gradients)] == [False, True, False]

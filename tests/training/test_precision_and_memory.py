@@ -19,6 +19,7 @@ from transformer_jax.nn.embeddings import rows_of, token_embedding
 from transformer_jax.nn.layers import Dense, counter_bits
 from transformer_jax.nn.position_kinds import LearnedEncoding
 from transformer_jax.tasks import ReverseTrainer
+from transformer_jax.training.programs import update_rule
 from transformer_jax.training.step import gradients_and_sums, initial_state
 
 pytestmark = pytest.mark.slow  # they compile
@@ -35,7 +36,7 @@ def gradients_of(config: ReverseConfig, num_parts: int = 1):
     task = ReverseTrainer(dataclasses.replace(CONFIG, num_devices=1))
     params = drawn(task.model, jnp.zeros((1, 5, 3)))["params"]
     task = ReverseTrainer(config)
-    rule = task.update_rule(50)
+    rule = update_rule(task, 50)
     state = initial_state(params, rule.optimizer, jax.random.key(5))
     return jax.jit(lambda state: gradients_and_sums(state, BATCH, None, task.batch_loss, num_parts))(state)
 
@@ -113,7 +114,7 @@ def types_in(program: str, operation: str) -> set[str]:
 def test_the_model_multiplies_in_the_chosen_type_and_softmax_loss_and_gradients_are_float32(dtype, short):
     task = ReverseTrainer(dataclasses.replace(CONFIG, dtype=dtype))
     params = drawn(task.model, jnp.zeros((1, 5, 3)))["params"]
-    state = initial_state(params, task.update_rule(50).optimizer, jax.random.key(5))
+    state = initial_state(params, update_rule(task, 50).optimizer, jax.random.key(5))
     traced = jax.jit(lambda state: gradients_and_sums(state, BATCH, None, task.batch_loss)).trace(state)
     program = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert [types_in(program, operation) for operation in ("dot_general", "exponential")] == [{short}, {"f32"}]

@@ -12,8 +12,7 @@ from tiny_reverse import CONFIG, fit, trainer_for
 
 from transformer_jax import InputError, make_loader
 from transformer_jax.attention.request import Explanation
-from transformer_jax.devices.compilation import BackgroundProgram, Memory
-from transformer_jax.devices.compiler_options import STEP_OPTIONS, known_options
+from transformer_jax.devices.compilation import STEP_OPTIONS, BackgroundProgram, Memory, known_options
 from transformer_jax.devices.mesh import own_device
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.training.callbacks import Step
@@ -54,7 +53,7 @@ def test_the_line_on_memory_says_whether_it_fits():
 @pytest.mark.usefixtures("without_type_checks")  # the runner is a simple one
 def test_the_lines_on_attention_come_after_the_first_step():
     calls = [Explanation(name, "why", {}, (2, 3)) for name in ("plain", "plain", "blockwise")]
-    lines, runner = [], SimpleNamespace(compiled=SimpleNamespace(attention=calls, memory=None))
+    lines, runner = [], SimpleNamespace(attention=calls, program=SimpleNamespace(memory=None))
     show = ShowProgram(lines.append, runner)
     for number in range(3):
         show.on_step(Step(number, {}, 1.0))
@@ -98,7 +97,7 @@ def test_the_flops_of_a_step_are_those_of_all_devices():
         trainer = ReverseTrainer(dataclasses.replace(CONFIG, batch_size=12, seq_len=16, model_dim=32, **settings))
         train = make_loader(ReverseDataset(3, 16, 48, seed=1), 12, drop_last=True)
         runner = create_programs(trainer, train, 8).runner
-        runner.begin_to_compile(train.example())
+        runner.program.begin_to_compile(*runner.arguments(train.example()))
         return runner.flops_per_step
 
     shared = flops(num_devices=3)
@@ -109,8 +108,8 @@ def test_the_flops_of_a_step_are_those_of_all_devices():
 def test_the_flops_of_steps_whose_batches_differ_in_shape_are_not_known():
     train = make_loader(ReverseDataset(3, 5, 14, seed=1), 7, groups=np.arange(14) // 7)
     runner = create_programs(ReverseTrainer(CONFIG), train, 8).runner
-    runner.begin_to_compile(train.example())
-    assert runner.compiled.flops is not None  # of the first shape
+    runner.program.begin_to_compile(*runner.arguments(train.example()))
+    assert runner.program.flops is not None  # of the first shape
     assert runner.flops_per_step is None
 
 

@@ -13,7 +13,7 @@ from transformer_jax.nn import EmbeddingSettings
 from transformer_jax.tasks import LanguageModelTrainer
 from transformer_jax.tasks.language_model.task import language_model_data
 from transformer_jax.training import token_losses
-from transformer_jax.training.programs import create_programs
+from transformer_jax.training.programs import create_programs, update_rule
 from transformer_jax.training.step import gradients_and_sums, initial_state
 
 pytestmark = pytest.mark.slow  # they compile
@@ -40,7 +40,7 @@ def trainer_of(model=None, **settings) -> LanguageModelTrainer:
 def compiled_gradients(trainer: LanguageModelTrainer, batch: Batch = BATCH):
     """Gradients and sums of the batch, and the text of their program."""
     params = drawn(trainer.model, TOKENS[:1])["params"]
-    state = initial_state(params, trainer.update_rule(1000).optimizer, jax.random.key(5))
+    state = initial_state(params, update_rule(trainer, 1000).optimizer, jax.random.key(5))
     step = jax.jit(lambda state: gradients_and_sums(state, batch, None, trainer.batch_loss)).lower(state).compile()
     return *step(state), step.as_text()
 
@@ -88,7 +88,8 @@ def test_on_a_mesh_no_device_keeps_the_logits_of_its_rows(monkeypatch, tmp_path)
     trainer = trainer_of(data=text, mesh="fsdp=3", remat="dots", train_size=3 * B, steps_per_call=1, warmup=2)
     loader = language_model_data(trainer.config).train_loader
     monkeypatch.setattr(token_losses, "LARGEST", 4 * (B // 3) * 5 * V)  # of a device
-    traced = create_programs(trainer, loader, num_steps=1000).runner.trace(loader.example())
+    runner = create_programs(trainer, loader, num_steps=1000).runner
+    traced = runner.program.trace(*runner.arguments(loader.example()))
     shapes = re.findall(r"f32\[([\d,]+)\]", traced.lower().compile().as_text())
     sizes = {np.prod([*map(int, shape.split(","))]) for shape in shapes}
     assert max(sizes) == (B // 3) * 5 * V

@@ -135,15 +135,11 @@ def test_a_loader_of_pytorch_is_an_error_before_anything_is_written(tmp_path):
 
 
 class Diverges(ReverseTrainer):
-    """Overrides the step: the twelfth loss is no number."""
+    """The learning rate of the eleventh step is no number, and so the twelfth loss is none."""
 
-    def train_step(self, state, batch, constants, *, loss_function, rule):
-        def poisoned(*arguments, train):
-            elements = loss_function(*arguments, train=train)
-            losses, weights = elements["loss"]
-            return elements | {"loss": (jnp.where(state.step == 11, jnp.nan, losses), weights)}
-
-        return super().train_step(state, batch, constants, loss_function=poisoned, rule=rule)
+    def create_schedule(self, num_steps):
+        schedule = super().create_schedule(num_steps)
+        return lambda step: jnp.where(step == 10, jnp.nan, schedule(step))
 
 
 @pytest.mark.slow
@@ -190,7 +186,7 @@ def test_after_an_epoch_nothing_is_compiled_or_stays_on_the_device_and_a_resumed
 @pytest.mark.slow
 def test_checkpoints_are_made_when_their_minutes_are_over_and_counted_from_the_last_one(tmp_path, monkeypatch):
     clock = count()  # a minute goes by each time that it is read: once before each call, and when a checkpoint is saved
-    monkeypatch.setattr("transformer_jax.training.loop.time", SimpleNamespace(monotonic=lambda: 60 * next(clock)))
+    monkeypatch.setattr("transformer_jax.training.journal.time", SimpleNamespace(monotonic=lambda: 60 * next(clock)))
     trainer = trainer_for(tmp_path, checkpoint_minutes=3, steps_per_call=1, eval_every=3)
     with trainer, trainer.training(*loaders()) as loop:
         loop.train_until(9)

@@ -1,19 +1,25 @@
 """Programs that are compiled in the background, ahead of their first call, and once for each shape of a batch."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import jax
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.attention.request import Explanation, recording_attention
 from transformer_jax.config import TrainingConfig
-from transformer_jax.devices.compiler_options import STEP_OPTIONS, OptionTable, known_options
 from transformer_jax.devices.mesh import provide_cpu_devices
 from transformer_jax.devices.processes import join_processes
 from transformer_jax.devices.stopwatch import Stopwatch
+
+Option: TypeAlias = int | bool | str
+OptionTable: TypeAlias = dict[str, dict[str, Option]]  # options by backend; a backend that is not listed gets none
+
+# docs/performance.md has the gain of each option on the oldest and the newest JAX.
+STEP_OPTIONS: OptionTable = {"cpu": {"xla_backend_optimization_level": 1}}
+# A program that runs once, or a few times: compiling it takes longer than running it.
+RUN_ONCE_OPTIONS: OptionTable = {"cpu": {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}}
 
 # Calls that a caller may be ahead of the devices. From 32 on, XLA lets the next one wait in a thread that a CPU device
 # needs; where there are no more threads than devices, one of them waits for ever for another's sum.
@@ -22,6 +28,32 @@ MAX_CALLS_AHEAD = 16
 _compiler = ThreadPoolExecutor(max_workers=1)  # one program after another, in the order in which they are needed
 
 Result = TypeVar("Result")
+
+
+def known_options(table: Mapping[str, Mapping[str, Option]]) -> dict[str, Option]:
+    """Return the options of a table for this backend that the installed compiler knows.
+
+    Options come and go with releases of XLA: one that is gone costs speed, not the run.
+    """
+    options = table.get(jax.default_backend(), {})
+    return {name: value for name, value in options.items() if is_known(name, value)}
+
+
+def unknown_options(*tables: Mapping[str, Mapping[str, Option]]) -> list[str]:
+    """Return the names of a table's options for this backend that the installed compiler does not know."""
+    return sorted(
+        {name for table in tables for name in {*table.get(jax.default_backend(), {})} - {*known_options(table)}}
+    )
+
+
+@functools.cache
+def is_known(name: str, value: Option) -> bool:
+    """Whether the compiler takes an option, found by compiling a program without inputs."""
+    try:
+        jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
 
 
 class Memory(NamedTuple):
@@ -64,7 +96,6 @@ class BackgroundProgram(Generic[Result]):
             out_shardings=shardings,
             compiler_options=known_options(options),
         )
-        self.attention: list[Explanation] = []  # that the step runs, for each shape of batch once it is traced
         self._first: jax.stages.Lowered | None = None
         self._executables: dict[Any, Future[jax.stages.Compiled]] = {}  # by shapes and types of the batch
         self._calls_ahead = 0
@@ -88,10 +119,8 @@ class BackgroundProgram(Generic[Result]):
 
     def trace(self, state: object, batch: object, *more: object) -> jax.stages.Traced:
         """The step as it is written, for arguments of these shapes; it can be lowered for other platforms too."""
-        with self._stopwatch.during("compile"), recording_attention() as calls:
-            traced = self._jitted.trace(state, batch, *more)
-        self.attention += calls
-        return traced
+        with self._stopwatch.during("compile"):
+            return self._jitted.trace(state, batch, *more)
 
     @functools.cached_property
     def flops(self) -> float | None:
@@ -112,9 +141,8 @@ class BackgroundProgram(Generic[Result]):
         """Compile in the background for a batch of these shapes, if that has not begun yet."""
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
         if shapes not in self._executables:
-            traced = self.trace(state, batch, *more)
             with self._stopwatch.during("compile"):
-                lowered = traced.lower()  # here, where the caller's settings of JAX hold
+                lowered = self._jitted.lower(state, batch, *more)  # here, where the caller's settings of JAX hold
             self._first = self._first or lowered
             self._executables[shapes] = _compiler.submit(lowered.compile)
         return self._executables[shapes]

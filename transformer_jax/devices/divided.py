@@ -1,4 +1,4 @@
-"""What a step that the compiler divides does with its split arrays: gather parameters for use, keep the state split."""
+"""Gathering of the split parameters in a step that the compiler divides."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -14,15 +14,7 @@ from transformer_jax.mesh_axis import with_value
 from transformer_jax.nn.layer_stacks import LAYER_INPUT, REMAT_POLICIES, STACKED, LayerAccess, Policy, layer_access
 from transformer_jax.trees import Params
 
-Tree = TypeVar("Tree")
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def keep_split(state: Tree, devices: Devices) -> Tree:
-    """Inside a step: the state split as the one that the step got."""
-    if not devices.is_divided:
-        return state
-    return jax.lax.with_sharding_constraint(state, devices.shardings(state))
 
 
 def with_gathered_params(loss_function: Function, devices: Devices, remat: str) -> Function:
@@ -33,11 +25,9 @@ def with_gathered_params(loss_function: Function, devices: Devices, remat: str) 
 
     Args:
         loss_function: takes the parameters first, and `train` by name.
-        devices: that share the step; the loss function itself is returned where they don't divide it.
+        devices: that divide the step.
         remat: the model's setting: which activations of a block the backward pass computes again.
     """
-    if not devices.is_divided:
-        return loss_function
 
     def gather(module: str, params: Params) -> Params:
         def gather_array(path: tuple[jax.tree_util.KeyEntry, ...], leaf: Array) -> Array:

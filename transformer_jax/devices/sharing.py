@@ -16,7 +16,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.mesh_axis import divided_by_compiler, with_value
 
 Tree = TypeVar("Tree")
-Step = TypeVar("Step", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 SpecOf = Callable[[str, Sequence[int], Mesh], PartitionSpec]  # of an array's path and shape
 
 
@@ -91,7 +91,7 @@ class Devices:
         parts: int = self.mesh.shape[DATA] * self.mesh.shape[FSDP]
         return -(-rows // parts) * parts
 
-    def share(self, step: Step, *, rows_axis: int = 0, returns_rows: bool = False) -> Step:
+    def share(self, step: Function, *, rows_axis: int = 0, returns_rows: bool = False) -> Function:
         """A `step(state, batch, *more)` of which each device does its part.
 
         Args:
@@ -118,6 +118,23 @@ class Devices:
             )(state, batch, *more)
 
         return shared  # type: ignore[return-value]  # of the signature of `step`
+
+    def loss_of_split_params(self, loss_function: Function, remat: str) -> Function:
+        """A loss function of parameters as the state has them: where they are split, each is gathered for its use.
+
+        Args:
+            loss_function: takes whole parameters first, and `train` by name.
+            remat: the model's setting: which activations of a block the backward pass computes again.
+        """
+        if not self.is_divided:
+            return loss_function
+        from transformer_jax.devices.divided import with_gathered_params  # for those who divide their steps
+
+        return with_gathered_params(loss_function, self, remat)
+
+    def keep_split(self, state: Tree) -> Tree:
+        """Inside a step: the state split as the one that the step got."""
+        return jax.lax.with_sharding_constraint(state, self.shardings(state)) if self.is_divided else state
 
     @property
     def kind(self) -> str:

@@ -26,7 +26,7 @@ from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import Positive, Size
-from transformer_jax.attention.position_biases import ALiBi, RelativeBias
+from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.positions import AddedPositions, AttentionPositions, First, Positions, positions_of
 from transformer_jax.nn.positions import SinusoidalPositions as SinusoidalPositions
@@ -148,7 +148,9 @@ class ALiBiInAttention(AttentionPositions):
 
     num_heads: int  # H
 
-    def bias(self) -> ALiBi:
+    def bias(self) -> AttentionBias:
+        from transformer_jax.attention.position_biases import ALiBi
+
         return ALiBi(self.num_heads)
 
 
@@ -163,7 +165,9 @@ class RelativeInAttention(AttentionPositions):
         # Named as other embeddings are, which weight decay spares.
         self.embedding = self.param("embedding", nn.initializers.zeros, (self.kind.num_buckets, self.num_heads))
 
-    def bias(self) -> RelativeBias:
+    def bias(self) -> AttentionBias:
+        from transformer_jax.attention.position_biases import RelativeBias
+
         return RelativeBias(self.embedding, self.looks_ahead, self.kind.max_distance)
 
 

@@ -14,7 +14,7 @@ from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import Json, as_input_error, writing_into
 from transformer_jax.runs.checkpoints import Checkpoints
-from transformer_jax.runs.loggers import CURVES
+from transformer_jax.runs.loggers import CURVES, EVENTS
 from transformer_jax.runs.own_files import check_unused, clear, locked, write_listed
 from transformer_jax.runs.record import RECORD
 from transformer_jax.runs.settings import (
@@ -33,7 +33,6 @@ from transformer_jax.runs.settings import (
     write_json,
     write_settings,
 )
-from transformer_jax.runs.tensorboard import PATTERN
 from transformer_jax.setting_groups import OF_EVALUATION
 
 if TYPE_CHECKING:
@@ -237,4 +236,4 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
     def _clear(self, overwrite: bool) -> None:
         if (self.path / RESULTS).exists() and not overwrite:
             raise InputError(f"{self.path} holds a finished run; --overwrite would replace it")
-        clear(self.path, CHECKPOINTS, PATTERN, CURVES, RESULTS)
+        clear(self.path, CHECKPOINTS, EVENTS, CURVES, RESULTS)

@@ -14,6 +14,7 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.runs.own_files import no_link
 
 CURVES = "metrics.csv"
+EVENTS = "events.out.tfevents.*"  # TensorBoard's files
 
 
 class LogPosition(NamedTuple):
@@ -108,3 +109,10 @@ class CsvLogger(Logger):
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
+
+
+def tensorboard_logger(directory: Path, position: LogPosition) -> Logger:
+    """A `TensorBoardLogger`, whose library is imported when it is made."""
+    from transformer_jax.runs.tensorboard import TensorBoardLogger
+
+    return TensorBoardLogger(directory, position)

@@ -19,9 +19,8 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.runs.loggers import Logger, LogPosition, cut_back
+from transformer_jax.runs.loggers import EVENTS, Logger, LogPosition, cut_back
 
-PATTERN = "events.out.tfevents.*"
 SETTINGS = "settings/text_summary"  # name of the settings as text
 OF_SETTINGS = ".settings"  # ends the name of their file, which is written anew whenever the run goes on
 
@@ -72,7 +71,7 @@ class TensorBoardLogger(Logger):
         table = "\n".join(["| setting | value |", "| --- | --- |", *(f"| {n} | {v} |" for n, v in settings.items())])
         kinds = bool | int | float | str
         plain = {n: value if isinstance(value, kinds) else json.dumps(value) for n, value in settings.items()}
-        for earlier in self._directory.glob(PATTERN + OF_SETTINGS):
+        for earlier in self._directory.glob(EVENTS + OF_SETTINGS):
             earlier.unlink()
         writer = EventFileWriter(str(self._directory), filename_suffix=OF_SETTINGS)
         # Without a trial's name, by which runs are joined into one, each is shown by its directory.
@@ -100,7 +99,7 @@ class TensorBoardLogger(Logger):
         self._writer.close()
 
     def _files(self) -> list[Path]:
-        return [file for file in self._directory.glob(PATTERN) if not file.name.endswith(OF_SETTINGS)]
+        return [file for file in self._directory.glob(EVENTS) if not file.name.endswith(OF_SETTINGS)]
 
     def _write(self, step: int, value: Summary.Value) -> None:
         self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=[value])))

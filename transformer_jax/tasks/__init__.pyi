@@ -7,7 +7,6 @@ from .anomaly.task import train_anomaly as train_anomaly
 from .dictionary import DictionaryConfig as DictionaryConfig
 from .dictionary import DictionaryTrainer as DictionaryTrainer
 from .dictionary import train_dictionary as train_dictionary
-from .experiment import TaskData as TaskData
 from .experiment import train_and_test as train_and_test
 from .language_model.config import LanguageModelConfig as LanguageModelConfig
 from .language_model.task import LanguageModelTrainer as LanguageModelTrainer
@@ -18,6 +17,7 @@ from .reverse import ReverseConfig as ReverseConfig
 from .reverse import ReverseDataset as ReverseDataset
 from .reverse import ReverseTrainer as ReverseTrainer
 from .reverse import train_reverse as train_reverse
+from .task_data import TaskData as TaskData
 from .translation.config import TranslationConfig as TranslationConfig
 from .translation.task import TranslationTrainer as TranslationTrainer
 from .translation.task import train_translation as train_translation

@@ -10,7 +10,6 @@ import jax
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
-from transformer_jax.data.loader import Dataset, Loader, make_loader
 from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.errors import InputError, in_one_line, visible
 from transformer_jax.outside_files import Json
@@ -18,11 +17,11 @@ from transformer_jax.runs.directory import run_path
 from transformer_jax.runs.tensorboard import tensorboard_command
 from transformer_jax.tasks.registry import trainer_class_of
 from transformer_jax.tasks.sweep import SUMMARY, lines, members, write_summary
+from transformer_jax.tasks.task_data import TaskData
 from transformer_jax.trained.named import check_fits, find_initial, find_trained, settings_of_initial
 from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
 from transformer_jax.training.progress import quietly
 from transformer_jax.training.trainer import TrainerModule
-from transformer_jax.trees import Arrays
 
 Config = TypeVar("Config", bound=TrainingConfig)
 Trainer = TypeVar("Trainer", bound=TrainerModule)
@@ -32,34 +31,6 @@ Results = Json  # what `results.json` holds
 PREDICTIONS = "predictions.tsv"  # answers to the first examples of the test set, in a run's directory
 MAX_PREDICTIONS = 1_000
 MOST_SHOWN = 10  # mistakes
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskData:
-    """Data sets of a task. A task may add fields of its own, for its report."""
-
-    train_loader: Loader
-    val_loader: Loader
-    test_loader: Loader
-    # arrays that every step reads, see `TrainerModule`
-    constants: Arrays = dataclasses.field(default=None, kw_only=True)
-
-
-def task_loaders(
-    config: TrainingConfig, train: Dataset, val: Dataset, test: Dataset, *, shuffle: bool = True
-) -> tuple[Loader, Loader, Loader]:
-    """Loaders of a task's three sets. That of the training leaves out a last batch that is shorter.
-
-    Args:
-        config: the run's settings; its seed is that of the order.
-        train, val, test: the sets; where one has `buckets`, these are the groups of samples that share batches.
-        shuffle: a new order of the training set in each epoch; False for one that draws anew.
-    """
-    load = functools.partial(make_loader, batch_size=config.batch_size)
-    load_train = functools.partial(load, drop_last=True, seed=config.seed, num_workers=config.num_workers)
-    groups = [getattr(dataset, "buckets", None) for dataset in (train, val, test)]
-    train_loader = load_train(train, shuffle=shuffle, groups=groups[0])
-    return train_loader, load(val, groups=groups[1]), load(test, groups=groups[2])
 
 
 def chosen_config(config: Config | None, default: Config, settings: Mapping[str, Any], task: str) -> Config:

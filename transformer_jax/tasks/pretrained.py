@@ -13,6 +13,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
+from transformer_jax.data.batch import Batch
 from transformer_jax.decoding.beam_search import beam_search
 from transformer_jax.decoding.checks import Step
 from transformer_jax.decoding.token_by_token import Decoded, greedy_decode, sample
@@ -24,9 +25,10 @@ from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.outside_files import Json, read_json
 from transformer_jax.tasks.language_model.continuation import Apply, open_ended, tokens_after
 from transformer_jax.tasks.sentencepiece_files import SOURCE, SentencePieces
-from transformer_jax.tasks.text_examples import TextViewer, texts_in
+from transformer_jax.tasks.text_examples import TextTrainer, texts_in
 from transformer_jax.tasks.tokenization import read_pieces
 from transformer_jax.training.inspected_example import Answer, InspectedExample, answer_of
+from transformer_jax.training.metrics import Elements
 from transformer_jax.trees import Params
 from transformer_jax.weights.huggingface.hub import local_directory
 from transformer_jax.weights.huggingface.pretrained import CONFIG, TOKENIZER, from_transformers
@@ -39,7 +41,7 @@ MASKS = "[MASK]", "<mask>"
 DRAWS = "temperature", "top_k"  # how a language model draws the next token
 
 
-class PretrainedText(TextViewer):
+class PretrainedText(TextTrainer):
     """A pretrained model of texts, with its tokenizer: `predict`, `attention` and the inspection page take texts.
 
     Args:
@@ -65,6 +67,9 @@ class PretrainedText(TextViewer):
 
     def model_inputs(self, inputs: Any) -> tuple[Any, ...]:
         return inputs if isinstance(inputs, tuple) else (inputs,)
+
+    def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
+        raise InputError("PretrainedText is not trained; the tasks train such a model further with init_from")
 
     def predict(
         self, inputs: str | Sequence[str], *, max_new: int = 64, beam_width: int = 1, seed: int = 0, **draws: object

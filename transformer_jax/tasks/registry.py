@@ -15,7 +15,6 @@ from transformer_jax.outside_files import as_input_error
 from transformer_jax.trained.load import open_run
 from transformer_jax.trained.named import directory_of, kinds_of_models
 from transformer_jax.trained.published import PUBLISHED, load_pretrained
-from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
 from transformer_jax.weights.huggingface.pretrained import is_of_transformers
@@ -89,7 +88,7 @@ def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = 
     return run
 
 
-def find_trainer(what: str, trainer: str | None = None) -> ExampleViewer:
+def find_trainer(what: str, trainer: str | None = None) -> TrainerModule:
     """A model with its task, ready to `predict`.
 
     Args:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import jax
 import numpy as np
@@ -18,12 +18,15 @@ from transformer_jax.data.batch import Batch, BatchDataset, StackedSamples
 from transformer_jax.errors import InputError, check_probability, check_sizes
 from transformer_jax.fields import setting
 from transformer_jax.nn.predictor import TransformerPredictor
+from transformer_jax.outside_files import Json
 from transformer_jax.tasks.block_settings import block_settings
-from transformer_jax.tasks.experiment import Results, TaskData, chosen_config, task_loaders, train_and_test
-from transformer_jax.training.inspected_example import InspectedExample
+from transformer_jax.tasks.task_data import TaskData, task_loaders
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
+
+if TYPE_CHECKING:
+    from transformer_jax.training.inspected_example import InspectedExample
 
 Numbers: TypeAlias = ArrayLike | Sequence[int] | Sequence[Sequence[int]]  # one sequence, or many
 
@@ -129,12 +132,14 @@ class ReverseTrainer(TrainerModule):
     def is_one(self, inputs: Numbers) -> bool:
         return np.ndim(inputs) == 1
 
-    def examples(self, inputs: Numbers) -> list[InspectedExample]:
+    def examples(self, inputs: Numbers) -> "list[InspectedExample]":
         """One sequence `[T]` or many `[B, T]`, with their reverses.
 
         Raises:
             InputError: as `predict`.
         """
+        from transformer_jax.training.inspected_example import InspectedExample  # for those who look at examples
+
         return [
             InspectedExample(
                 inputs=np.array([numbers], np.int32),
@@ -153,7 +158,7 @@ class ReverseTrainer(TrainerModule):
 
 
 @check_arguments
-def train_reverse(config: ReverseConfig | None = None, **settings: object) -> tuple[ReverseTrainer, Results]:
+def train_reverse(config: ReverseConfig | None = None, **settings: object) -> tuple[ReverseTrainer, Json]:
     """Train and test; leave a run directory with checkpoints, results and attention maps.
 
     Args:
@@ -163,5 +168,7 @@ def train_reverse(config: ReverseConfig | None = None, **settings: object) -> tu
     Returns:
         As `train_and_test`.
     """
+    from transformer_jax.tasks.experiment import chosen_config, train_and_test  # which stands above a task
+
     config = chosen_config(config, ReverseConfig(), settings, ReverseTrainer.name)
     return train_and_test(ReverseTrainer, config, reverse_data)

@@ -11,7 +11,6 @@ from transformer_jax.errors import InputError, visible
 from transformer_jax.tasks.byte_text import pad
 from transformer_jax.tasks.tokenization import Tokenizer
 from transformer_jax.tasks.translation.pairs import PairInputs
-from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import (
     Answer,
     AnswerPart,
@@ -19,12 +18,13 @@ from transformer_jax.training.inspected_example import (
     answer_of,
     probability_of_all,
 )
+from transformer_jax.training.trainer import TrainerModule
 
 Text = TypeVar("Text")
 
 
-class TextViewer(ExampleViewer):
-    """A model whose inputs are a text, or a list of texts."""
+class TextTrainer(TrainerModule):
+    """A trainer whose inputs are a text, or a list of texts."""
 
     def is_one(self, inputs: str | bytes | Sequence[str | bytes]) -> bool:
         return isinstance(inputs, str | bytes)

@@ -1,6 +1,7 @@
-"""Training: the pure step, the loop around it, how devices share it, and `TrainerModule`, which a task extends.
+"""Training: the pure step, the loop around it, and `TrainerModule`, which a task extends.
 
-The loop opens and closes the event file and asks for checkpoints; `runs` writes both.
+To read in this order: `metrics`, `step`, `task` (the hooks), `loop`, `fitting` (puts a training together), `trainer`.
+The journal opens and closes the event file and asks for checkpoints; `runs` writes both.
 
 Imports the wings below: `runs`, `data`, `nn`, `config`, `errors`.
 """

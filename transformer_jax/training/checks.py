@@ -5,8 +5,9 @@ import difflib
 from collections.abc import Collection
 
 from transformer_jax.config import EMA, Criterion, TrainingConfig
-from transformer_jax.errors import InputError
-from transformer_jax.training.hooks import Task
+from transformer_jax.errors import MAX_SIZE, InputError
+from transformer_jax.training.task import Task
+from transformer_jax.training.throughput import profiled_steps
 
 LOGGED_BY_TRAINING = frozenset({"gradient_norm", "learning_rate", "steps_per_second"})  # beside the task's metrics
 REQUIRED = ("create_model", "model_inputs", "loss_function")  # hooks without a default
@@ -42,6 +43,29 @@ def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, ha
         raise InputError(f"logger is {config.logger!r}; it must name each logger once")
     if config.freeze is not None and config.scan_layers:
         raise InputError(f"freeze is {config.freeze}, and scan_layers is True; layers that are stacked can't be frozen")
+
+
+def check_fitting(config: TrainingConfig) -> None:
+    """Raise an `InputError` for settings with which more or less is to be done than one training."""
+    if config.pretrained is not None:
+        raise InputError(f"pretrained is {config.pretrained}; fit only trains, without it")
+    if config.seeds is not None or config.sweep:
+        raise InputError("fit trains one run; train_and_test reads seeds and sweep, and trains one for each")
+
+
+def check_num_steps(config: TrainingConfig, steps_per_epoch: int) -> int:
+    """Return the number of steps of a training.
+
+    Raises:
+        InputError: there are too many, or `config.profile` begins after the last one.
+    """
+    num_steps = steps_per_epoch * config.max_epochs
+    if num_steps > MAX_SIZE:  # they are counted in 32 bits
+        most = MAX_SIZE // steps_per_epoch
+        raise InputError(f"max_epochs is {config.max_epochs}; with these data it may be at most {most}")
+    if config.profile is not None:
+        profiled_steps(config.profile, num_steps)
+    return num_steps
 
 
 def with_criterion(config: TrainingConfig, names: Collection[str]) -> TrainingConfig:

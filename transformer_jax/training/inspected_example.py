@@ -12,7 +12,6 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, UInt8
 
 from transformer_jax.errors import InputError, shortened
-from transformer_jax.plots import plot_attention_maps
 from transformer_jax.trees import Inputs
 
 if TYPE_CHECKING:
@@ -201,6 +200,8 @@ class LabelledMaps:
         Raises:
             InputError: there is no such kind or layer.
         """
+        from transformer_jax.plots import plot_attention_maps  # for those who draw
+
         kinds = list(self.maps)
         kind = kinds[-1] if kind is None else kind
         if kind not in kinds:

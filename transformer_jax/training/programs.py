@@ -1,7 +1,7 @@
 """Compiled programs of a training, and the state that it begins with: fresh, or of given parameters."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
@@ -12,16 +12,22 @@ from jax.typing import ArrayLike
 from transformer_jax.argument_checks import check_arrays
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Loader
-from transformer_jax.devices.compilation import BackgroundProgram
-from transformer_jax.devices.compiler_options import RUN_ONCE_OPTIONS
+from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, BackgroundProgram
+from transformer_jax.devices.processes import whole
+from transformer_jax.devices.sharing import Devices
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
+from transformer_jax.runs.checkpoints import Checkpoint
+from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.state_arrays import digest_of_arrays
-from transformer_jax.training.evaluator import Evaluator
-from transformer_jax.training.optimizers import matching
+from transformer_jax.training.optimizers import matching, with_average, with_frozen
 from transformer_jax.training.runner import StepRunner
-from transformer_jax.training.step import TrainState, initial_state
+from transformer_jax.training.step import TrainState, UpdateRule, average_of, initial_state
 from transformer_jax.trees import Arrays, Inputs, Params
+
+if TYPE_CHECKING:
+    from transformer_jax.training.task import Task
+    from transformer_jax.training.trainer import TrainerModule
 
 
 class InitialParams(NamedTuple):
@@ -92,7 +98,20 @@ class Programs(NamedTuple):
     runner: StepRunner
 
 
-def create_programs(task: Evaluator, train_loader: Loader, num_steps: int, given: Params | None = None) -> Programs:
+def update_rule(task: "Task", num_steps: int) -> UpdateRule:
+    """How a gradient is computed and changes the parameters but the frozen ones, in a training of `num_steps`."""
+    config, optimizer = task.config, task.create_optimizer(num_steps)
+    if config.freeze is not None:
+        optimizer = with_frozen(optimizer, config.freeze)
+    if config.ema is not None:
+        optimizer = with_average(optimizer, config.ema)
+    schedule = task.create_schedule(num_steps)
+    return UpdateRule(optimizer, schedule, config.gradient_clip, config.accumulate, config.log_norms)
+
+
+def create_programs(
+    task: "TrainerModule", train_loader: Loader, num_steps: int, given: Params | None = None
+) -> Programs:
     """The programs of a training of `num_steps` steps; the first state's is compiled in the background from now on.
 
     Args:
@@ -104,7 +123,7 @@ def create_programs(task: Evaluator, train_loader: Loader, num_steps: int, given
     Raises:
         InputError: as `choose_initial`, or the warm-up is not shorter than the training.
     """
-    rule = task.update_rule(num_steps)
+    rule = update_rule(task, num_steps)
 
     @jax.jit  # traced for the shapes, and again for the program only where arrays are given
     def init(seed: ArrayLike, inputs: Inputs, constants: Arrays, arrays: Mapping[str, Array]) -> TrainState:
@@ -124,3 +143,35 @@ def create_programs(task: Evaluator, train_loader: Loader, num_steps: int, given
     compiled = BackgroundProgram(init, options=RUN_ONCE_OPTIONS, shardings=shardings, stopwatch=task.stopwatch)
     compiled.begin_to_compile(*all_arguments)
     return Programs(shapes, chosen, lambda: compiled(*all_arguments), StepRunner(task, rule, shapes, train_loader))
+
+
+def newest(run: RunDirectory, initial: TrainState, devices: Devices) -> Checkpoint:
+    """Return the newest checkpoint of a run, its state on the devices; where there is none the initial state.
+
+    Raises:
+        InputError: there are checkpoints, but none can be read.
+    """
+    like = unstack_layers(initial)
+    found = run.checkpoints.newest(like)
+    if found is None:
+        return Checkpoint(0, devices.place(initial), {}, {})
+    if run.checkpoints.best_step != found.step:
+        run.checkpoints.best(like)  # a damaged one is noticed now, and the next best one kept from now on
+    del like  # a copy, where layers are stacked
+    return found._replace(state=devices.place(stack_layers(found.state, initial)))
+
+
+def best_params(run: RunDirectory, config: TrainingConfig, like: TrainState) -> Params:
+    """Return the parameters of the best checkpoint, or their moving average where that is what makes it the best.
+
+    Raises:
+        FloatingPointError: no evaluation gave a finite number.
+        InputError: the run's directory has vanished, or its checkpoints can't be read.
+    """
+    best = run.checkpoints.best(unstack_layers(like))
+    if best is None:
+        run.check()
+        run.checkpoints.check_intact()
+        raise FloatingPointError(f"val/{config.criterion.metric} was never a finite number")
+    params: Params = average_of(best.state) if config.takes_average else best.state.params
+    return whole(params) if jax.process_count() > 1 else params  # each evaluates with all of them

@@ -5,14 +5,21 @@ import io
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import jax
 from flax.traverse_util import flatten_dict
 from tqdm import tqdm
 
 from transformer_jax.config import TrainingConfig
+from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, STEP_OPTIONS, unknown_options
 from transformer_jax.devices.processes import is_first
 from transformer_jax.training.callbacks import Callback, Step
 from transformer_jax.trees import Params
+
+if TYPE_CHECKING:
+    from transformer_jax.training.trainer import TrainerModule
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_VALUES = 0.5  # of a bar: means cost as much as a small step
@@ -111,3 +118,13 @@ def _values(step: Step) -> str:
     metrics = step.metrics
     names = ["loss", *sorted(name for name in metrics if name not in hidden and "/" not in name)]
     return ", ".join(f"{name} {format_metric(name, metrics[name])}" for name in names)
+
+
+def announce(task: "TrainerModule", params: Params, num_steps: int, directory: Path) -> None:
+    """Print what is about to be trained, where, and into which directory."""
+    if task.config.verbose:
+        print(parameter_table(params))
+        if unknown := unknown_options(STEP_OPTIONS, RUN_ONCE_OPTIONS):
+            print(f"Compiler options that are not known here, and left out: {', '.join(unknown)}")
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    print(f"{task.name}: {count:,} parameters, {num_steps:,} steps on {task.devices}, into {directory}")

@@ -1,26 +1,27 @@
-"""The results of a run: what is printed and what `results.json` holds, from the metrics of each split."""
+"""What is left of a training: its results, printed and in `results.json`, and the model alone."""
 
-import contextlib
 import dataclasses
 import importlib.metadata
 import math
 import platform
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import jax
-
-from transformer_jax.devices.compiler_options import RUN_ONCE_OPTIONS, STEP_OPTIONS, unknown_options
-from transformer_jax.devices.processes import is_first
+from transformer_jax.data.loader import Loader
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.loggers import Logger, LogPosition
-from transformer_jax.runs.settings import settings_of
-from transformer_jax.training.evaluator import Evaluator
-from transformer_jax.training.hooks import Task
-from transformer_jax.training.progress import format_metric, parameter_table
-from transformer_jax.trees import Params
+from transformer_jax.runs.loggers import LogPosition
+from transformer_jax.runs.saved_model import card_of, save_model
+from transformer_jax.runs.settings import as_json, settings_of
+from transformer_jax.training.journal import open_loggers
+from transformer_jax.training.progress import format_metric, quietly
+from transformer_jax.training.task import Task
+
+if TYPE_CHECKING:
+    from transformer_jax.training.trainer import TrainerModule
 
 OF_ADAM = ("adam_b1", "adam_b2", "weight_decay")  # settings that a task's own optimizer need not read
 Metrics = Mapping[str, Mapping[str, float]]  # mean of each metric, by split: val, test
@@ -41,17 +42,40 @@ def summary(metrics: Metrics, last: str) -> Iterator[str]:
                 yield f"{split.capitalize()} {name}:".ljust(width) + f" {format_metric(name, of_split[name])}"
 
 
-def announce(task: Evaluator, params: Params, num_steps: int, directory: Path) -> None:
-    """Print what is about to be trained, where, and into which directory."""
-    if task.config.verbose:
-        print(parameter_table(params))
-        if unknown := unknown_options(STEP_OPTIONS, RUN_ONCE_OPTIONS):
-            print(f"Compiler options that are not known here, and left out: {', '.join(unknown)}")
-    count = sum(leaf.size for leaf in jax.tree.leaves(params))
-    print(f"{task.name}: {count:,} parameters, {num_steps:,} steps on {task.devices}, into {directory}")
+def test(
+    task: "TrainerModule", loaders: Mapping[str, Loader], run: RunDirectory | None, more: Mapping[str, object]
+) -> Json:
+    """Evaluate the best parameters on each split, and print every metric; `TrainerModule.test` says more.
+
+    Args:
+        task: with parameters.
+        loaders: by split: val, test.
+        run: its directory, in which results are written; None writes nothing.
+        more: further results.
+    """
+    with task.stopwatch.during("eval"):
+        metrics = {name: task.evaluate(loader) for name, loader in loaders.items()}
+    results = results_of(task, metrics)
+    results |= {"steps": task.steps, "total_seconds": time.monotonic() - task.made_at, **more}
+    if run is not None:
+        write_end(run, task, metrics, results)
+    with quietly(task.config):
+        print(*summary(metrics, task.config.criterion.metric), sep="\n")
+    return results
 
 
-def results_of(task: Evaluator, metrics: Metrics) -> Json:
+def save(task: "TrainerModule", directory: Path) -> None:
+    """Write a task's model alone; `TrainerModule.save` says more."""
+    files = task.model_files()
+    kept: dict[str, Any] = {name: file for name, file in task.config.kept_files().items() if file in files}
+    config = dataclasses.replace(task.config.without_neutral(), init_from=None, init_only=None, **kept)  # paths here
+    settings = settings_of(task.name, config)
+    card = card_of(settings, config.changed(), task.results, task.results.get("versions", versions()))
+    results = as_json({name: value for name, value in task.results.items() if name != "settings"})  # other paths
+    save_model(directory, settings, task.params, card, results, files)
+
+
+def results_of(task: "TrainerModule", metrics: Metrics) -> Json:
     """Metrics by split, accuracies under names of their own (`val_acc`), seconds, settings, the model, versions.
 
     Raises:
@@ -87,23 +111,6 @@ def description(part: object) -> object:
         names = [field.name for field in dataclasses.fields(part) if field.name not in ("parent", "name")]
         return {"class": type(part).__name__, **{name: description(getattr(part, name)) for name in names}}
     return getattr(part, "__name__", type(part).__name__)
-
-
-@contextlib.contextmanager
-def open_loggers(run: RunDirectory, task: Task, position: LogPosition) -> Iterator[Sequence[Logger]]:
-    """The loggers of a task's run, in the first process, with its settings logged; closed at the end of the block.
-
-    Raises:
-        InputError: the directory can't be written.
-    """
-    with contextlib.ExitStack() as opened:
-        with run.writing():
-            loggers = task.create_loggers(run.path, position) if is_first() else []
-            for logger in loggers:
-                opened.callback(logger.close)
-            for logger in loggers:
-                logger.log_settings(run.settings)
-        yield loggers
 
 
 def write_end(run: RunDirectory, task: Task, metrics: Metrics, results: Json) -> None:

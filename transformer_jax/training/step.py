@@ -70,40 +70,38 @@ def train_step(
     Returns:
         The state after the step, and the sums of the batch's metrics, the gradient's norm and the learning rate.
     """
-    gradients, sums = sum_over_devices(gradients_and_sums(state, batch, constants, loss_function, rule.num_parts))
+    gradients, sums = gradients_and_sums(state, batch, constants, loss_function, rule.num_parts)
     return update(state, gradients, sums, rule)
 
 
 def gradients_and_sums(
     state: TrainState, batch: Batch, constants: Arrays, loss_function: LossFunction, num_parts: int = 1
 ) -> tuple[Arrays, Sums]:
-    """Gradient of the sum of the batch's losses, and the sums of its metrics.
+    """Gradient of the sum of the batch's losses, and the sums of its metrics, over all devices that share the batch.
 
     Both add up over parts of a batch. With `num_parts` above 1 the parts are computed one after another, each in the
     memory of the one before.
     """
     key = jax.random.fold_in(state.key, state.step)
 
-    def of_part(part: Batch) -> tuple[Arrays, Sums]:
-        def total_loss(params: Arrays) -> tuple[Array, Sums]:
-            sums = weighted_sums(loss_function(params, part, constants, key, train=True), part.valid)
-            return jnp.asarray(sums["loss"][0]), sums
+    def total_loss(params: Arrays, part: Batch) -> tuple[Array, Sums]:
+        sums = weighted_sums(loss_function(params, part, constants, key, train=True), part.valid)
+        return jnp.asarray(sums["loss"][0]), sums
 
-        gradients, sums = jax.grad(total_loss, has_aux=True)(state.params)
-        return gradients, sums
+    differentiate = jax.grad(total_loss, has_aux=True)
+    if num_parts == 1:
+        return sum_over_devices(differentiate(state.params, batch))
 
     def add(total: tuple[Arrays, Sums], numbered: tuple[Array, Batch]) -> tuple[tuple[Arrays, Sums], None]:
         number, part = numbered
         with part_of_rows(number, num_parts):
-            return jax.tree.map(jnp.add, total, of_part(part)), None
+            return jax.tree.map(jnp.add, total, differentiate(state.params, part)), None
 
-    if num_parts == 1:
-        return of_part(batch)
     parts = jax.tree.map(lambda rows: rows.reshape(num_parts, -1, *rows.shape[1:]), batch)
     with part_of_rows(0, num_parts):
-        shapes = jax.eval_shape(of_part, jax.tree.map(lambda rows: rows[0], parts))
+        shapes = jax.eval_shape(differentiate, state.params, jax.tree.map(lambda rows: rows[0], parts))
     zeros = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
-    return jax.lax.scan(add, zeros, (jnp.arange(num_parts), parts))[0]
+    return sum_over_devices(jax.lax.scan(add, zeros, (jnp.arange(num_parts), parts))[0])
 
 
 def update(state: TrainState, gradients: Arrays, sums: Sums, rule: UpdateRule) -> tuple[TrainState, Sums]:

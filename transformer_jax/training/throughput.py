@@ -25,9 +25,9 @@ class ShowProgram(Callback):
     def on_step(self, step: Step) -> None:
         """Print the lines, if it is the first step."""
         if self._is_first:
-            for line in dict.fromkeys(map(str, self._runner.compiled.attention)):
+            for line in dict.fromkeys(map(str, self._runner.attention)):
                 self._write(line)
-            if (memory := self._runner.compiled.memory) is not None:
+            if (memory := self._runner.program.memory) is not None:
                 self._write(memory.line((jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")))
         self._is_first = False
 

@@ -10,14 +10,14 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.nn.language_model import TransformerLM
-from transformer_jax.training.evaluator import Evaluator
+from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
 
 LARGEST = 2**28  # bytes of logits in float32 that a device holds at once
 
 
 def token_losses(
-    trainer: Evaluator,
+    trainer: TrainerModule,
     params: Params,
     tokens: Int[ArrayLike, "B T"],
     targets: Int[ArrayLike, "B T"],
@@ -54,7 +54,7 @@ def _cross_entropy(logits: Float[Array, "*rows V"], targets: Int[Array, "*rows"]
 
 
 def _in_parts(
-    trainer: Evaluator, head: Params, hidden: Float[Array, "B T D"], targets: Int[Array, "B T"], at_once: int
+    trainer: TrainerModule, head: Params, hidden: Float[Array, "B T D"], targets: Int[Array, "B T"], at_once: int
 ) -> Float[Array, "B T"]:
     @jax.checkpoint
     def of_position(head: Params, hidden: Float[Array, "B D"], targets: Int[Array, " B"]) -> Float[Array, " B"]:

@@ -1,40 +1,43 @@
 """TrainerModule: trains a task's model, evaluates it, predicts with it."""
 
 import contextlib
-import dataclasses
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TypeVar
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import flax.linen as nn
 import jax
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
-from transformer_jax.data.fingerprint import fingerprint
+from transformer_jax.data.batch import Samples
 from transformer_jax.data.loader import Loader
-from transformer_jax.devices.processes import check_same
-from transformer_jax.errors import MAX_SIZE, InputError
+from transformer_jax.devices.mesh import choose_devices
+from transformer_jax.devices.stopwatch import Stopwatch
+from transformer_jax.errors import InputError
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.saved_model import card_of, save_model
-from transformer_jax.runs.settings import FOLLOWING_EPOCHS, as_json, settings_of
-from transformer_jax.training.checks import check_task, with_criterion
-from transformer_jax.training.example_viewer import ExampleViewer
+from transformer_jax.runs.loggers import CsvLogger, tensorboard_logger
+from transformer_jax.training.checks import check_fitting, check_task
+from transformer_jax.training.evaluator import Evaluator
+from transformer_jax.training.fitting import training
 from transformer_jax.training.loop import TrainingLoop
-from transformer_jax.training.programs import Programs, create_programs, report_initial
+from transformer_jax.training.programs import best_params
 from transformer_jax.training.progress import quietly
-from transformer_jax.training.results import announce, results_of, summary, versions, write_end
-from transformer_jax.training.signals import StopRequest
-from transformer_jax.training.throughput import profiled_steps
-from transformer_jax.trees import Arrays, Params
+from transformer_jax.training.task import Task
+from transformer_jax.trees import Arrays, Inputs, Params
+
+if TYPE_CHECKING:
+    from transformer_jax.training.inspected_example import Answer, InspectedExample, LabelledMaps
+    from transformer_jax.training.viewer import Viewer
 
 Trainer = TypeVar("Trainer", bound="TrainerModule")
 
 
-class TrainerModule(ExampleViewer):
+class TrainerModule(Task):
     """Trains one model on one task. A subclass overrides the hooks of `Task`.
 
     Call `prepare_jax` before anything is computed, so that all CPU cores share the batches; `train_and_test` and the
@@ -46,17 +49,58 @@ class TrainerModule(ExampleViewer):
         model: in the place of the one that `create_model` makes.
     """
 
+    loggers = MappingProxyType({"tensorboard": tensorboard_logger, "csv": CsvLogger})
     inspected: Any  # of a run that `load_run` opened: an `inspection.Inspected`
 
     @check_arguments
     def __init__(self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
         check_task(type(self), config, TrainerModule, has_model=model is not None)
-        super().__init__(config, constants, model)
+        self.config = config
+        self.model = self.create_model() if model is None else model
+        self.devices = choose_devices(config, type(self).partition_spec)
+        self.first_device = self.devices.mesh.local_devices[0]  # of this process, for what no batch is shared for
+        self.place_constants(constants)
+        self.stopwatch = Stopwatch("train", "eval", "compile", "save")
         self.steps = 0  # number of steps trained
         self.results: Json = {}  # what `results.json` holds, after `test` or `load_run`
-        self._made_at = time.monotonic()
-        self._is_entered = False  # as a context manager, which keeps the run's directory until its end
+        self.made_at = time.monotonic()
+        self._params: Params | None = None
         self._run: RunDirectory | None = None
+        self._is_entered = False  # as a context manager, which keeps the run's directory until its end
+        self._evaluator = Evaluator(self)
+        self._forward = jax.jit(lambda params, inputs, given: self.apply(params, self.prepare(inputs, given)))
+
+    def place_constants(self, constants: Arrays) -> None:
+        """Put the arrays that `prepare` gets on the devices."""
+        self.shared_constants = self.devices.place_whole(constants)
+        self.constants = jax.tree.map(lambda array: array.addressable_data(0), self.shared_constants)
+
+    @property
+    def params(self) -> Params:
+        """The best parameters: after `fit`, or set by hand; an `InputError` if there are none yet."""
+        if self._params is None:
+            raise InputError(f"{self.name} is not trained yet; call fit, or open a trained run with load_run")
+        return self._params
+
+    @params.setter
+    def params(self, params: Params) -> None:
+        self._params = params
+
+    @property
+    def variables(self) -> dict[str, Params]:
+        """The best parameters as `model.apply` takes them."""
+        return {"params": self.params}
+
+    @property
+    def run(self) -> RunDirectory:
+        """The directory of the run, after `fit` has begun; an `InputError` if there is none yet."""
+        if self._run is None:
+            raise InputError(f"{self.name} has no run directory yet; call fit")
+        return self._run
+
+    @run.setter
+    def run(self, run: RunDirectory) -> None:
+        self._run = run
 
     def __enter__(self: Trainer) -> Trainer:
         self._is_entered = True
@@ -64,22 +108,12 @@ class TrainerModule(ExampleViewer):
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._is_entered = False
-        self._close_run()
+        self.close_run()
 
-    def _close_run(self) -> None:
+    def close_run(self) -> None:
+        """Let others have the run's directory, unless a `with` block holds it."""
         if self._run is not None and not self._is_entered:
             self._run.close()
-
-    @property
-    def run(self) -> RunDirectory:
-        """The directory of the run, after `fit` has begun.
-
-        Raises:
-            InputError: there is none yet.
-        """
-        if self._run is None:
-            raise InputError(f"{self.name} has no run directory yet; call fit")
-        return self._run
 
     def fit(self, train_loader: Loader, val_loader: Loader, *, initial_params: Params | None = None) -> None:
         """Train for `config.max_epochs`, or go on with an interrupted run, and take the best parameters.
@@ -91,130 +125,76 @@ class TrainerModule(ExampleViewer):
             initial_params: begin with these in the place of fresh ones; with `config.init_only` with a part of them.
 
         Raises:
-            InputError: a loader is not from `make_loader`, the warm-up is too long, the initial parameters don't fit,
-                the run's directory can't be used (see `RunDirectory`), or the config has `pretrained`, or `init_from`
-                without initial parameters (`train_and_test` reads both).
+            InputError: a loader, the warm-up or the initial parameters don't fit, the run's directory can't be used
+                (see `RunDirectory`), or the config has what `train_and_test` alone reads, as `pretrained`.
             FloatingPointError: the loss, the gradient or every evaluation is not finite.
             Interrupted: at SIGTERM or SIGINT; everything is saved.
         """
-        if self.config.pretrained is not None:
-            raise InputError(f"pretrained is {self.config.pretrained}; fit only trains, without it")
-        if self.config.seeds is not None or self.config.sweep:
-            raise InputError("fit trains one run; train_and_test reads seeds and sweep, and trains one for each")
+        check_fitting(self.config)
         with quietly(self.config), self.training(train_loader, val_loader, initial_params) as loop:
             loop.train()
+            params = best_params(self.run, self.config, loop.state)
             # One copy, where each device has all of them; split ones stay split.
-            self.params = jax.device_put(loop.best_params(), None if self.devices.is_divided else self.first_device)
+            self.params = jax.device_put(params, None if self.devices.is_divided else self.first_device)
             self.steps = loop.step
-        self._close_run()
+        self.close_run()
 
-    @contextlib.contextmanager
     @check_arguments
     def training(
         self, train_loader: Loader, val_loader: Loader, initial_params: Params | None = None
-    ) -> Iterator[TrainingLoop]:
-        """The loop of a training that has begun, or resumed; it closes the run's directory after an error.
-
-        Raises:
-            InputError: as `fit`.
-        """
+    ) -> contextlib.AbstractContextManager[TrainingLoop]:
+        """What `fit` runs, as a block that gets the loop: `loop.train_until(step)`. It raises what `fit` raises."""
         if self._run is not None:  # of an earlier training, which a `with` block still holds
             self._run.close()
-        self.stopwatch.reset()
-        programs, run = self._prepare(train_loader, val_loader, initial_params)
-        self._run = run
-        try:
-            for name, content in self.model_files().items():
-                run.save_text(name, content)
-            num_steps = len(train_loader) * self.config.max_epochs
-            report_initial(self.config, programs.given, is_resumed=bool(run.checkpoints.steps))
-            announce(self, programs.shapes.params, num_steps, run.path)
-            with StopRequest() as request:
-                is_trained = run.is_finished or max(run.checkpoints.steps, default=0) >= num_steps
-                if not (is_trained or train_loader.has_groups):
-                    programs.runner.begin_to_compile(self._local_samples(train_loader.example()))
-                with TrainingLoop(
-                    self,
-                    programs.runner,
-                    # Held by no variable here, so that the first state's memory is freed once the training has left it.
-                    programs.initial_state(),
-                    self._local_loader(train_loader),
-                    val_loader,
-                    run,
-                    request,
-                ) as loop:
-                    request.synchronize()
-                    request.raise_if_signalled(loop.step)
-                    yield loop
-                request.synchronize()
-                request.raise_if_signalled(max(run.checkpoints.steps, default=0))  # it came after the last save
-        except BaseException:
-            run.close()
-            raise
+        return training(self, self._evaluator, (train_loader, val_loader), initial_params)
 
-    def _prepare(
-        self, train_loader: Loader, val_loader: Loader, initial_params: Params | None
-    ) -> tuple[Programs, RunDirectory]:
-        """Settle the config, begin to compile, and open the run's directory."""
-        derived = frozenset(name for name in FOLLOWING_EPOCHS if getattr(self.config, name) is None)
-        self.config = self.config.resolved(len(train_loader))
-        num_steps = len(train_loader) * self.config.max_epochs
-        if num_steps > MAX_SIZE:  # they are counted in 32 bits
-            most = MAX_SIZE // len(train_loader)
-            raise InputError(f"max_epochs is {self.config.max_epochs}; with these data it may be at most {most}")
-        if self.config.profile is not None:
-            profiled_steps(self.config.profile, num_steps)
-        programs = create_programs(self, train_loader, num_steps, initial_params)
-        self._begin_to_compile(programs, train_loader)
-        self._stacked_shapes = programs.shapes.params if self.config.scan_layers else None
-        files = self.model_files()
-        data = fingerprint([train_loader.dataset, val_loader.dataset], self.constants, [*files.values()])
-        check_same({"the data": data})
-        initial = programs.given and programs.given.digest
-        return programs, RunDirectory(self.config, self.name, data, initial, files, derived)
-
-    def _begin_to_compile(self, programs: Programs, train_loader: Loader) -> None:
-        """Begin to compile the evaluation, and settle the criterion, whose metrics are known then."""
-        evaluated = (
-            self.devices.shapes({"params": programs.shapes.params})["params"],
-            self._pad(self._local_samples(train_loader.example())),
-            self.shared_constants,
-        )
-        names = [*self._eval_step.trace(*evaluated).out_info, *self.dataset_metric_names]
-        self.config = with_criterion(self.config, names)
-        if not train_loader.has_groups:  # else the example has the shapes of one group
-            self._eval_step.begin_to_compile(*evaluated)
-
-    @check_arguments
-    def save(self, directory: str | Path) -> None:
-        """Write the model alone: settings, parameters as safetensors, a card with the metrics, and the files' digests.
-
-        `load_run` opens it on any machine, and other programs read `model.safetensors`.
-
-        Args:
-            directory: for nothing but this model; one that was saved there before is replaced.
+    def evaluate(self, loader: Iterable[Samples], params: Params | None = None) -> dict[str, float]:
+        """Mean of each metric over all elements of a loader, and the `dataset_metrics`; by the best parameters if None.
 
         Raises:
-            InputError: there are no parameters yet, or the directory holds other files or can't be written.
+            InputError: the loader gives no batch, or no element has a weight in the loss or the deciding metric.
         """
-        files = self.model_files()
-        kept: dict[str, Any] = {name: file for name, file in self.config.kept_files().items() if file in files}
-        config = dataclasses.replace(
-            self.config.without_neutral(), init_from=None, init_only=None, **kept
-        )  # paths here
-        settings = settings_of(self.name, config)
-        card = card_of(settings, config.changed(), self.results, self.results.get("versions", versions()))
-        results = as_json({name: value for name, value in self.results.items() if name != "settings"})  # other paths
-        save_model(Path(directory), settings, self.params, card, results, files)
+        return self._evaluator.evaluate(self.params if params is None else params, loader)
 
-    def adopt(self, params: Params) -> None:
-        """Take trained parameters in the place of training (`config.pretrained`).
+    def forward(self, inputs: Inputs, *, params: Params | None = None) -> Any:
+        """The model's output for a batch as the data set gives it, by the best parameters if None: NumPy arrays."""
+        # JAX compiles a program for arrays on a device and another for NumPy's; so they are always put on it.
+        params = jax.device_put(self.params if params is None else params, self.first_device)
+        return jax.device_get(self._forward(params, inputs, self.constants))
 
-        Raises:
-            InputError: the run's directory can't be used (see `RunDirectory`).
-        """
-        self.params = jax.device_put(params)
-        self._run = RunDirectory(self.config, self.name)
+    @functools.cached_property
+    def _viewer(self) -> "Viewer":
+        from transformer_jax.training.viewer import Viewer  # for those who look at examples
+
+        return Viewer(self)
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether the model has maps to show: a method `get_attention_maps`, and attention that has weights."""
+        return bool(getattr(self.model, "has_attention_maps", hasattr(self.model, "get_attention_maps")))
+
+    def attention(self, inputs: Any) -> Any:  # a task's own types; maps of one input, of many a list
+        """The attention maps of inputs as `examples` takes them, a `LabelledMaps` for each; it raises as `maps_of`."""
+        maps = [self.maps_of(example) for example in self.examples(inputs)]
+        return maps[0] if self.is_one(inputs) else maps
+
+    def maps_of(self, example: "InspectedExample", params: Params | None = None) -> "LabelledMaps":
+        """The attention maps of an example, by the best parameters if None; an `InputError` if the model has none."""
+        return self._viewer.maps_of(example, self.params if params is None else params)
+
+    def answers(self, examples: "Sequence[InspectedExample]") -> "list[Answer]":
+        """The model's answers; what `predict` says, if it is overridden without `examples`, or else an `InputError`."""
+        return self._viewer.answers(examples, self.params)
+
+    @functools.cached_property
+    def test_data(self) -> Any:  # the task's `TaskData`
+        """The task's own data sets, loaded when they are first asked for; the task has their constants from then on."""
+        if type(self).load_data is Task.load_data:
+            lacks = f"{type(self).__name__} has no load_data, and so no examples of its own"
+            raise InputError(f"{lacks}; give inputs, or val_loader and test_loader to test")
+        data = type(self).load_data(self.config)
+        self.place_constants(data.constants)
+        return data
 
     def test(self, val_loader: Loader | None = None, test_loader: Loader | None = None, **more: object) -> Json:
         """Evaluate the best parameters on both sets, write `results.json` and the log's end, and print every metric.
@@ -232,17 +212,29 @@ class TrainerModule(ExampleViewer):
             InputError: there are no parameters yet, no loader and no `load_data`, or the directory can't be written.
             FloatingPointError: a metric is not finite.
         """
+        from transformer_jax.training.results import test  # for those who test
+
         if val_loader is None or test_loader is None:
-            data = self.test_data
-            val_loader, test_loader = val_loader or data.val_loader, test_loader or data.test_loader
-        with self.stopwatch.during("eval"):
-            metrics = {name: self.evaluate(loader) for name, loader in (("val", val_loader), ("test", test_loader))}
-        results = results_of(self, metrics)
-        results |= {"steps": self.steps, "total_seconds": time.monotonic() - self._made_at, **more}
-        self.results = results
-        if self._run is not None:
-            write_end(self._run, self, metrics, results)
-            self._close_run()
-        with quietly(self.config):
-            print(*summary(metrics, self.config.criterion.metric), sep="\n")
-        return results
+            val_loader, test_loader = val_loader or self.test_data.val_loader, test_loader or self.test_data.test_loader
+        self.results = test(self, {"val": val_loader, "test": test_loader}, self._run, more)
+        self.close_run()
+        return self.results
+
+    @check_arguments
+    def save(self, directory: str | Path) -> None:
+        """Write the model alone: settings, parameters as safetensors, a card with the metrics, and the files' digests.
+
+        `load_run` opens it on any machine, and other programs read `model.safetensors`. A model that was saved in the
+        directory before is replaced.
+
+        Raises:
+            InputError: there are no parameters yet, or the directory holds other files or can't be written.
+        """
+        from transformer_jax.training.results import save  # for those who save
+
+        save(self, Path(directory))
+
+    def adopt(self, params: Params) -> None:
+        """Take trained parameters in the place of training (`config.pretrained`); it raises as `RunDirectory`."""
+        self.params = jax.device_put(params)
+        self.run = RunDirectory(self.config, self.name)

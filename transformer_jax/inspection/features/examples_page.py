@@ -14,8 +14,8 @@ from transformer_jax.inspection.features.dictionary import SparseDictionary
 from transformer_jax.inspection.features.splicing import unbound
 from transformer_jax.inspection.page.page import Page, chosen_examples
 from transformer_jax.inspection.page.view import filled
-from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import InspectedExample
+from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Inputs, Params, Variables
 
 READ = 256  # examples of the test set
@@ -24,7 +24,7 @@ MOST = 100  # features that are shown where none are named
 
 @check_arguments
 def feature_page(
-    trainer: ExampleViewer,
+    trainer: TrainerModule,
     dictionary: SparseDictionary,
     name: str,
     examples: Sequence[InspectedExample] | None = None,
@@ -71,7 +71,7 @@ def _stack_of(name: str) -> str:
 
 
 def _features(
-    trainer: ExampleViewer, dictionary: SparseDictionary, name: str, examples: Sequence[InspectedExample]
+    trainer: TrainerModule, dictionary: SparseDictionary, name: str, examples: Sequence[InspectedExample]
 ) -> list[Float[np.ndarray, "_T F"]]:
     """The features at all positions of each example that are shown."""
     module, of_dictionary = unbound(dictionary)

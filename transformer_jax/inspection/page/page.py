@@ -17,8 +17,8 @@ from transformer_jax.inspection.inspected_call import OUTPUTS
 from transformer_jax.inspection.page.passes import InspectedPasses, Passes, answer_change
 from transformer_jax.inspection.page.view import View, filled, packed, rounded, stored_map, view_text
 from transformer_jax.outside_files import Json
-from transformer_jax.training.example_viewer import ExampleViewer
 from transformer_jax.training.inspected_example import Answer, InspectedExample
+from transformer_jax.training.trainer import TrainerModule
 
 FIRST = 4  # examples of the test set that are shown where none are given
 MOST = 5  # neighbours of an example
@@ -35,7 +35,7 @@ class Page(View):
 
 @check_arguments
 def inspection_page(
-    trainer: ExampleViewer, examples: Sequence[InspectedExample] | None = None, title: str | None = None
+    trainer: TrainerModule, examples: Sequence[InspectedExample] | None = None, title: str | None = None
 ) -> Page:
     """Make a page that shows what a trainer's model does with some examples.
 
@@ -62,7 +62,7 @@ def inspection_page(
 
 
 def chosen_examples(
-    trainer: ExampleViewer, examples: Sequence[InspectedExample] | None, count: int
+    trainer: TrainerModule, examples: Sequence[InspectedExample] | None, count: int
 ) -> Sequence[InspectedExample]:
     """The examples that were given, or the first ones of the task's test set.
 
@@ -187,7 +187,7 @@ def _images(example: InspectedExample) -> Json | None:
     return {"number": number, "height": height, "width": width, "channels": (*channels, 1)[0], "pixels": pixels}
 
 
-def _compared(trainer: ExampleViewer) -> list[InspectedExample]:
+def _compared(trainer: TrainerModule) -> list[InspectedExample]:
     """The first examples of the task's test set; none where the task has no data of its own here."""
     try:
         return trainer.test_examples(range(min(COMPARED, len(trainer.test_set))))

@@ -26,7 +26,7 @@ from transformer_jax.inspection.inspected_call import (
     map_over_sites,
 )
 from transformer_jax.inspection.patches import Patch, mean, zero
-from transformer_jax.training.example_viewer import ExampleViewer
+from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params, Variables
 
 Sums = TypeVar("Sums")  # pytree of arrays
@@ -80,7 +80,7 @@ def mean_head_outputs(model: nn.Module, variables: Variables, *inputs: object, *
 
 @check_arguments
 def ablation_table(
-    trainer: ExampleViewer,
+    trainer: TrainerModule,
     loader: Iterable[Samples] | None = None,
     *,
     metric: str = "accuracy",
@@ -113,7 +113,7 @@ def ablation_table(
     )
 
 
-def padded_batches(trainer: ExampleViewer, loader: Iterable[Samples] | None) -> tuple[list[Batch], Arrays]:
+def padded_batches(trainer: TrainerModule, loader: Iterable[Samples] | None) -> tuple[list[Batch], Arrays]:
     """The batches of a data set, of the task's own test set if None, and the constants that belong to them.
 
     Raises:
@@ -130,7 +130,7 @@ def padded_batches(trainer: ExampleViewer, loader: Iterable[Samples] | None) -> 
 
 
 def metric_sums(
-    trainer: ExampleViewer, metric: str, params: Params, constants: Arrays, batch: Batch
+    trainer: TrainerModule, metric: str, params: Params, constants: Arrays, batch: Batch
 ) -> Float[Array, "2"]:
     """A metric's sum over a batch, and the weight of that sum.
 
@@ -161,7 +161,7 @@ def _table(call: Computation, metric: Metric, means: Means | None) -> HeadTable:
     return {kind: jnp.stack([rows[each.head_outputs] for each in found if each.kind == kind]) for kind in kinds}
 
 
-def _means(trainer: ExampleViewer, batches: Sequence[Batch], constants: Arrays) -> Means:
+def _means(trainer: TrainerModule, batches: Sequence[Batch], constants: Arrays) -> Means:
     """Mean output of each head over the valid rows and all positions of a data set."""
 
     def sums(params: Params, constants: Arrays, batch: Batch) -> dict[str, tuple[Array, Array]]:

@@ -16,7 +16,7 @@ from transformer_jax.setting_groups import Positions
 from transformer_jax.tasks.anomaly.cifar100 import cifar100_table, has_cifar100
 from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.anomaly.tables import FeatureTable, digits_features, digits_table, files_table
-from transformer_jax.tasks.experiment import TaskData, task_loaders
+from transformer_jax.tasks.task_data import TaskData, task_loaders
 
 MAX_RESOLUTION = 4096  # pixels; the ResNet's first activation of 64 images is 64 GiB then
 MAX_TABLE_BYTES = 2**30  # of a table of features on the devices, where the settings leave the choice

@@ -21,7 +21,7 @@ from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.runs.directory import kept_file
 from transformer_jax.tasks.architecture import ARCHITECTURE, architecture_of
 from transformer_jax.tasks.block_settings import block_settings
-from transformer_jax.tasks.experiment import Results, TaskData, chosen_config, task_loaders, train_and_test
+from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
 from transformer_jax.tasks.language_model.config import TOKENIZER
 from transformer_jax.tasks.language_model.config import LanguageModelConfig as LanguageModelConfig
 from transformer_jax.tasks.language_model.continuation import DRAWS, Continuation
@@ -34,13 +34,13 @@ from transformer_jax.tasks.language_model.windows import (
     TextSplits,
     load_text,
 )
-from transformer_jax.tasks.text_examples import TextViewer, encode_all, text_examples, texts_in
+from transformer_jax.tasks.task_data import TaskData, task_loaders
+from transformer_jax.tasks.text_examples import TextTrainer, encode_all, text_examples, texts_in
 from transformer_jax.tasks.tokenization import Tokenizer, chosen_tokenizer, chunks
 from transformer_jax.tasks.tokenizer_training import stamp, train_tokenizer
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.training.token_losses import token_losses
-from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params
 
 PICTURED = 64  # positions of a window in the pictures of the training, and in the examples of the test set
@@ -80,7 +80,7 @@ def _trained(setting: str, data: Path | None, stamp: object) -> Tokenizer:
     return train_tokenizer(setting, chunks(load_text(data).train.tobytes().decode(errors="replace")))
 
 
-class LanguageModelTrainer(TextViewer, TrainerModule):
+class LanguageModelTrainer(TextTrainer):
     """Trains a `TransformerLM` over bytes or other tokens; `predict` continues texts."""
 
     name = "LanguageModelTask"

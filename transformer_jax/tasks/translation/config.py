@@ -14,7 +14,7 @@ from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.runs.directory import kept_file
 from transformer_jax.setting_groups import MAX_WIDTH
 from transformer_jax.tasks.architecture import ARCHITECTURE, Architecture, architecture_of, idle_with
-from transformer_jax.tasks.experiment import TaskData, task_loaders
+from transformer_jax.tasks.task_data import TaskData, task_loaders
 from transformer_jax.tasks.tokenization import BYTES, PieceTokenizer, Tokenizer, check_tokenizer, chosen_tokenizer
 from transformer_jax.tasks.tokenizer_training import stamp, train_tokenizer
 from transformer_jax.tasks.translation.dates import DATE_BYTES, date_pairs, load_dates, typed

@@ -19,13 +19,14 @@ from transformer_jax.data.batch import Batch
 from transformer_jax.decoding.beam_search import beam_search
 from transformer_jax.decoding.checks import check_scores
 from transformer_jax.decoding.token_by_token import Decoded, greedy_decode
+from transformer_jax.devices.mesh import own_device
 from transformer_jax.nn.cached_decoding import DecodingCache
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.tasks.architecture import ARCHITECTURE, architecture_of
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.byte_text import pad
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
-from transformer_jax.tasks.text_examples import TextViewer, encode_all, texts_in, translation_examples
+from transformer_jax.tasks.text_examples import TextTrainer, encode_all, texts_in, translation_examples
 from transformer_jax.tasks.tokenization import BYTES
 from transformer_jax.tasks.translation.config import (
     SOURCE_TOKENIZER,
@@ -40,13 +41,12 @@ from transformer_jax.tasks.translation.measures import char_error_rate, exact_ma
 from transformer_jax.tasks.translation.pairs import PairInputs, TextPair
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
-from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params
 
 LENGTH_STEP = 16  # texts are padded to a multiple of this length; each such length is compiled once
 
 
-class TranslationTrainer(TextViewer, TrainerModule):
+class TranslationTrainer(TextTrainer):
     """Trains a `Transformer` over bytes or other tokens, teacher-forced; `predict` translates texts."""
 
     name = TASK
@@ -58,7 +58,9 @@ class TranslationTrainer(TextViewer, TrainerModule):
         self.tokenizers = tokenizers_of(config)
         self.architecture = architecture_of(config.architecture, config, self.name)
         super().__init__(config, constants, model)
-        self._translate = jax.jit(self.own_devices.share(self._decode, returns_rows=True))
+        # Where there are several processes, each translates all.
+        self._own_devices = self.devices if jax.process_count() == 1 else own_device()
+        self._translate = jax.jit(self._own_devices.share(self._decode, returns_rows=True))
 
     load_data = staticmethod(translation_data)
 
@@ -146,7 +148,7 @@ class TranslationTrainer(TextViewer, TrainerModule):
 
     def _translations(self, sources: Sequence[Int[np.ndarray, " _"]]) -> list[Int[np.ndarray, " _"]]:
         """The ids of the best translation of each source, up to and including the end token."""
-        params = self.own_devices.place({"params": self.params})["params"]
+        params = self._own_devices.place({"params": self.params})["params"]
         lengths = np.array([_padded_length(len(source)) for source in sources], int)
         translations = [np.zeros(0, np.int32)] * len(sources)
         for length in np.unique(lengths):

@@ -1,0 +1,84 @@
+"""What has to be read to know what a training does: the calls on the way, and the files behind it."""
+
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+
+import transformer_jax
+from transformer_jax import TrainerModule, TrainingConfig, TransformerPredictor, make_loader
+from transformer_jax.data import ArrayDataset
+
+# Files of ours that are imported, without those of packages, which have names alone.
+COUNTED = """
+import sys, transformer_jax.{module}
+ours = [found for name, found in sys.modules.items() if name.startswith("transformer_jax.")]
+print(sum(not hasattr(found, "__path__") for found in ours))
+"""
+
+PACKAGE = Path(transformer_jax.__file__).parent
+
+
+def calls_of_ours(first: str, *, outermost: bool = False) -> list[str]:
+    """Names of the package's functions on the stack, from the last one that is called `first` on, or the first one."""
+    names = [frame.name for frame in traceback.extract_stack() if Path(frame.filename).is_relative_to(PACKAGE)]
+    return names[names.index(first) if outermost else len(names) - 1 - names[::-1].index(first) :]
+
+
+class Noting(TrainerModule):
+    """Notes the calls that lead to its loss when the training step is traced."""
+
+    name = "Noting"
+    config_class = TrainingConfig
+    calls = None
+
+    def create_model(self):
+        return nn.Dense(3)
+
+    def model_inputs(self, inputs):
+        return (jax.nn.one_hot(inputs, 3),)
+
+    def loss_function(self, params, batch, key, *, train):
+        if train and self.calls is None:
+            self.calls = calls_of_ours("fit")
+        logits = self.model.apply({"params": params}, *self.model_inputs(batch.inputs))
+        return {"loss": (optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets), 1.0)}
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_few_calls_lie_between_fit_and_the_loss_of_a_task(tmp_path):
+    numbers = np.arange(13, dtype=np.int32) % 3
+    config = TrainingConfig(max_epochs=1, batch_size=5, warmup=0, num_devices=1, checkpoint_dir=tmp_path, quiet=True)
+    trainer = Noting(config)
+    loaders = (make_loader(ArrayDataset(numbers, numbers), 5, drop_last=drop_last) for drop_last in (True, False))
+    trainer.fit(*loaders)
+    assert len(trainer.calls) + 1 <= 9, trainer.calls  # and the loss function
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_few_calls_lie_between_a_model_and_the_product_of_queries_and_keys(monkeypatch):
+    calls, einsum = [], jnp.einsum
+
+    def noting(spec, *operands, **options):
+        if "td" in spec:
+            calls.append(calls_of_ours("__call__", outermost=True))
+        return einsum(spec, *operands, **options)
+
+    monkeypatch.setattr(jnp, "einsum", noting)
+    model, x = TransformerPredictor(6, 3, num_heads=2, num_layers=1), np.ones((1, 5, 7), np.float32)
+    jax.eval_shape(model.init, jax.random.key(0), x)
+    assert len(calls[0]) <= 8, calls[0]
+
+
+@pytest.mark.parametrize(("module", "most"), [("nn.predictor", 14), ("training.trainer", 45), ("tasks.reverse", 60)])
+def test_few_files_are_behind_a_model_a_trainer_and_the_reverse_task(module, most):
+    command = [sys.executable, "-c", COUNTED.format(module=module)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert 10 < int(printed) <= most

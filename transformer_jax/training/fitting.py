@@ -1,0 +1,75 @@
+"""How a training is put together, in the order in which things happen."""
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from transformer_jax.data.fingerprint import fingerprint
+from transformer_jax.data.loader import Loader
+from transformer_jax.devices.processes import check_same
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.settings import FOLLOWING_EPOCHS
+from transformer_jax.training.checks import check_num_steps, with_criterion
+from transformer_jax.training.evaluator import Evaluator
+from transformer_jax.training.journal import Journal
+from transformer_jax.training.loop import TrainingLoop
+from transformer_jax.training.programs import InitialParams, create_programs, newest, report_initial
+from transformer_jax.training.progress import announce
+from transformer_jax.training.signals import StopRequest
+from transformer_jax.trees import Params
+
+if TYPE_CHECKING:
+    from transformer_jax.training.trainer import TrainerModule
+
+
+@contextlib.contextmanager
+def training(
+    task: "TrainerModule", evaluator: Evaluator, loaders: tuple[Loader, Loader], initial_params: Params | None
+) -> Iterator[TrainingLoop]:
+    """The loop of a training that has begun, or resumed; an error closes the run's directory.
+
+    The config of the task gets the numbers that follow from the data, and the criterion; the task gets the run.
+    Programs are compiled in the background from here on: that of the initial state, the evaluation, the step.
+    It raises what `TrainerModule.fit` raises.
+    """
+    train_loader, val_loader = loaders
+    task.stopwatch.reset()
+    following = frozenset(name for name in FOLLOWING_EPOCHS if getattr(task.config, name) is None)
+    task.config = task.config.resolved(len(train_loader))
+    num_steps = check_num_steps(task.config, len(train_loader))
+    programs = create_programs(task, train_loader, num_steps, initial_params)
+    names = evaluator.begin_to_compile(programs.shapes.params, train_loader)
+    task.config = with_criterion(task.config, names)
+    task.run = run = _open_run(task, programs.given, loaders, following)
+    try:
+        for name, content in task.model_files().items():
+            run.save_text(name, content)
+        report_initial(task.config, programs.given, is_resumed=bool(run.checkpoints.steps))
+        announce(task, programs.shapes.params, num_steps, run.path)
+        with StopRequest() as request:
+            is_trained = run.is_finished or max(run.checkpoints.steps, default=0) >= num_steps
+            runner, example = programs.runner, evaluator.local_samples(train_loader.example())
+            if not (is_trained or train_loader.has_groups):
+                runner.program.begin_to_compile(*runner.arguments(example))
+            start = newest(run, programs.initial_state(), task.devices)
+            with Journal(task, runner, loaders, run, start, request) as journal:
+                request.synchronize()
+                request.raise_if_signalled(start.step)
+                loader, evaluate = evaluator.local_loader(train_loader), partial(task.evaluate, val_loader)
+                yield TrainingLoop(task.config, loader, runner, start, evaluate, journal, task.stopwatch)
+            request.synchronize()
+            request.raise_if_signalled(max(run.checkpoints.steps, default=0))  # it came after the last save
+    except BaseException:
+        run.close()
+        raise
+
+
+def _open_run(
+    task: "TrainerModule", given: InitialParams | None, loaders: tuple[Loader, Loader], following: frozenset[str]
+) -> RunDirectory:
+    """The run's directory, of these data; `following` are the settings that follow from them."""
+    files = task.model_files()
+    data = fingerprint([loader.dataset for loader in loaders], task.constants, [*files.values()])
+    check_same({"the data": data})
+    return RunDirectory(task.config, task.name, data, given and given.digest, files, following)

@@ -1,0 +1,219 @@
+"""What a training tells and keeps: its callbacks, its log and its checkpoints."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from transformer_jax.data.loader import Loader
+from transformer_jax.devices.processes import any_of, is_first
+from transformer_jax.errors import InputError
+from transformer_jax.nn.layer_stacks import unstack_layers
+from transformer_jax.outside_files import Json
+from transformer_jax.runs.checkpoints import Checkpoint
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.loggers import Logger, LogPosition
+from transformer_jax.training.callbacks import (
+    Callback,
+    EarlyStopping,
+    Evaluation,
+    LogMetrics,
+    Step,
+    by_class,
+    check_finite,
+)
+from transformer_jax.training.progress import Progress, format_metric
+from transformer_jax.training.runner import StepRunner
+from transformer_jax.training.signals import StopRequest
+from transformer_jax.training.step import TrainState
+from transformer_jax.training.task import Task
+from transformer_jax.training.throughput import LogThroughput, Profile, ShowProgram
+
+if TYPE_CHECKING:
+    from transformer_jax.training.trainer import TrainerModule
+
+
+class Journal(contextlib.AbstractContextManager["Journal"]):
+    """The callbacks, loggers and checkpoints of one training; as a context manager it closes the loggers and the bar.
+
+    Args:
+        task: that is trained; its settings and hooks say what is logged.
+        runner: of the steps.
+        loaders: of the training set, and of the validation set.
+        run: directory of the run.
+        start: checkpoint from whose progress callbacks and loggers go on.
+        request: set when a signal asks to stop.
+
+    Raises:
+        InputError: at construction: the run is past the last step of these settings and data; two callbacks or two
+            loggers are of one class, so that their states would be mixed up; or the directory can't be written.
+    """
+
+    def __init__(
+        self,
+        task: "TrainerModule",
+        runner: StepRunner,
+        loaders: tuple[Loader, Loader],
+        run: RunDirectory,
+        start: Checkpoint,
+        request: StopRequest,
+    ) -> None:
+        self._run, self._request, self._config, self._stopwatch = run, request, task.config, task.stopwatch
+        self._step, self._num_steps = start.step, len(loaders[0]) * task.config.max_epochs
+        self.evaluated_step: int = start.progress.get("evaluated_step", 0)
+        if start.step > self._num_steps:
+            at = f"{run.path} is at step {start.step}"
+            raise InputError(f"{at}; these settings and data end at step {self._num_steps}")
+        with contextlib.ExitStack() as opened:  # an error below closes them
+            run.check()
+            position = LogPosition(start.step, start.progress.get("loggers", {}))
+            self._loggers = by_class("loggers", opened.enter_context(open_loggers(run, task, position)))
+            bar = Progress(start.step, self._num_steps, quiet=self._config.quiet or not is_first())
+            self._bar = opened.enter_context(contextlib.closing(bar))
+            # The first process logs and decides for all.
+            callbacks = self._create_callbacks(task, runner, loaders, opened) if is_first() else []
+            self._callbacks = by_class("callbacks", callbacks)
+            self._saved_at = time.monotonic()
+            if start.progress:
+                self._restore(start.progress)
+            self._opened = opened.pop_all()
+
+    def _create_callbacks(
+        self,
+        task: "TrainerModule",
+        runner: StepRunner,
+        loaders: tuple[Loader, Loader],
+        opened: contextlib.ExitStack,
+    ) -> list[Callback]:
+        """Those of every training, the task's own, pictures of attention, and the profile, which `opened` closes."""
+        config, loggers, (train_loader, val_loader) = self._config, [*self._loggers.values()], loaders
+        callbacks: list[Callback] = [
+            LogMetrics(self._log, config.log_every, len(train_loader), log_norms=config.log_norms),
+            LogThroughput(self._log, config, runner),
+            EarlyStopping(config.criterion, config.patience),
+        ]
+        if config.verbose:
+            callbacks.append(ShowProgram(self._bar.write, runner))
+        if config.profile is not None:
+            profile = Profile(self._run.path, config.profile, self._bar.write)
+            callbacks.append(opened.enter_context(contextlib.closing(profile)))
+        callbacks += [self._bar, *task.create_callbacks(loggers)]
+        if task.has_attention and any(type(logger).log_image is not Logger.log_image for logger in loggers):
+            from transformer_jax.training.viewer import LogAttention  # for models with attention
+
+            example = task.pictured_example(next(iter(val_loader))[0])
+            callbacks.append(LogAttention(loggers, lambda params: task.maps_of(example, params)))
+        return callbacks
+
+    def _restore(self, progress: Json) -> None:
+        self._stopwatch.restore(progress["seconds"])
+        for name, state in progress["callbacks"].items():
+            if name in self._callbacks:
+                self._callbacks[name].restore(state)
+        self._bar.write(f"Going on after step {self._step} of {self._num_steps}, from {self._run.path}")
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if isinstance(error, FloatingPointError):
+            with contextlib.suppress(InputError):  # that it can't be written any more says less than the divergence
+                self._run.mark_diverged(self._step, str(error))
+        with self._run.writing():
+            self._opened.close()
+
+    @property
+    def wants_to_stop(self) -> bool:
+        """Whether a callback wants the training to end after the present evaluation."""
+        return any(callback.wants_to_stop for callback in self._callbacks.values())
+
+    def on_step(self, step: Step) -> None:
+        """Tell the callbacks of a step.
+
+        Raises:
+            FloatingPointError: its loss or gradient is not finite.
+        """
+        self._step = step.number
+        check_finite(step)
+        for callback in self._callbacks.values():
+            callback.on_step(step)
+
+    def on_evaluation(self, evaluation: Evaluation, state: TrainState) -> None:
+        """Tell the callbacks of an evaluation, save the state that was evaluated, and print the deciding metric.
+
+        Raises:
+            InputError, Interrupted: as `save`.
+        """
+        for callback in self._callbacks.values():
+            callback.on_evaluation(evaluation)
+        self.evaluated_step = evaluation.step
+        self.save(state, evaluation.metrics)
+        name = self._config.criterion.metric
+        value = format_metric(name, evaluation.metrics[name])
+        done = f"Epoch {evaluation.epoch}, step {evaluation.step} of {self._num_steps}"
+        self._bar.write("; ".join(filter(None, (f"{done}: validation {name} {value}", self._bar.status()))))
+
+    def on_end(self, *, has_trained: bool) -> None:
+        """Tell the callbacks that the last step and its evaluation are done, unless an earlier process did."""
+        if has_trained or not self._run.is_finished:
+            for callback in self._callbacks.values():
+                callback.on_end(self._step)
+
+    def is_save_asked_for(self) -> bool:
+        """Whether a signal or the minutes of a process ask to save after the next call; all processes call this."""
+        self._request.synchronize()
+        is_overdue = time.monotonic() - self._saved_at > 60 * self._config.checkpoint_minutes
+        return self._request.signal_number is not None or any_of(is_overdue)
+
+    def is_save_due(self, num_steps: int) -> bool:
+        """Whether a multiple of `checkpoint_every` is among the next steps, which come in one call."""
+        every = self._config.checkpoint_every
+        return every > 0 and (self._step + num_steps) // every > self._step // every
+
+    def save(self, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
+        """Write a checkpoint of the state after the last step, with its metrics if it was evaluated.
+
+        Raises:
+            InputError: the directory can't be written.
+            Interrupted: a signal asked to stop; the checkpoint is written.
+        """
+        self._request.synchronize()
+        with self._stopwatch.during("save"):
+            with self._run.writing():
+                for logger in self._loggers.values():
+                    logger.flush()
+            self._run.check()
+            progress = {
+                "evaluated_step": self.evaluated_step,
+                "stopped": self.wants_to_stop,
+                "num_steps": self._num_steps,
+                "criterion": str(self._config.criterion),
+                "loggers": {name: logger.state() for name, logger in self._loggers.items()},
+                "seconds": self._stopwatch.seconds,
+                "callbacks": {name: callback.state() for name, callback in self._callbacks.items()},
+            }
+            self._run.checkpoints.save(self._step, unstack_layers(state), progress, metrics)
+            self._saved_at = time.monotonic()
+            if self._request.signal_number is not None:
+                self._run.checkpoints.wait()
+        self._request.raise_if_signalled(self._step)
+
+    def _log(self, step: int, scalars: Mapping[str, float]) -> None:
+        with self._run.writing():
+            for logger in self._loggers.values():
+                logger.log(step, scalars)
+
+
+@contextlib.contextmanager
+def open_loggers(run: RunDirectory, task: Task, position: LogPosition) -> Iterator[Sequence[Logger]]:
+    """The loggers of a task's run, in the first process, with its settings logged; closed at the end of the block.
+
+    Raises:
+        InputError: the directory can't be written.
+    """
+    with contextlib.ExitStack() as opened:
+        with run.writing():
+            loggers = task.create_loggers(run.path, position) if is_first() else []
+            for logger in loggers:
+                opened.callback(logger.close)
+            for logger in loggers:
+                logger.log_settings(run.settings)
+        yield loggers

@@ -1,0 +1,140 @@
+"""Examples as a person looks at them: the model's answers, its attention, and pictures of that in a training."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, known_options
+from transformer_jax.errors import InputError
+from transformer_jax.runs.loggers import Logger
+from transformer_jax.training.callbacks import Callback, Evaluation
+from transformer_jax.training.inspected_example import Answer, InspectedExample, Label, LabelledMaps, drawable
+from transformer_jax.trees import Inputs, Params, with_floats
+
+if TYPE_CHECKING:
+    from transformer_jax.training.trainer import TrainerModule
+
+CELL = 12  # pixels of a weight, and of a letter
+GREY = 96  # behind the labels
+MAPS = "get_attention_maps"  # method of a model that has maps to show
+
+
+class Viewer:
+    """Shows what a task's model makes of single examples.
+
+    Args:
+        task: of the model.
+    """
+
+    def __init__(self, task: "TrainerModule") -> None:
+        self._task = task
+        options = known_options(RUN_ONCE_OPTIONS)
+        self._output = jax.jit(task.apply, compiler_options=options)
+        self._maps = jax.jit(self._maps_of, compiler_options=options)
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether the model gives its attention maps."""
+        return self._task.has_attention
+
+    def maps_of(self, example: InspectedExample, params: Params) -> LabelledMaps:
+        """The attention maps of an example: those of each layer, or such a list for each kind.
+
+        Raises:
+            InputError: the model has none.
+        """
+        task = self._task
+        if not self.has_attention:
+            raise InputError(f"{type(task.model).__name__} has no method {MAPS}, and so no maps to show")
+        found = jax.device_get(self._maps(jax.device_put(params, task.first_device), example.inputs))
+        return LabelledMaps.of(example, found._asdict() if hasattr(found, "_asdict") else {task.stack: found})
+
+    def _maps_of(self, params: Params, inputs: Inputs) -> object:
+        params, arguments = self._task.in_dtype(params, self._task.model_inputs(inputs))
+        return with_floats(self._task.model.apply({"params": params}, *arguments, method=MAPS), "float32")
+
+    def answers(self, examples: Sequence[InspectedExample], params: Params) -> list[Answer]:
+        """The model's answers to examples; those of one shape are computed together, a batch at a time.
+
+        Raises:
+            InputError: `predict` is overridden without `examples`, and does not give an answer for each of them.
+        """
+        params = jax.device_put(params, self._task.first_device)
+        by_shape: dict[str, list[int]] = {}
+        for number, example in enumerate(examples):
+            by_shape.setdefault(str(jax.tree.map(np.shape, example.inputs)), []).append(number)
+        answers: dict[int, Answer] = {}
+        for numbers in by_shape.values():
+            size = min(self._task.config.batch_size, len(numbers))
+            for start in range(0, len(numbers), size):
+                batch = numbers[start : start + size]
+                rows = batch + batch[:1] * (size - len(batch))  # one size, one compilation
+                found = self._answers_to([examples[number] for number in rows], params)
+                answers |= zip(batch, found, strict=False)
+        return [answers[number] for number in range(len(examples))]
+
+    def _answers_to(self, rows: Sequence[InspectedExample], params: Params) -> list[Answer]:
+        """Answers to examples of one shape; where `predict` alone is overridden, what it says."""
+        inputs = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[example.inputs for example in rows])
+        outputs = jax.device_get(self._output(params, inputs))
+        answers = [example.answer(output) for example, output in zip(rows, outputs, strict=True)]
+        return self._as_predicted(rows, answers) if self._task.overrides_predict_alone else answers
+
+    def _as_predicted(self, rows: Sequence[InspectedExample], answers: Sequence[Answer]) -> list[Answer]:
+        """The answers; those in which `predict` says something else of a row have its text alone."""
+        given, task = [example.given for example in rows], self._task
+        found = None if given[0] is None else task.predict(jax.tree.map(lambda *all_: np.concatenate(all_), *given))
+        if not isinstance(found, list | np.ndarray | jax.Array) or len(found) != len(rows):
+            raise InputError(f"answers can't be told from {type(task).__name__}.predict; override `examples`, too")
+        texts = [" ".join(map(str, np.ravel(answer).tolist())) for answer in found]
+        return [a if a.text == text else Answer(text, None, ()) for a, text in zip(answers, texts, strict=True)]
+
+
+class LogAttention(Callback):
+    """Logs the attention maps of an example at each evaluation: a picture for each layer.
+
+    Args:
+        loggers: that get the pictures, `attention/encoder/layer 0` and so on.
+        maps: computes the maps with these parameters.
+    """
+
+    def __init__(self, loggers: Sequence[Logger], maps: Callable[[Params], LabelledMaps]) -> None:
+        self._loggers, self._maps = loggers, maps
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        """Draw the maps of the parameters that were evaluated."""
+        labelled = self._maps(evaluation.params)
+        for kind, layers in labelled.maps.items():
+            for number, maps in enumerate(layers):
+                picture = attention_picture(maps, labelled.query_labels[kind], labelled.key_labels[kind])
+                for logger in self._loggers:
+                    logger.log_image(evaluation.step, f"attention/{kind}/layer {number}", picture)
+
+
+def attention_picture(
+    maps: Float[np.ndarray, "H T S"], queries: Sequence[Label], keys: Sequence[Label]
+) -> UInt8[np.ndarray, "height width"]:
+    """The maps of a layer's heads side by side, with labels: black is 0, white a map's largest weight.
+
+    Drawn by Pillow: 2 ms for 4 heads of 11 × 14 on a CPU, where a figure takes 0.6 s.
+    """
+    from PIL import Image, ImageDraw
+
+    num_heads, length, num_keys = maps.shape
+    brightest = np.maximum(maps.max((1, 2), keepdims=True), np.finfo(np.float32).tiny)
+    cells = np.rint(255 * maps / brightest).astype(np.uint8).repeat(CELL, 1).repeat(CELL, 2)
+    rows, columns = ([drawable(label).replace("␣", "_") for label in labels] for labels in (queries, keys))
+    left, top = (CELL * max(map(len, names)) for names in (rows, columns))
+    width = left + num_keys * CELL
+    image = Image.new("L", (num_heads * width, top + length * CELL), GREY)
+    draw = ImageDraw.Draw(image)
+    for head in range(num_heads):
+        image.paste(Image.fromarray(cells[head]), (head * width + left, top))
+        for place, name in enumerate(rows):
+            draw.text((head * width + 1, top + place * CELL), name, fill=255)
+        for place, name in enumerate(columns):
+            draw.text((head * width + left + place * CELL, 1), "\n".join(name), fill=255, spacing=1)
+    return np.asarray(image)
