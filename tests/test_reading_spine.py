@@ -1,5 +1,6 @@
 """What has to be read to know what a training does: the calls on the way, and the files behind it."""
 
+import re
 import subprocess
 import sys
 import traceback
@@ -11,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 from flax import linen as nn
+from repository import REPOSITORY
 
 import transformer_jax
 from transformer_jax import TrainerModule, TrainingConfig, TransformerPredictor, make_loader
@@ -82,3 +84,18 @@ def test_few_files_are_behind_a_model_a_trainer_and_the_reverse_task(module, mos
     command = [sys.executable, "-c", COUNTED.format(module=module)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert 10 < int(printed) <= most
+
+
+def test_the_reading_list_has_its_files_in_order_and_with_their_lines():
+    page = (REPOSITORY / "docs" / "afternoon.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\S+)\.py` \| (\d+) \|$", page, re.MULTILINE)
+    files = [file for file, _ in listed]
+    assert [len((PACKAGE / f"{file}.py").read_text("utf-8").splitlines()) for file in files] == [
+        int(n) for _, n in listed
+    ]
+    assert (len(files), files[0], files[-1]) == (14, "attention/formula", "tasks/reverse")
+    described = re.findall(r"^\*\*`(\S+)\.py`\*\*", page, re.MULTILINE)
+    assert described == files
+    for number, source in enumerate(sources):  # none imports a later one
+        imported = re.findall(r"^from transformer_jax\.(\S+) import", source, re.MULTILINE)
+        assert not {name.replace(".", "/") for name in imported} & set(files[number + 1 :]), files[number]
