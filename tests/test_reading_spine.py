@@ -90,9 +90,8 @@ def test_the_reading_list_has_its_files_in_order_and_with_their_lines():
     page = (REPOSITORY / "docs" / "afternoon.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(\S+)\.py` \| (\d+) \|$", page, re.MULTILINE)
     files = [file for file, _ in listed]
-    assert [len((PACKAGE / f"{file}.py").read_text("utf-8").splitlines()) for file in files] == [
-        int(n) for _, n in listed
-    ]
+    sources = [(PACKAGE / f"{file}.py").read_text("utf-8") for file in files]
+    assert [len(source.splitlines()) for source in sources] == [int(lines) for _, lines in listed]
     assert (len(files), files[0], files[-1]) == (14, "attention/formula", "tasks/reverse")
     described = re.findall(r"^\*\*`(\S+)\.py`\*\*", page, re.MULTILINE)
     assert described == files
