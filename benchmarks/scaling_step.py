@@ -36,7 +36,7 @@ class LanguageConfig(TrainingConfig):
     """Settings of a language model and its training."""
 
     seq_len: int = 2048  # T, tokens of a row
-    vocab_size: int = setting(16384, of_model=True)  # V, kinds of tokens
+    vocab_size: int = setting(16384, defines_model=True)  # V, kinds of tokens
     schedule: str = "noam"  # needs no number of steps
     norm_first: bool = True
     feed_forward: FeedForward = "gelu"

@@ -32,10 +32,10 @@ class OwnConfig(TrainingConfig):
     """
 
     length: int = 7  # numbers in a sequence
-    width: int = setting(5, of_model=True)  # width of the first layer
+    width: int = setting(5, defines_model=True)  # width of the first layer
     # directory
     # of the data
-    folder: Path | None = setting(None, machine=True)
+    folder: Path | None = setting(None, per_machine=True)
     mix: tuple[float, ...] = (0.5, 0.25)  # shares of the sources
     order: Literal["up", "down"] = "up"  # direction of the numbers
     shuffled: bool = False  # draw the sequences in another order

@@ -189,7 +189,7 @@ def _settings_of(
     settled = set() if choices is None else set(type_hints(choices))
     values = file.values(config_class, settled)
     if file.is_run:
-        settled |= config_class.fields_with("machine")
+        settled |= config_class.fields_with("per_machine")
     return {name: value for name, value in values.items() if name not in settled}
 
 

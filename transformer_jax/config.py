@@ -101,7 +101,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         return Criterion("accuracy", "max")
 
     @classmethod
-    def fields_with(cls, mark: Literal["neutral", "machine", "of_model"]) -> frozenset[str]:
+    def fields_with(cls, mark: Literal["keeps_result", "per_machine", "defines_model"]) -> frozenset[str]:
         """Names of settings that may differ when a run is resumed, are the machine's, or make the model."""
         return frozenset(name for name, of_field in marks(cls).items() if mark in of_field)
 
@@ -112,7 +112,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
 
     def without_neutral(self: Config) -> Config:
         """The same settings, with the defaults for those that do not change the trained parameters."""
-        neutral = self.fields_with("neutral")
+        neutral = self.fields_with("keeps_result")
         defaults: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self) if f.name in neutral}
         return dataclasses.replace(self, **defaults)
 
@@ -128,7 +128,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         Raises:
             InputError: a setting is unknown, is of another type than its field, or cannot work.
         """
-        machine = cls.fields_with("machine")
+        machine = cls.fields_with("per_machine")
         return cls(**{name: value for name, value in stored_values(cls, settings).items() if name not in machine})
 
     def idle(self) -> dict[str, str]:
@@ -138,7 +138,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         found |= {} if self.seeds is None else {"seed": "seeds gives those of the runs"}
         found |= {"lr": "the schedule noam takes its peak from model_dim and warmup"} if self.schedule == "noam" else {}
         if self.pretrained is not None:
-            of_model = {field.name for field in dataclasses.fields(ModelSettings)} - self.fields_with("machine")
+            of_model = {field.name for field in dataclasses.fields(ModelSettings)} - self.fields_with("per_machine")
             of_model -= {"num_heads"}  # which Flax's files of the tutorials do not contain
             found |= dict.fromkeys(OF_FITTING, f"pretrained is {self.pretrained}, so nothing is trained")
             found |= dict.fromkeys(of_model, f"pretrained is {self.pretrained}, which says what the model is")

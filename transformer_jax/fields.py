@@ -14,16 +14,16 @@ NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # surrogates stand for by
 WORDS = {"none": None, "true": True, "false": False}  # as a command line has them
 
 T = TypeVar("T")
-Marks = dict[str, object]  # of a field: whether it is neutral and so on, its bounds, a function
+Marks = dict[str, object]  # of a field: whether it keeps the result and so on, its bounds, a function
 Check = Callable[[str, Any], None]  # takes a field's name and its value, of its type
 
 
 def setting(
     default: T,
     *,
-    neutral: bool = False,
-    machine: bool = False,
-    of_model: bool = False,
+    changes_result: bool = True,
+    per_machine: bool = False,
+    defines_model: bool = False,
     kept_as: str | None = None,
     least: int | float | None = None,
     most: int | float | None = None,
@@ -33,15 +33,17 @@ def setting(
 
     Args:
         default: of the field.
-        neutral: may differ when a run is resumed, since the parameters that it ends with do not depend on it.
-        machine: belongs to the machine and is never taken from the config of a run that is opened; implies `neutral`.
-        of_model: the model and its inputs are made from it; with `pretrained` it is that model's, with `init_from` too
-            unless it is given.
+        changes_result: the parameters that a run ends with depend on it; others may differ when a run is resumed.
+        per_machine: belongs to the machine and is never taken from the config of a run that is opened; it does not
+            change the result.
+        defines_model: the model and its inputs are made from it; with `pretrained` it is that model's, with
+            `init_from` too unless it is given.
         kept_as: the field names a file; a run keeps what is in it under this name, and is opened with that file.
         least, most: bounds of its value; an integer is at most `MAX_SIZE` unless `most` says otherwise.
         check: called with the field's name and its value, if that is not None; raises an `InputError`.
     """
-    of_field: Marks = {"neutral": neutral or machine, "machine": machine, "of_model": of_model}
+    keeps_result = per_machine or not changes_result
+    of_field: Marks = {"keeps_result": keeps_result, "per_machine": per_machine, "defines_model": defines_model}
     of_field |= {"kept_as": kept_as, "least": least, "most": most, "check": check}
     metadata = {name: mark for name, mark in of_field.items() if mark is not None and mark is not False}
     return dataclasses.field(default=default, metadata=metadata)

@@ -42,25 +42,26 @@ def check_directory_name(name: str, value: str) -> None:
 class ModelSettings:
     """Sizes and parts of the model."""
 
-    model_dim: int = setting(32, of_model=True, least=1, most=MAX_WIDTH)  # width of the model
-    num_heads: int = setting(1, of_model=True)  # attention heads, a divisor of the width
-    num_layers: int = setting(1, of_model=True, least=1, most=MAX_LAYERS)  # blocks in each stack
-    share_layers: bool = setting(False, of_model=True)  # all blocks of a stack have the same parameters
+    model_dim: int = setting(32, defines_model=True, least=1, most=MAX_WIDTH)  # width of the model
+    num_heads: int = setting(1, defines_model=True)  # attention heads, a divisor of the width
+    num_layers: int = setting(1, defines_model=True, least=1, most=MAX_LAYERS)  # blocks in each stack
+    share_layers: bool = setting(False, defines_model=True)  # all blocks of a stack have the same parameters
     # dropout probability inside the blocks and the output network
-    dropout_prob: float = setting(0.0, of_model=True, check=check_probability)
+    dropout_prob: float = setting(0.0, defines_model=True, check=check_probability)
     # how the model knows the order: positions added to the embeddings (sinusoidal, learned), in the self-attention
     # (rotary, alibi, relative), or none
-    positions: Positions = setting("sinusoidal", of_model=True)
-    norm: Norm = setting("layer", of_model=True)  # norm of the residual connections
-    norm_first: bool = setting(False, of_model=True)  # norms before the sub-layers, not after them as in the paper
+    positions: Positions = setting("sinusoidal", defines_model=True)
+    norm: Norm = setting("layer", defines_model=True)  # norm of the residual connections
+    norm_first: bool = setting(False, defines_model=True)  # norms before the sub-layers, not after them as in the paper
     # feed-forward network of the blocks: two layers with relu or gelu between, or three with a gate
-    feed_forward: FeedForward = setting("relu", of_model=True)
-    num_kv_heads: int | None = setting(None, of_model=True)  # heads of keys and values, which query heads share
-    qk_norm: bool = setting(False, of_model=True)  # normalise each head's queries and keys by their root mean square
+    feed_forward: FeedForward = setting("relu", defines_model=True)
+    num_kv_heads: int | None = setting(None, defines_model=True)  # heads of keys and values, which query heads share
+    # normalise each head's queries and keys by their root mean square
+    qk_norm: bool = setting(False, defines_model=True)
     # dropout probability of the attention weights
-    attention_dropout: float = setting(0.0, of_model=True, check=check_probability)
+    attention_dropout: float = setting(0.0, defines_model=True, check=check_probability)
     # how attention is computed: plain holds all weights, blockwise none, fused runs a kernel; auto takes what suits
-    attention: Literal["auto", "plain", "blockwise", "fused"] = setting("auto", machine=True, of_model=True)
+    attention: Literal["auto", "plain", "blockwise", "fused"] = setting("auto", per_machine=True, defines_model=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,27 +117,29 @@ class RunSettings:
     5. With --pretrained nothing is trained; the results go to a directory of their own, which is always begun anew.
     """
 
-    logger: str = setting("tensorboard", neutral=True)  # where curves go: tensorboard, csv, or both with a comma
+    # where curves go: tensorboard, csv, or both with a comma
+    logger: str = setting("tensorboard", changes_result=False)
     # steps between entries of the curves; an epoch always ends in one
-    log_every: int = setting(50, neutral=True, least=1)
-    log_norms: bool = setting(False, neutral=True)  # log the norms of each layer's gradients and parameters too
-    profile: str | None = setting(None, machine=True)  # START:STOP, steps to trace for TensorBoard
-    quiet: bool = setting(False, machine=True)  # print nothing but warnings and errors
+    log_every: int = setting(50, changes_result=False, least=1)
+    log_norms: bool = setting(False, changes_result=False)  # log the norms of each layer's gradients and parameters too
+    profile: str | None = setting(None, per_machine=True)  # START:STOP, steps to trace for TensorBoard
+    quiet: bool = setting(False, per_machine=True)  # print nothing but warnings and errors
     # print the table of parameters, which attention a step runs, its memory, and what the compiler does not know, too
-    verbose: bool = setting(False, machine=True)
+    verbose: bool = setting(False, per_machine=True)
     # steps between checkpoints; 0 for none beside the timed ones
-    checkpoint_every: int = setting(0, neutral=True, least=0)
+    checkpoint_every: int = setting(0, changes_result=False, least=0)
     # minutes between checkpoints beside those of evaluations
-    checkpoint_minutes: float = setting(5.0, neutral=True, check=check_positive)
-    checkpoint_dir: Path = setting(Path("checkpoints"), machine=True)  # parent of the run's directory
+    checkpoint_minutes: float = setting(5.0, changes_result=False, check=check_positive)
+    checkpoint_dir: Path = setting(Path("checkpoints"), per_machine=True)  # parent of the run's directory
     # name of the run's directory; none for the task's name
-    name: str | None = setting(None, machine=True, check=check_directory_name)
-    seeds: str | None = setting(None, machine=True)  # train a run for each of these seeds: 0..4, or 0,3,7
+    name: str | None = setting(None, per_machine=True, check=check_directory_name)
+    seeds: str | None = setting(None, per_machine=True)  # train a run for each of these seeds: 0..4, or 0,3,7
     # train a run for each combination of these values, as lr=1e-3,3e-4 num_layers=1,2
-    sweep: tuple[str, ...] = setting((), machine=True)
-    pretrained: str | None = setting(None, neutral=True)  # evaluate this model (run, shipped, published), train nothing
-    resume: bool = setting(True, machine=True)  # go on with a run of the same settings, or begin it anew
-    overwrite: bool = setting(False, machine=True)  # with --no-resume: replace a finished run, too
+    sweep: tuple[str, ...] = setting((), per_machine=True)
+    # evaluate this model (run, shipped, published), train nothing
+    pretrained: str | None = setting(None, changes_result=False)
+    resume: bool = setting(True, per_machine=True)  # go on with a run of the same settings, or begin it anew
+    overwrite: bool = setting(False, per_machine=True)  # with --no-resume: replace a finished run, too
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,30 +147,30 @@ class MachineSettings:
     """Which devices and processes share the work, and how they save time and memory."""
 
     # activations that the backward pass computes again to save memory: none, all but dots, or all
-    remat: Literal["none", "dots", "all"] = setting("none", neutral=True, of_model=True)
+    remat: Literal["none", "dots", "all"] = setting("none", changes_result=False, defines_model=True)
     # run the blocks as a loop in the program, which then compiles as fast as one block
-    scan_layers: bool = setting(False, neutral=True, of_model=True)
-    mesh: str | None = setting(None, machine=True)  # devices by axes (data, fsdp, tensor), as data=4,fsdp=2
+    scan_layers: bool = setting(False, changes_result=False, defines_model=True)
+    mesh: str | None = setting(None, per_machine=True)  # devices by axes (data, fsdp, tensor), as data=4,fsdp=2
     # how devices share the work: replicated, sharded, or auto, which is sharded where the mesh splits parameters
-    strategy: Literal["auto", "replicated", "sharded"] = setting("auto", machine=True)
+    strategy: Literal["auto", "replicated", "sharded"] = setting("auto", per_machine=True)
     # devices that share each batch; 0 for one GPU, or some CPU cores
-    num_devices: int = setting(0, machine=True, least=0)
+    num_devices: int = setting(0, per_machine=True, least=0)
     # processes that load data; 0 loads in the main process
-    num_workers: int = setting(0, machine=True, least=0, most=MAX_WORKERS)
+    num_workers: int = setting(0, per_machine=True, least=0, most=MAX_WORKERS)
     # train together with other processes, each started with this command: on SLURM, MPI, Kubernetes or TPU pods as it
     # is, elsewhere with the next three settings
-    distributed: bool = setting(False, machine=True)
+    distributed: bool = setting(False, per_machine=True)
     # HOST:PORT of process 0, at which the others find it
-    coordinator: str | None = setting(None, machine=True, check=check_address)
-    num_processes: int | None = setting(None, machine=True, least=1)  # processes that train together
-    process_id: int | None = setting(None, machine=True, least=0)  # number of this process, from 0
+    coordinator: str | None = setting(None, per_machine=True, check=check_address)
+    num_processes: int | None = setting(None, per_machine=True, least=1)  # processes that train together
+    process_id: int | None = setting(None, per_machine=True, least=0)  # number of this process, from 0
     # seconds in which all processes must have met
-    connect_timeout: float = setting(300.0, machine=True, check=check_positive)
+    connect_timeout: float = setting(300.0, per_machine=True, check=check_positive)
     # parts of a batch that are computed one after another, in less memory, and added up
-    accumulate: int = setting(1, neutral=True, least=1)
+    accumulate: int = setting(1, changes_result=False, least=1)
     # steps in one compiled call; 0 chooses by duration
-    steps_per_call: int = setting(0, neutral=True, least=0)
-    compilation_cache: Path | None = setting(None, machine=True)  # where compiled programs are kept
+    steps_per_call: int = setting(0, changes_result=False, least=0)
+    compilation_cache: Path | None = setting(None, per_machine=True)  # where compiled programs are kept
 
 
 GROUPS: Mapping[str, type] = {  # the groups of flags that every task has, by their titles in --help

@@ -30,7 +30,7 @@ STEPS, PARTS = 100, ("train", "val")  # steps of an epoch; the pairs that are tr
 class GrokkingConfig(PaperConfig):
     """Train a Transformer to add numbers modulo a prime."""
 
-    modulus: int = setting(113, of_model=True, least=3)  # p
+    modulus: int = setting(113, defines_model=True, least=3)  # p
     share: float = 0.3  # of all pairs that are trained on
     model_dim: int = 128  # width of the model; the feed-forward is four times as wide
     num_heads: int = 4  # attention heads

@@ -25,8 +25,8 @@ QUICK = {"steps": 7, "test_size": 101, "num_layers": 1, "model_dim": 16, "num_he
 class InContextConfig(FreshConfig):
     """Train a Transformer to learn linear functions from the examples of its prompt."""
 
-    num_dims: int = setting(5, of_model=True, least=1)  # numbers in each x
-    num_points: int = setting(11, of_model=True, least=1)  # pairs (x, y) in a prompt
+    num_dims: int = setting(5, defines_model=True, least=1)  # numbers in each x
+    num_points: int = setting(11, defines_model=True, least=1)  # pairs (x, y) in a prompt
     steps: int = setting(5001, least=1)  # of training, each with prompts of its own
     test_size: int = setting(6400, least=1)  # prompts of validation, and of test
     model_dim: int = 256  # width of the model

@@ -27,8 +27,8 @@ QUICK = {"seq_len": 16, "longest": 128, "model_dim": 16, "num_heads": 2, "steps"
 class LengthConfig(FreshConfig):
     """Train a Transformer to find the token that followed an earlier one, and test it on longer sequences."""
 
-    seq_len: int = setting(256, of_model=True, least=4)  # tokens in a sequence of the training
-    longest: int = setting(2**14, of_model=True, least=64)  # tokens in the longest sequence that is tested
+    seq_len: int = setting(256, defines_model=True, least=4)  # tokens in a sequence of the training
+    longest: int = setting(2**14, defines_model=True, least=64)  # tokens in the longest sequence that is tested
     positions: Positions = "learned"
     model_dim: int = 128  # width of the model; the feed-forward is four times as wide
     num_heads: int = 4  # attention heads

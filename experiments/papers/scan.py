@@ -37,7 +37,7 @@ class ScanConfig(PaperConfig):
     model_dim: int = 128  # width of the model
     num_heads: int = 8  # attention heads
     num_layers: int = 3  # blocks in each stack
-    dim_feedforward: int = setting(256, of_model=True, least=1)  # width inside the feed-forward networks
+    dim_feedforward: int = setting(256, defines_model=True, least=1)  # width inside the feed-forward networks
     dropout_prob: float = 0.5  # dropout probability inside the blocks
     batch_size: int = 256  # commands in one step
     lr: float = 1e-3  # learning rate

@@ -31,7 +31,7 @@ class LargestConfig(FreshConfig):
     """Train a network to name the largest number of a set."""
 
     # by attention as in the authors' code (pma) or in the paper's equations (equations), or by maximum, sum or mean
-    pooling: Literal["pma", "equations", "max", "sum", "mean"] = setting("pma", of_model=True)
+    pooling: Literal["pma", "equations", "max", "sum", "mean"] = setting("pma", defines_model=True)
     one_length: bool = True  # whether all sets of a training step have one length, as in the notebook, or each its own
     model_dim: int = 64  # width of all layers
     num_heads: int = 4  # heads of the attention

@@ -197,7 +197,7 @@ def test_settings_may_differ_where_the_config_says_that_they_are_neutral(tmp_pat
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class EveryRateIsTheSame(TrainingConfig):
-        lr: float = setting(5e-4, neutral=True)
+        lr: float = setting(5e-4, changes_result=False)
 
     with pytest.raises(InputError, match="lr was 0.0005 and is 0.5" + REMEDY):
         open_and_close(tmp_path, lr=0.5)

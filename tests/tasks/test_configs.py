@@ -21,7 +21,7 @@ def configs_below(config_class: type[TrainingConfig]) -> list[type[TrainingConfi
 CONFIGS = {config_class.__name__: config_class for config_class in configs_below(TrainingConfig)}
 
 
-@pytest.mark.parametrize("mark", ["of_model", "neutral", "machine"])
+@pytest.mark.parametrize("mark", ["defines_model", "keeps_result", "per_machine"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_field_keeps_its_marks_where_a_task_gives_it_another_default(name, mark):
     assert CONFIGS[name].fields_with(mark) >= TrainingConfig.fields_with(mark)

@@ -10,6 +10,7 @@ from sklearn.metrics import f1_score
 from tiny_reverse import STEPS, fit, loader, loaders, trainer_for
 
 from transformer_jax import InputError, TaskData, TrainerModule, load_run, make_loader
+from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.loggers import Logger
 from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.training.callbacks import Callback
@@ -120,6 +121,38 @@ class Stopped(ReverseTrainer):
         return {"loss": elements["loss"], "right": elements["accuracy"]}
 
 
+class Live(Callback):
+    """Its state is what it goes on changing."""
+
+    def __init__(self):
+        self.losses = []
+
+    def on_step(self, step):
+        self.losses.append(step.sums["loss"][0])  # NumPy's number
+
+    def state(self):
+        return self.losses
+
+
+def test_a_checkpoint_keeps_the_state_that_a_callback_had_then(tmp_path, monkeypatch):
+    saved, save = {}, Checkpoints.save
+
+    def noting(self, step, state, progress, metrics=None):
+        saved[step] = progress["callbacks"]["Live"]
+        save(self, step, state, progress, metrics)
+
+    monkeypatch.setattr(Checkpoints, "save", noting)
+    kind = type("WithLive", (ReverseTrainer,), {"create_callbacks": lambda self, loggers: [Live()]})
+    fit(trainer_for(tmp_path, kind, checkpoint_every=4, steps_per_call=4))
+    assert {step: len(losses) for step, losses in saved.items()} == {step: step for step in saved}
+    assert len(saved) > 2
+    monkeypatch.setattr(Live, "state", lambda self: {"all": np.ones(2)})
+    with pytest.raises(
+        InputError, match="Live.state gave .* it must hold numbers, texts, lists and dictionaries alone"
+    ):
+        fit(trainer_for(tmp_path / "other", kind))
+
+
 def test_a_stopped_run_is_not_trained_further_is_quiet_and_its_lowest_loss_is_the_best_without_accuracy(
     tmp_path, capsys
 ):
@@ -160,7 +193,7 @@ def test_a_metric_of_the_whole_set_chooses_the_best_model_and_the_results_say_wh
         def dataset_metrics(self, params, loader):
             batches = [(self.forward(inputs, params=params).argmax(-1), targets) for inputs, targets in loader]
             answers, targets = (np.concatenate(parts).ravel() for parts in zip(*batches, strict=True))
-            return {"f1": float(f1_score(targets, answers, average="macro"))}
+            return {"f1": np.float32(f1_score(targets, answers, average="macro"))}
 
     trainer = fit(trainer_for(tmp_path, WithF1, best_by="val/f1:max", eval_every=1))
     results = trainer.test(loader(23), loader(11))

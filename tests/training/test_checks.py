@@ -15,7 +15,7 @@ from transformer_jax.training.checks import with_criterion
 class Config(TrainingConfig):
     """Settings."""
 
-    width: int = setting(5, of_model=True)
+    width: int = setting(5, defines_model=True)
 
 
 class Trainer(TrainerModule):
@@ -34,6 +34,8 @@ class Trainer(TrainerModule):
 
 HALF = type("Half", (TrainerModule,), {"create_model": Trainer.create_model})
 GIVEN = type("Given", (Trainer,), {"create_model": TrainerModule.create_model})
+NAMELESS = type("Nameless", (Trainer,), {"dataset_metrics": lambda self, params, loader: {"f1": 1.0}})
+ONE_WORD = type("OneWord", (Trainer,), {"dataset_metric_names": "f1"})
 MISTAKEN = type("Mistaken", (Trainer,), {"create_optimiser": lambda self: None})
 
 
@@ -42,6 +44,8 @@ MISTAKEN = type("Mistaken", (Trainer,), {"create_optimiser": lambda self: None})
     [
         (HALF, {}, "Half lacks model_inputs, loss_function; a task defines it"),
         (GIVEN, {}, "Given lacks create_model"),
+        (NAMELESS, {}, r"dataset_metric_names of Nameless is \(\); it must list those of dataset_metrics"),
+        (ONE_WORD, {}, "dataset_metric_names of OneWord is 'f1'; it must list those"),
         (MISTAKEN, {}, "Mistaken.create_optimiser overrides nothing; is create_optimizer meant"),
         (Trainer, {"schedule": "cosin"}, "schedule is 'cosin'; it must be one of cosine, noam, constant"),
         (Trainer, {"logger": "csv, csv"}, "logger is 'csv, csv'; it must name each logger once"),

@@ -43,7 +43,8 @@ def plain_attention(
     logits = _products(q, k) / math.sqrt(q.shape[-1])  # [..., T, S]
     seen = None if mask is None else mask_array(mask, logits.shape)
     if not (mask is None and bias is None and tap is None):
-        logits = nan_for_minus_infinity(logits)  # -∞ may hide a key from here on; else the softmax finds it
+        # From here on -∞ hides a key; one of the product is NaN, which `softmax` makes of it where no key is hidden.
+        logits = nan_for_minus_infinity(logits)
     if bias is not None:
         logits = _biased(logits, bias)
     if tap is not None:
@@ -69,7 +70,8 @@ def mask_array(mask: Masks, shape: tuple[int, ...]) -> Bool[Array, "..."]:
     """
     mask = as_attention_mask(mask)
     mask.check(shape)
-    return jnp.squeeze(mask.allows(whole_block(shape)), MISSING_AXES.get(len(shape), ()))
+    is_seen = mask.allows(whole_block(shape))  # of rank 4; the logits may lack axes
+    return jnp.squeeze(is_seen, MISSING_AXES.get(len(shape), ()))
 
 
 def _biased(logits: Logits, bias: AttentionBias) -> Logits:

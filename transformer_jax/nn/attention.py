@@ -108,7 +108,7 @@ class MultiheadAttention(Tapped):
         *,
         bias: Biases | None = None,
         train: bool = False,
-    ) -> Any:  # an array, with `return_attention` a pair; type checkers need no casts so
+    ) -> Any:  # an array, with `return_attention` a pair; `Any`, so that callers need no casts
         """Attend from `x` to `memory` (or to itself).
 
         Args:
@@ -173,7 +173,7 @@ class MultiheadAttention(Tapped):
             if return_attention or tap is not None:
                 raise InputError("implementation is a function, which has no weights; they were asked for")
             return implementation(query, key, value, mask, bias, dropout)
-        # Beside what there is to read: the formula is in `attention/formula.py`.
+        # It chooses among implementations; the formula is in `attention/formula.py`.
         from transformer_jax.attention.attention import dot_product_attention
 
         how = "plain" if return_attention else implementation

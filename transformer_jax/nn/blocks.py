@@ -153,7 +153,7 @@ class Residual(Tapped):
     def __call__(
         self, x: Float[ArrayLike, "B T D"], sublayer: Callable[[Array], Array], *, train: bool
     ) -> Float[Array, "B T D"]:
-        """Apply the connection.
+        """Apply the connection; `EncoderBlock` writes it out.
 
         Args:
             x: `[B, T, D]`.

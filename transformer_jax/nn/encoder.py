@@ -117,7 +117,7 @@ class Stack(SettingsModule):
         return self.tap("output", self.norm(x) if wanted else jnp.asarray(x), "B T D")
 
     def _is_stacked(self) -> bool:
-        """Whether the layers' parameters are stacked; they are initialised so with `scan_layers`."""
+        """Whether the layers' parameters are stacked: at init as `scan_layers` says, later as those that are given."""
         if self.is_initializing():
             return self.settings.scan_layers and self.num_layers > 0
         return "stacked_layers" in self.variables.get("params", {})

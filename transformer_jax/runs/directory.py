@@ -58,7 +58,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
     The name is `config.name`, or the task's if that is None.
 
     `transformer_jax.setting_groups.RunSettings` has the rules for a directory that is not empty, and
-    `TrainingConfig.fields_with("neutral")` the settings that may differ when a run is resumed. The directory of an
+    `TrainingConfig.fields_with("keeps_result")` the settings that may differ when a run is resumed. The directory of an
     evaluation never has checkpoints, and one that has is left alone.
 
     A run that saved nothing does not bind the next one: its directory may be used with other settings.
@@ -218,7 +218,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             origin: of this run.
             derived: settings that follow from the others and the data.
         """
-        neutral = config.fields_with("neutral")
+        neutral = config.fields_with("keeps_result")
         stored = None if saved is None else saved["settings"]
         if saved is None and (self.path / RESULTS).exists():  # its checkpoints were deleted
             task, settings = read_settings(self.path)

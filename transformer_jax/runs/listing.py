@@ -81,7 +81,7 @@ def read_run(path: Path) -> Run:
 
 def differing_settings(of_runs: Sequence[Json]) -> list[str]:
     """Names of the settings that are not the same in all runs that have them, but for those that change no result."""
-    ignored = OWN | TrainingConfig.fields_with("neutral") - {"pretrained"}
+    ignored = OWN | TrainingConfig.fields_with("keeps_result") - {"pretrained"}
     names = sorted({name for settings in of_runs for name in settings} - ignored)
     values = {name: [settings[name] for settings in of_runs if name in settings] for name in names}
     return [name for name in names if any(value != values[name][0] for value in values[name])]

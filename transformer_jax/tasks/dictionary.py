@@ -41,10 +41,10 @@ class DictionaryConfig(TrainingConfig):
     data: Path | None = None
     model_dim: int = 32  # width of the activation that the dictionary reads
     # width of the activation that a transcoder gives; none: an autoencoder
-    output_dim: int | None = setting(None, of_model=True, least=1, most=MAX_WIDTH)
-    num_features: int = setting(256, of_model=True, least=1, most=MAX_WIDTH)  # features of the dictionary
+    output_dim: int | None = setting(None, defines_model=True, least=1, most=MAX_WIDTH)
+    num_features: int = setting(256, defines_model=True, least=1, most=MAX_WIDTH)  # features of the dictionary
     # features that are above 0 at most; none: gated features, whose number sparsity keeps small
-    k: int | None = setting(8, of_model=True, least=1)
+    k: int | None = setting(8, defines_model=True, least=1)
     # weight of the L1 norm of the gates beside squared errors, which grow with the square of the activation
     sparsity: float = setting(0.3, least=0)
     held_out: int = setting(4096, least=1)  # rows at the end for validation, and as many behind them for the test

@@ -42,13 +42,13 @@ class ReverseConfig(TrainingConfig):
     """
 
     # numbers in a sequence
-    seq_len: int = setting(16, of_model=True, least=1, most=TransformerPredictor.max_len)
-    num_categories: int = setting(10, of_model=True, least=2, most=2**20)  # the numbers are 0 … num_categories - 1
+    seq_len: int = setting(16, defines_model=True, least=1, most=TransformerPredictor.max_len)
+    num_categories: int = setting(10, defines_model=True, least=2, most=2**20)  # the numbers are 0 … num_categories - 1
     train_size: int = setting(50_000, least=1)  # sequences in the training set
     val_size: int = setting(1_000, least=1)  # sequences in the validation set
     test_size: int = setting(10_000, least=1)  # sequences in the test set
     # dropout probability of the one-hot inputs
-    input_dropout_prob: float = setting(0.0, of_model=True, check=check_probability)
+    input_dropout_prob: float = setting(0.0, defines_model=True, check=check_probability)
 
     def check_trained_on(self, trained: "ReverseConfig", what: str) -> None:
         for name in ("seq_len", "num_categories"):

@@ -79,7 +79,7 @@ def _values(config: TrainingConfig, text: str) -> tuple[str, Sequence[object]]:
         raise InputError(f"sweep is {shortened(text)}; it must be SETTING=VALUE,VALUE, as lr=1e-3,3e-4")
     if name not in hints:
         raise InputError(f"sweep is {shortened(text)}; {shortened(name)} is not a setting of this task")
-    if name in config.fields_with("neutral"):
+    if name in config.fields_with("keeps_result"):
         raise InputError(
             f"sweep is {shortened(text)}; {name} can't be swept, since the trained parameters do not depend on it"
         )

@@ -84,7 +84,7 @@ def _best_params(directory: Path, config: TrainingConfig, settings: Json, result
     _check_digests(directory, best.origin.get("files", {}), "its checkpoint")
     saved = best.origin.get("settings", settings)
     # Of a run that was extended, the best checkpoint may be one from before.
-    for name in differing_settings(saved, settings, config.fields_with("neutral") | {"max_epochs"})[:1]:
+    for name in differing_settings(saved, settings, config.fields_with("keeps_result") | {"max_epochs"})[:1]:
         raise InputError(
             f"{directory / CONFIG} was damaged or changed: {name} is {shortened(settings.get(name))}, and was "
             f"{shortened(saved.get(name))} in the training"

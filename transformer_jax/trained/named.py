@@ -198,7 +198,7 @@ def check_fits(setting: str, trained: Trained, trainer: TrainerModule, example: 
 
 def _settings_of_model(config_class: type[TrainingConfig]) -> frozenset[str]:
     """Names of the settings that make the model, but for those of the machine."""
-    return config_class.fields_with("of_model") - config_class.fields_with("machine")
+    return config_class.fields_with("defines_model") - config_class.fields_with("per_machine")
 
 
 def directory_of(what: str) -> Path | None:

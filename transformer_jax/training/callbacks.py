@@ -68,7 +68,7 @@ class Callback:
         return False
 
     def state(self) -> Any:  # JSON
-        """State with which the callback goes on in another process; it is saved in each checkpoint."""
+        """State with which the callback goes on in another process; a copy of it is saved in each checkpoint."""
         return None
 
     def restore(self, state: Any) -> None:  # JSON

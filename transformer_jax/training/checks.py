@@ -29,6 +29,9 @@ def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, ha
     required = [name for name in REQUIRED if not (has_model and name == "create_model")]
     if missing := [name for name in required if getattr(kind, name) is getattr(Task, name)]:
         raise InputError(f"{kind.__name__} lacks {', '.join(missing)}; a task defines it, as Task describes")
+    names, is_overridden = kind.dataset_metric_names, kind.dataset_metrics is not Task.dataset_metrics
+    if isinstance(names, str) or (is_overridden and not names):
+        raise InputError(f"dataset_metric_names of {kind.__name__} is {names!r}; it must list those of dataset_metrics")
     hooks = [name for parent in base.__mro__ for name in vars(parent) if not name.startswith("_")]
     for owner in kind.__mro__[: kind.__mro__.index(base)]:
         for name, value in vars(owner).items():

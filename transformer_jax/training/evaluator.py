@@ -40,7 +40,10 @@ class Evaluator:
         self.stacked_shapes = shapes if self._task.config.scan_layers else None
         example = self._pad(self.local_samples(loader.example()))
         arguments = self._devices.shapes({"params": shapes})["params"], example, self._task.shared_constants
-        names = [*self._eval_step.trace(*arguments).out_info, *self._task.dataset_metric_names]
+        of_loss, of_set = self._eval_step.trace(*arguments).out_info, self._task.dataset_metric_names
+        if both := set(of_loss).intersection(of_set):
+            raise InputError(f"loss_function and dataset_metrics both give {min(both)}; each must have its own name")
+        names = [*of_loss, *of_set]
         if not loader.has_groups:  # else the example has the shapes of one group
             self._eval_step.begin_to_compile(*arguments)
         return names
@@ -64,7 +67,13 @@ class Evaluator:
                 raise InputError(f"a set of {len(sums)} batches has the weight 0 in {name}: {UNWEIGHTED}")
         metrics = means(sums)
         if task.dataset_metric_names:
-            metrics |= task.dataset_metrics(whole(given) if jax.process_count() > 1 else given, loader)
+            found = task.dataset_metrics(whole(given) if jax.process_count() > 1 else given, loader)
+            if found.keys() != set(task.dataset_metric_names):
+                names = ", ".join(task.dataset_metric_names)
+                raise InputError(
+                    f"dataset_metrics gave {', '.join(found) or 'nothing'}; dataset_metric_names is {names}"
+                )
+            metrics |= {name: float(value) for name, value in found.items()}
         return metrics
 
     def local_loader(self, loader: Loader) -> Loader:

@@ -1,6 +1,7 @@
 """What a training tells and keeps: its callbacks, its log and its checkpoints."""
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from transformer_jax.data.loader import Loader
 from transformer_jax.devices.processes import any_of, is_first
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, shortened
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.checkpoints import Checkpoint
@@ -188,7 +189,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 "criterion": str(self._config.criterion),
                 "loggers": {name: logger.state() for name, logger in self._loggers.items()},
                 "seconds": self._stopwatch.seconds,
-                "callbacks": {name: callback.state() for name, callback in self._callbacks.items()},
+                "callbacks": {name: _as_json(name, callback.state()) for name, callback in self._callbacks.items()},
             }
             self._run.checkpoints.save(self._step, unstack_layers(state), progress, metrics)
             self._saved_at = time.monotonic()
@@ -200,6 +201,20 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         with self._run.writing():
             for logger in self._loggers.values():
                 logger.log(step, scalars)
+
+
+def _as_json(name: str, state: object) -> object:
+    """A copy of a callback's state, which may go on changing while the checkpoint is written.
+
+    Raises:
+        InputError: it is no JSON.
+    """
+    try:
+        return json.loads(json.dumps(state, default=float))  # also of NumPy's and JAX's numbers
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{name}.state gave {shortened(state)}; it must hold numbers, texts, lists and dictionaries alone"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ class Call(NamedTuple):
 
     num_steps: int
     sums: SumsOfSteps  # on the devices
-    waited: float  # seconds the host waited for its batches; the devices may still have run the call before
+    waited: float  # seconds that the host waited for its batches, while the devices may have run the call before
 
 
 class TrainingLoop:

@@ -115,7 +115,8 @@ def update(state: TrainState, gradients: Arrays, sums: Sums, rule: UpdateRule) -
     """
     weight = jnp.asarray(sums["loss"][1])
     norm = optax.tree.norm(gradients) / weight
-    # One factor for mean and clipping: as divisions, XLA would do them element by element, and store the mean.
+    # Divided by the weight, the gradient is that of the mean. One factor for this and for clipping: as divisions, XLA
+    # would do them element by element, and store the mean.
     scale = (1 if rule.gradient_clip is None else jnp.minimum(1, rule.gradient_clip / norm)) / weight
     scaled = jax.tree.map(lambda gradient: (gradient * scale).astype(gradient.dtype), gradients)
     optimizer = optax.with_extra_args_support(rule.optimizer)

@@ -114,8 +114,8 @@ class Task:
         """The optimizer for a training of `num_steps` steps: by default Adam with the config's settings.
 
         It gets the gradient of the mean loss, clipped to `config.gradient_clip`, and sees the parameters that are not
-        frozen under their names and in their shapes. Its learning rate should be `create_schedule(num_steps)`, which is
-        what is logged.
+        frozen under their names; with `scan_layers` those of the layers are stacked. Its learning rate should be
+        `create_schedule(num_steps)`, which is what is logged.
         """
         config, schedule = self.config, self.create_schedule(num_steps)
         return adam(schedule, b1=config.adam_b1, b2=config.adam_b2, weight_decay=config.weight_decay)

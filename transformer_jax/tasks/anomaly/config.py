@@ -40,16 +40,16 @@ class AnomalyConfig(TrainingConfig):
     num_layers: int = 2  # encoder blocks
     dropout_prob: float = 0.1  # dropout probability in the encoder and the output network
     # dropout probability of the image features
-    input_dropout_prob: float = setting(0.1, of_model=True, check=check_probability)
+    input_dropout_prob: float = setting(0.1, defines_model=True, check=check_probability)
     # positions in the set, which has none: any other word than none makes the model depend on the order
     positions: Positions = "none"
     # how an element knows the others (Lee et al. 2019): none, by self-attention; isab, by attention through 16 learned
     # points; pma, also from a vector of the whole set, which is added to each of them
-    pooling: Literal["none", "isab", "pma"] = setting("none", of_model=True)
-    data_dir: Path = setting(Path("data"), machine=True)  # directory of CIFAR-100 and its features
+    pooling: Literal["none", "isab", "pma"] = setting("none", defines_model=True)
+    data_dir: Path = setting(Path("data"), per_machine=True)  # directory of CIFAR-100 and its features
     # where the table of features lies: on the device, on the host, which sends each batch's rows, or auto: host if
     # it is larger than 1 GiB
-    features_on: Literal["auto", "device", "host"] = setting("auto", machine=True)
+    features_on: Literal["auto", "device", "host"] = setting("auto", per_machine=True)
 
     def resolved(self, steps_per_epoch: int) -> "AnomalyConfig":
         """The same settings: what can't be trained is an error here, so that a run of an earlier version still opens.
@@ -105,7 +105,7 @@ class Cifar100Config(AnomalyConfig):
     max_epochs: int = 100  # passes over the training set
     model_dim: int = 256  # width of the model
     num_layers: int = 4  # encoder blocks
-    features_dir: Path | None = setting(None, machine=True)  # directory of ready feature files, if any
+    features_dir: Path | None = setting(None, per_machine=True)  # directory of ready feature files, if any
     # pixels to which images are enlarged for the ResNet
     resolution: int = setting(224, least=1, most=MAX_RESOLUTION)
 

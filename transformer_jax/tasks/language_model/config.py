@@ -27,11 +27,11 @@ class LanguageModelConfig(TrainingConfig):
 
     data: Path | None = None  # file of anything, read as bytes; without it, the standard library's docstrings
     # tokens: bytes, characters, words, bpe:SIZE, unigram:SIZE (trained on the training text), or a tokenizer.json
-    tokenizer: str = setting("bytes", of_model=True, kept_as=TOKENIZER, check=check_tokenizer)
+    tokenizer: str = setting("bytes", defines_model=True, kept_as=TOKENIZER, check=check_tokenizer)
     # config.json of a causal model of HuggingFace's, which says what the model is, in place of the flags
-    architecture: Path | None = setting(None, of_model=True, kept_as=ARCHITECTURE)
+    architecture: Path | None = setting(None, defines_model=True, kept_as=ARCHITECTURE)
     # tokens that the model sees at most; each position predicts the next one from those up to it
-    seq_len: int = setting(256, of_model=True, least=2, most=2**20)
+    seq_len: int = setting(256, defines_model=True, least=2, most=2**20)
     # tokens that a window of the evaluation scores, after others as context; none: half
     stride: int | None = setting(None, least=1)
     # windows in an epoch, at random places of the training text
@@ -40,7 +40,7 @@ class LanguageModelConfig(TrainingConfig):
     num_heads: int = 4  # attention heads, a divisor of the width
     num_layers: int = 4  # causal blocks
     # width inside the feed-forward networks
-    dim_feedforward: int = setting(344, of_model=True, least=1, most=MAX_WIDTH)
+    dim_feedforward: int = setting(344, defines_model=True, least=1, most=MAX_WIDTH)
     positions: Positions = "rotary"
     norm: Norm = "rms"
     norm_first: bool = True
@@ -52,15 +52,15 @@ class LanguageModelConfig(TrainingConfig):
     adam_b2: float = 0.99  # decay rate of Adam's mean of the gradients' squares
     eval_every: int = 5  # epochs between evaluations; the last epoch is always followed by one
     # text that the samples at the end continue; none: the beginnings of three parts of the test text
-    prompt: str | None = setting(None, neutral=True)
+    prompt: str | None = setting(None, changes_result=False)
     # tokens by which a sample continues its prompt
-    max_new: int = setting(300, neutral=True, least=1)
+    max_new: int = setting(300, changes_result=False, least=1)
     # temperature of the samples: below 1 prefers probable tokens
-    temperature: float = setting(0.8, neutral=True, check=check_positive)
+    temperature: float = setting(0.8, changes_result=False, check=check_positive)
     # most probable tokens of which one is drawn; none: all
-    top_k: int | None = setting(None, neutral=True, least=1)
+    top_k: int | None = setting(None, changes_result=False, least=1)
     # draw of the most probable tokens of this probability; none: all
-    top_p: float | None = setting(None, neutral=True, most=1, check=check_positive)
+    top_p: float | None = setting(None, changes_result=False, most=1, check=check_positive)
 
     def __post_init__(self) -> None:
         super().__post_init__()

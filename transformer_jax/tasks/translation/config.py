@@ -47,13 +47,13 @@ class TranslationConfig(TrainingConfig):
     val_data: Path | None = None  # file of validation pairs, with data; none: a part of data
     test_data: Path | None = None  # file of test pairs, with data; none: a part of data
     # tokens of the sources: bytes, characters, words, bpe:SIZE, unigram:SIZE (trained on them), or a tokenizer.json
-    source_tokenizer: str = setting("bytes", of_model=True, kept_as=SOURCE_TOKENIZER, check=check_tokenizer)
+    source_tokenizer: str = setting("bytes", defines_model=True, kept_as=SOURCE_TOKENIZER, check=check_tokenizer)
     # tokens of the targets: as those of the sources
-    target_tokenizer: str = setting("bytes", of_model=True, kept_as=TARGET_TOKENIZER, check=check_tokenizer)
+    target_tokenizer: str = setting("bytes", defines_model=True, kept_as=TARGET_TOKENIZER, check=check_tokenizer)
     # config.json of an encoder-decoder of HuggingFace's, in place of the flags; tokenizers must be tokenizer.json files
-    architecture: Path | None = setting(None, of_model=True, kept_as=ARCHITECTURE)
+    architecture: Path | None = setting(None, defines_model=True, kept_as=ARCHITECTURE)
     # longest text in bytes; pairs with a longer one are left out
-    max_bytes: int = setting(256, of_model=True, least=1, most=Transformer.max_len - 2)
+    max_bytes: int = setting(256, defines_model=True, least=1, most=Transformer.max_len - 2)
     train_size: int = setting(192_000, least=1, most=MAX_DATES)  # dates in the training set
     val_size: int = setting(1_000, least=1, most=MAX_DATES)  # dates in the validation set
     test_size: int = setting(2_000, least=1, most=MAX_DATES)  # dates in the test set
@@ -61,16 +61,16 @@ class TranslationConfig(TrainingConfig):
     num_heads: int = 4  # attention heads, a divisor of the width
     num_layers: int = 2  # blocks in each stack
     # width inside the feed-forward networks
-    dim_feedforward: int = setting(256, of_model=True, least=1, most=MAX_WIDTH)
+    dim_feedforward: int = setting(256, defines_model=True, least=1, most=MAX_WIDTH)
     max_epochs: int | None = None  # passes over the training set; none: 1 on dates, on pairs what 2000 steps take
     batch_size: int = 64  # pairs in one step
     lr: float = 1e-3  # peak learning rate of the cosine schedule
     warmup: int | None = None  # steps in which the learning rate rises to its peak; none: a tenth, at most 100
     eval_every: int | None = None  # epochs between evaluations; none: 1 on dates, on pairs about 20 evaluations in all
     # hypotheses that beam search keeps; 1 for greedy decoding
-    beam_width: int = setting(1, neutral=True, least=1, most=1024)
+    beam_width: int = setting(1, changes_result=False, least=1, most=1024)
     # exponent α of beam search; a larger one favours long texts
-    length_penalty: float = setting(0.6, neutral=True, least=0, most=MAX_LENGTH_PENALTY)
+    length_penalty: float = setting(0.6, changes_result=False, least=0, most=MAX_LENGTH_PENALTY)
 
     def idle(self) -> dict[str, str]:
         found = super().idle() | idle_with(self.architecture, self.init_from)
