@@ -141,6 +141,7 @@ def decoding(function, **more):
 
 
 PREDICTOR, LANGUAGE_MODEL = tj.TransformerPredictor(D, C, H, 1, max_len=S), tj.TransformerLM(V, D, H, 1, F, max_len=S)
+STACKED_MODEL = LANGUAGE_MODEL.clone(settings=tj.BlockSettings(scan_layers=True))
 TRANSFORMER = tj.Transformer(V, V, D, H, 1, 1, F, max_len=S)
 SIZES = {"model_dim": D, "num_heads": H, "num_layers": 1}
 TRANSFORMER_SIZES = {"model_dim": D, "num_heads": H, "dim_feedforward": F, "num_encoder_layers": 1}
@@ -423,6 +424,7 @@ OTHERS = [
     (lambda: call(LANGUAGE_MODEL, method="start_decoding"), "batch_size is None; without a prefix"),
     (lambda: call(LANGUAGE_MODEL, prefix=TOKENS + V, method="start_decoding"), "prefix holds the token id 7"),
     (lambda: call(LANGUAGE_MODEL, prefix=TOKENS.repeat(2, 1), method="start_decoding"), "6 positions; max_len is 5"),
+    (lambda: empty_cache(STACKED_MODEL, B), "layers are stacked; a model decodes with unstack_layers(variables)"),
     (lambda: step_of([0], 0, LANGUAGE_MODEL, B), "tokens has 1 rows and the cache has 2; they must be equal"),
     (lambda: step_of([V, 0], 0), "target holds the token id 7"),
     (lambda: step_of([[0], [0]], 0), "target has shape (2, 1)"),

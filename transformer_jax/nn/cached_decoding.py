@@ -22,6 +22,7 @@ from transformer_jax.attention.masks.symbolic import as_attention_mask
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import KeyValue, MultiheadAttention
+from transformer_jax.nn.layer_stacks import STACKED
 from transformer_jax.nn.positions import AddedPositions, AttentionPositions
 
 Result = TypeVar("Result")
@@ -132,6 +133,8 @@ class _CachedPass:
         if isinstance(module, MultiheadAttention):
             if method == "__call__" and kwargs.get("memory", args[1] if len(args) > 1 else None) is not None:
                 self._of_memory.add(path)
+            if STACKED in module.path:
+                raise InputError("layers are stacked; a model decodes with unstack_layers(variables), which are apart")
             if method == "keys_and_values":
                 return self._keys_and_values(path, call, *args, **kwargs)
             if method == "attend" and path not in self._of_memory:
