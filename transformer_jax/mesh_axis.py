@@ -40,7 +40,7 @@ def part_of_rows(number: Array | int, num_parts: int) -> AbstractContextManager[
 
 
 # True while a step is traced that is written for the whole batch, and that the compiler divides over devices.
-divided_by_compiler: ContextVar[bool] = ContextVar("divided_by_compiler", default=False)
+partitioned_by_xla: ContextVar[bool] = ContextVar("partitioned_by_xla", default=False)
 
 
 def all_rows(tree: Arrays) -> Arrays:

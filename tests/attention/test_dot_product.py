@@ -30,7 +30,7 @@ from transformer_jax.attention import ArrayBias, AttentionDropout, BiasFunction,
 from transformer_jax.attention.block_layout import BlockSizes
 from transformer_jax.attention.blockwise import blockwise_attention
 from transformer_jax.attention.formula import plain_attention
-from transformer_jax.mesh_axis import divided_by_compiler, with_value
+from transformer_jax.mesh_axis import partitioned_by_xla, with_value
 
 B, H, T, S, D = 2, 3, 11, 13, 5
 by_chance = functools.partial(
@@ -298,7 +298,7 @@ def test_where_the_compiler_divides_the_program_blockwise_needs_no_communication
         return values, *pullback(cotangent)
 
     def divided(q, k, v, cotangent):
-        with with_value(divided_by_compiler, True):
+        with with_value(partitioned_by_xla, True):
             return gradients(q, k, v, cotangent)
 
     expected = jax.jit(functools.partial(gradients, implementation="plain"))(q, k, v, cotangent)
@@ -313,7 +313,7 @@ def test_where_the_compiler_divides_the_program_blockwise_needs_no_communication
 
 
 def test_a_kernel_that_the_compiler_cannot_divide_is_not_taken():
-    with with_value(divided_by_compiler, True):
+    with with_value(partitioned_by_xla, True):
         on_tpu = explain(*3 * [jax.ShapeDtypeStruct((4, 4, 512, 128), jnp.bfloat16)], backend="tpu")
     assert on_tpu.implementation == "blockwise"
     assert "the compiler can't divide the kernel over devices" in str(on_tpu)

@@ -140,7 +140,8 @@ from transformer_jax.devices.sharing import Devices
 number, data, tensor, address = *map(int, sys.argv[1:4]), sys.argv[4]
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(address, 2, number)
-devices = Devices(Mesh(np.array(jax.devices()).reshape(data, 1, tensor), ("data", "fsdp", "tensor")), is_divided=True)
+mesh = Mesh(np.array(jax.devices()).reshape(data, 1, tensor), ("data", "fsdp", "tensor"))
+devices = Devices(mesh, partitioned_by_xla=True)
 rows, whole = devices.rows_of_process(2 * data), np.arange(5 * 2 * data * 3).reshape(5, 2 * data, 3)
 placed = devices.place_rows({"inputs": whole[:, rows.start : rows.stop]}, rows_axis=1)["inputs"]
 assert placed.shape == whole.shape

@@ -142,7 +142,7 @@ def test_a_mesh_that_cannot_work_is_an_error_with_what_can(settings, message):
 
 
 @pytest.mark.parametrize(
-    ("settings", "is_divided"),
+    ("settings", "partitioned_by_xla"),
     [
         ({}, False),
         ({"mesh": "data=3"}, False),
@@ -151,8 +151,10 @@ def test_a_mesh_that_cannot_work_is_an_error_with_what_can(settings, message):
         ({"strategy": "sharded"}, True),
     ],
 )
-def test_the_compiler_divides_the_step_where_the_mesh_splits_parameters_or_it_is_asked_for(settings, is_divided):
-    assert choose_devices(dataclasses.replace(CONFIG, **settings)).is_divided == is_divided
+def test_the_compiler_divides_the_step_where_the_mesh_splits_parameters_or_it_is_asked_for(
+    settings, partitioned_by_xla
+):
+    assert choose_devices(dataclasses.replace(CONFIG, **settings)).partitioned_by_xla == partitioned_by_xla
 
 
 def test_the_trainer_says_what_each_device_holds(tmp_path):

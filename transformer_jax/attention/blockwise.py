@@ -42,7 +42,7 @@ from transformer_jax.attention.block_steps import (
 from transformer_jax.attention.masks.symbolic import AttentionMask
 from transformer_jax.attention.score_block import BlockGrid
 from transformer_jax.dropout import AttentionDropout, first_row_of_part
-from transformer_jax.mesh_axis import divided_by_compiler
+from transformer_jax.mesh_axis import partitioned_by_xla
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +102,7 @@ def blockwise_attention(
     """
     rate, seeds = (0.0, jnp.zeros(2, jnp.uint32)) if dropout is None else (dropout.rate, dropout.seeds())
     sizes = sizes or choose_block_sizes(mask, q.shape[2], k.shape[2])
-    plan = Plan(float(rate), num_batch, sizes, divided_by_compiler.get())
+    plan = Plan(float(rate), num_batch, sizes, partitioned_by_xla.get())
     constants = Constants(mask, seeds, first_row_of_part(math.prod(q.shape[:3])))
     return _attend_compiled(plan, Operands(q, k, v, bias), constants)
 

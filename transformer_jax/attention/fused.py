@@ -12,7 +12,7 @@ from jaxtyping import Float
 from transformer_jax.attention.formula import mask_array
 from transformer_jax.attention.masks.symbolic import ArrayMask, reach
 from transformer_jax.attention.request import AttentionRequest
-from transformer_jax.mesh_axis import divided_by_compiler
+from transformer_jax.mesh_axis import partitioned_by_xla
 
 GPU_BACKENDS = "gpu", "cuda"
 TPU_BLOCK = 128  # which T and S are multiples of
@@ -31,7 +31,7 @@ def fused_refusal(request: AttentionRequest) -> str | None:
         return _common_refusal(request, "cuDNN", (jnp.float16, jnp.bfloat16)) or _gpu_refusal(request)
     if request.backend != "tpu":
         return f"there is no kernel for the backend {request.backend}"
-    if divided_by_compiler.get():
+    if partitioned_by_xla.get():
         return "the compiler can't divide the kernel over devices"
     return _common_refusal(request, "the TPU kernel", (jnp.bfloat16, jnp.float32)) or _tpu_refusal(request)
 

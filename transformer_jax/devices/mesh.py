@@ -33,8 +33,8 @@ def choose_devices(config: TrainingConfig, spec_of: SpecOf = default_spec) -> De
     sizes = sizes or {DATA: num_data_devices(config.batch_size // config.accumulate, config.num_devices)}
     shape = [sizes.get(axis, 1) for axis in AXES]
     mesh = Mesh(np.array(jax.devices()[: math.prod(shape)]).reshape(shape), AXES)
-    is_divided = config.strategy == "sharded" or splits_params or spec_of is not default_spec
-    return Devices(mesh, is_divided, spec_of)
+    partitioned_by_xla = config.strategy == "sharded" or splits_params or spec_of is not default_spec
+    return Devices(mesh, partitioned_by_xla, spec_of)
 
 
 def own_device() -> Devices:

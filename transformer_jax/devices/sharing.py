@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformer_jax.data.local_rows import RowRange
 from transformer_jax.devices.specs import DATA, FSDP, default_spec, path_name
 from transformer_jax.errors import InputError
-from transformer_jax.mesh_axis import divided_by_compiler, with_value
+from transformer_jax.mesh_axis import partitioned_by_xla, with_value
 
 Tree = TypeVar("Tree")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -31,7 +31,7 @@ class Devices:
     """
 
     mesh: Mesh  # with the axes data, fsdp and tensor; rows of a batch are split over the first two
-    is_divided: bool = False  # whether the compiler divides the step over the mesh
+    partitioned_by_xla: bool = False  # whether the compiler divides the step over the mesh
     spec_of: SpecOf = default_spec  # how an array of the state is split where the step is divided
 
     def rows(self, rows_axis: int = 0) -> NamedSharding:
@@ -42,7 +42,7 @@ class Devices:
         """Where the arrays of a training state lie, or of its shapes: a sharding for each."""
 
         def sharding(path: tuple[jax.tree_util.KeyEntry, ...], leaf: Any) -> NamedSharding:
-            spec = self.spec_of(path_name(path), leaf.shape, self.mesh) if self.is_divided else PartitionSpec()
+            spec = self.spec_of(path_name(path), leaf.shape, self.mesh) if self.partitioned_by_xla else PartitionSpec()
             return NamedSharding(self.mesh, spec)
 
         return jax.tree_util.tree_map_with_path(sharding, state)
@@ -100,13 +100,13 @@ class Devices:
             returns_rows: whether the step returns arrays that begin with the batch's rows. If not, they must be the
                 same on all devices: made from what `sum_over_devices` gave.
         """
-        if self.mesh.size == 1 and not self.is_divided:
+        if self.mesh.size == 1 and not self.partitioned_by_xla:
             return step
 
         @functools.wraps(step)
         def shared(state: Any, batch: Any, *more: Any) -> Any:  # pytrees of arrays
-            if self.is_divided:
-                with with_value(divided_by_compiler, True):
+            if self.partitioned_by_xla:
+                with with_value(partitioned_by_xla, True):
                     return step(state, jax.lax.with_sharding_constraint(batch, self.rows(rows_axis)), *more)
             whole = PartitionSpec()
             return jax.shard_map(
@@ -126,7 +126,7 @@ class Devices:
             loss_function: takes whole parameters first, and `train` by name.
             remat: the model's setting: which activations of a block the backward pass computes again.
         """
-        if not self.is_divided:
+        if not self.partitioned_by_xla:
             return loss_function
         from transformer_jax.devices.divided import with_gathered_params  # for those who divide their steps
 
@@ -134,7 +134,7 @@ class Devices:
 
     def keep_split(self, state: Tree) -> Tree:
         """Inside a step: the state split as the one that the step got."""
-        return jax.lax.with_sharding_constraint(state, self.shardings(state)) if self.is_divided else state
+        return jax.lax.with_sharding_constraint(state, self.shardings(state)) if self.partitioned_by_xla else state
 
     @property
     def kind(self) -> str:
@@ -142,7 +142,7 @@ class Devices:
         return str(self.mesh.devices.flat[0].device_kind)
 
     def __str__(self) -> str:
-        if not self.is_divided:
+        if not self.partitioned_by_xla:
             return f"{self.mesh.size} × {self.kind}"
         sizes = ", ".join(f"{axis}={size}" for axis, size in self.mesh.shape.items())
         return f"{self.mesh.size} × {self.kind}, sharded: {sizes}"

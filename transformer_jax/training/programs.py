@@ -139,7 +139,7 @@ def create_programs(
     chosen = None if given is None else choose_initial(given, shapes.params, task.config)
     all_arguments = *arguments, {} if chosen is None else chosen.arrays
     # Made in its place where it is split, so that no device ever holds it whole.
-    shardings = task.devices.shardings(shapes) if task.devices.is_divided else None
+    shardings = task.devices.shardings(shapes) if task.devices.partitioned_by_xla else None
     compiled = BackgroundProgram(init, options=RUN_ONCE_OPTIONS, shardings=shardings, stopwatch=task.stopwatch)
     compiled.begin_to_compile(*all_arguments)
     return Programs(shapes, chosen, lambda: compiled(*all_arguments), StepRunner(task, rule, shapes, train_loader))

@@ -97,7 +97,7 @@ class StepRunner:
         """
         has_loop = self._config.accumulate > 1 or self._config.scan_layers
         flops = None if has_loop or self.compiles_update_separately else self._steps.flops
-        copies = 1 if self.devices.is_divided else self.devices.mesh.size  # of the step, each with its rows
+        copies = 1 if self.devices.partitioned_by_xla else self.devices.mesh.size  # of the step, each with its rows
         return None if flops is None else flops * copies
 
     def arguments(self, example: Samples | LocalSamples) -> tuple[Any, ...]:

@@ -41,7 +41,7 @@ def token_losses(
     """
     model, devices, targets = trainer.model, trainer.devices, jnp.asarray(targets)
     if type(model) is TransformerLM:
-        rows = -(-len(targets) // (devices.rows_that_divide(1) if devices.is_divided else 1))  # of a device
+        rows = -(-len(targets) // (devices.rows_that_divide(1) if devices.partitioned_by_xla else 1))  # of a device
         at_once = max(1, LARGEST // (4 * rows * model.vocabulary_size))  # positions
         if at_once < targets.shape[1]:
             hidden = trainer.apply(params, tokens, key, train=train, method="hidden_states")

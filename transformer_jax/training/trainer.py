@@ -135,7 +135,7 @@ class TrainerModule(Task):
             loop.train()
             params = best_params(self.run, self.config, loop.state)
             # One copy, where each device has all of them; split ones stay split.
-            self.params = jax.device_put(params, None if self.devices.is_divided else self.first_device)
+            self.params = jax.device_put(params, None if self.devices.partitioned_by_xla else self.first_device)
             self.steps = loop.step
         self.close_run()
 
