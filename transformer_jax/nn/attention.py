@@ -20,7 +20,8 @@ from transformer_jax.errors import InputError, head_width
 from transformer_jax.nn.layers import Dense, Tapped
 from transformer_jax.nn.positions import AttentionPositions, NoPositions, Positions
 
-# A function (q, k, v, mask, bias, dropout) -> values [B H T d], of q [B H T d], k and v [B Hkv S d].
+# A function (q, k, v, mask, bias, dropout) -> values [B H T d], of q [B H T d], k and v [B Hkv S d]. In cached decoding
+# T is 1 and S the cache's room: the mask and the bias alone know at which positions the queries stand.
 AttentionFunction: TypeAlias = Callable[
     [Array, Array, Array, Masks | None, Biases | None, AttentionDropout | None], Array
 ]
