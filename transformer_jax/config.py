@@ -10,7 +10,7 @@ from transformer_jax.errors import InputError, head_width
 from transformer_jax.fields import check_fields, marks, stored_values
 from transformer_jax.setting_groups import MachineSettings, ModelSettings, OptimizationSettings, RunSettings
 
-# What `fit` alone reads.
+# Settings that `fit` alone reads.
 OF_FITTING = (
     *("max_epochs", "lr", "warmup", "schedule", "weight_decay", "adam_b1", "adam_b2", "gradient_clip", "freeze"),
     *("eval_every", "patience", "log_every", "log_norms", "profile", "checkpoint_every", "checkpoint_minutes"),

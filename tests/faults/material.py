@@ -59,7 +59,7 @@ TRAININGS = {
 
 def make_material(work_dir: Path) -> Path:
     """The directory of the runs, made if it is not there yet."""
-    # What an earlier version of the package did, or another JAX, says nothing about this one.
+    # Runs of an earlier version of the package, or of another JAX, say nothing about this one.
     digest = hashlib.sha256(f"{sys.version} {version('jaxlib')}".encode())
     for file in sorted((REPOSITORY / "transformer_jax").rglob("*.py")):
         digest.update(file.read_bytes())

@@ -1,8 +1,7 @@
 """Weights of chosen queries and heads, at any length."""
 
 import math
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +16,8 @@ from transformer_jax.attention.biases import Biases
 from transformer_jax.attention.formula import softmax
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.request import AttentionRequest
-from transformer_jax.attention.score_block import Range, ScoreBlock, nan_for_minus_infinity
+from transformer_jax.attention.score_block import Chosen, Range, ScoreBlock, nan_for_minus_infinity
 from transformer_jax.errors import InputError, shortened
-
-Chosen: TypeAlias = Int[ArrayLike, " _"] | Sequence[int]  # of a length of their own
 
 
 def attention_rows(

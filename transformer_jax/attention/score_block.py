@@ -4,17 +4,20 @@ Masks and biases are evaluated block by block, so that no path needs them as arr
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Annotated, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Shaped
 
 from transformer_jax.argument_checks import broadcasts, check_fields, check_offset
 from transformer_jax.errors import InputError
 
+Chosen = Int[ArrayLike, " _"] | Sequence[int]  # indices of queries or heads, of a length of their own
 Start = int | np.integer | Int[Array, ""]  # first index of a range, or a position
 Offset = Annotated[Start, check_offset]
 BlockFlags = bool | Shaped[np.ndarray | Array, "..."]  # of each block of a grid, or one for all of them

@@ -41,7 +41,7 @@ class AttentionSettings:
     # Norm of each head's queries and keys before their product, as RMSNorm (Dehghani et al. 2023, section 2).
     qk_norm: Callable[..., nn.Module] | None = None
     dropout_prob: Probability = 0.0  # of the attention weights
-    # What computes it: a function, or how `dot_product_attention` does; `auto` is what suits the sizes.
+    # Function that computes it, or the way of `dot_product_attention`: `auto` takes the one that suits the sizes.
     implementation: Implementation | AttentionFunction = "auto"
     head_width: Size | None = None  # d; None: D / H
     input_bias: bool = True  # of the projections to queries, keys and values

@@ -9,8 +9,8 @@ from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.attention.rows import attention_rows
+from transformer_jax.attention.score_block import Chosen
 from transformer_jax.nn.attention import MultiheadAttention
-from transformer_jax.nn.blocks import Chosen
 from transformer_jax.nn.layer_stacks import unstack_layers
 
 Weights = Float[Array, "B heads queries S"]

@@ -4,16 +4,17 @@ A Transformer block is two or three sub-layers (attention, feed-forward), each i
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, TypeVar
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from transformer_jax.argument_checks import Positive, Probability, Size, check_fields, check_kv_heads
+from transformer_jax.attention.score_block import Chosen
 from transformer_jax.errors import InputError, check_value, head_width
 from transformer_jax.nn.attention import AttentionSettings, MultiheadAttention
 from transformer_jax.nn.layers import ActivationFunction, Dropout, FeedForward, LayerNorm, Tapped
@@ -25,7 +26,6 @@ Remat = Literal["none", "dots", "all"]
 NormFactory = Callable[..., nn.Module]
 # Called with the hidden width F, the dropout probability and the activation; the module is called as `FeedForward`.
 FeedForwardFactory = Callable[[int, float, ActivationFunction], nn.Module]
-Chosen = Int[ArrayLike, " _"] | Sequence[int]
 
 
 @dataclasses.dataclass(frozen=True)

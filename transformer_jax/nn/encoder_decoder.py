@@ -17,8 +17,9 @@ from transformer_jax.argument_checks import (
 )
 from transformer_jax.attention.formula import mask_array
 from transformer_jax.attention.masks.symbolic import Masks
+from transformer_jax.attention.score_block import Chosen
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.nn.blocks import Block, BlockSettings, Chosen
+from transformer_jax.nn.blocks import Block, BlockSettings
 from transformer_jax.nn.cached_decoding import DecodingCache, run_cached, start_cache
 from transformer_jax.nn.decoder import DecoderBlock, TransformerDecoder
 from transformer_jax.nn.embeddings import EmbeddingSettings, TokenModel, token_embedding
