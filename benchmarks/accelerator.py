@@ -25,7 +25,7 @@ import jax
 import attention
 from transformer_jax import LanguageModelConfig
 from transformer_jax.cli import parse, run
-from transformer_jax.fields import check_fields
+from transformer_jax.fields import set_checked_fields
 from transformer_jax.tasks import LanguageModelTrainer
 from transformer_jax.tasks.language_model.task import language_model_data
 from transformer_jax.training.programs import create_programs
@@ -54,7 +54,7 @@ class AcceleratorConfig:
     tiny: bool = False  # tiny sizes, and of the tests those of one file
     profile: Path = Path("checkpoints/accelerator")  # directory of the profile
 
-    __post_init__ = check_fields
+    __post_init__ = set_checked_fields
 
 
 def ended(kind: str, *command: str) -> tuple[str, float]:

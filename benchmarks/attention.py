@@ -22,7 +22,7 @@ from harness import markdown, measure_turns
 from transformer_jax.attention.attention import Implementation, dot_product_attention
 from transformer_jax.attention.masks.symbolic import AttentionMask, Causal, Window
 from transformer_jax.cli import parse, run
-from transformer_jax.fields import check_fields, setting
+from transformer_jax.fields import set_checked_fields, setting
 
 TURN_SECONDS = 0.5  # on the clock, or one call where that takes longer
 WINDOW = 256
@@ -40,7 +40,7 @@ class AttentionConfig:
     repeats: int = setting(5, least=1)  # times that each contestant is measured; the median counts
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the operands
 
-    __post_init__ = check_fields
+    __post_init__ = set_checked_fields
 
 
 Operands = list[np.ndarray]  # q, k, v and the cotangent of the values

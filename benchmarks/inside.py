@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 import transformer_jax as tj
 from harness import markdown
 from transformer_jax.cli import parse, run
-from transformer_jax.fields import check_fields, setting
+from transformer_jax.fields import set_checked_fields, setting
 from transformer_jax.tasks.byte_text import PAD, START, encode, pad
 from transformer_jax.tasks.translation.dates import FIRST_DAY, LAST_DAY, LOCALES, write_date
 from transformer_jax.training.trainer import TrainerModule
@@ -37,7 +37,7 @@ class InsideConfig:
     num_pairs: int = setting(200, least=1)  # of dates that differ in one part, for each locale
     images: Path | None = None  # directory for the pictures
 
-    __post_init__ = check_fields
+    __post_init__ = set_checked_fields
 
 
 class Pairs(NamedTuple):

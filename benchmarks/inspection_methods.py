@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float
 import transformer_jax as tj
 from harness import markdown
 from transformer_jax.cli import parse, run
-from transformer_jax.fields import check_fields, setting
+from transformer_jax.fields import set_checked_fields, setting
 
 CIRCUITS: Mapping[str, Callable[..., tj.inspection.Circuit]] = {
     "reverse": tj.inspection.reverse_circuit,
@@ -42,7 +42,7 @@ class MethodsConfig:
     num_sequences: int = setting(64, least=2)  # B, of each circuit
     num_seeds: int = setting(3, least=1)  # models of each circuit
 
-    __post_init__ = check_fields
+    __post_init__ = set_checked_fields
 
 
 class Example(NamedTuple):

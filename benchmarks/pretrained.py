@@ -22,7 +22,7 @@ import numpy as np
 from harness import measure_turns
 from transformer_jax import from_transformers
 from transformer_jax.cli import parse, run
-from transformer_jax.fields import check_fields, setting
+from transformer_jax.fields import set_checked_fields, setting
 
 LOAD = """
 import re, sys, time
@@ -54,7 +54,7 @@ class PretrainedConfig:
     repeats: int = setting(5, least=1)  # times that each contestant is measured; the median counts
     compiled: bool = True  # also PyTorch's compiled pass
 
-    __post_init__ = check_fields
+    __post_init__ = set_checked_fields
 
 
 Calls = dict[str, Callable[[], object]]

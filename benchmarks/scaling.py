@@ -31,7 +31,7 @@ from transformer_jax.attention.attention import Implementation, explain
 from transformer_jax.attention.block_layout import choose_block_sizes
 from transformer_jax.attention.masks.symbolic import Causal
 from transformer_jax.cli import parse, run
-from transformer_jax.fields import check_fields
+from transformer_jax.fields import set_checked_fields
 
 
 class Machine(NamedTuple):
@@ -82,7 +82,7 @@ class Settings:
     attention: Implementation = "auto"  # implementation of attention
     json: Path | None = None  # file for the numbers
 
-    __post_init__ = check_fields
+    __post_init__ = set_checked_fields
 
 
 class Case(NamedTuple):

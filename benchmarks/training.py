@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from training_contestants import CONTESTANTS, Window, ask, peak_memory, prepare
 from transformer_jax.cli import parse, run
-from transformer_jax.fields import check_fields, setting
+from transformer_jax.fields import set_checked_fields, setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class BenchmarkConfig:
     quick: bool = False  # three turns, and no comparison of losses
     json: Path | None = None  # file for the results
 
-    __post_init__ = check_fields
+    __post_init__ = set_checked_fields
 
 
 def measure(task: str, turns: int, seed: int, *, check: bool) -> dict[str, Any]:

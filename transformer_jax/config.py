@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from transformer_jax.errors import InputError, head_width
-from transformer_jax.fields import check_fields, marks, stored_values
+from transformer_jax.fields import marks, set_checked_fields, stored_values
 from transformer_jax.setting_groups import MachineSettings, ModelSettings, OptimizationSettings, RunSettings
 
 # Settings that `fit` alone reads.
@@ -57,7 +57,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
     """
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        set_checked_fields(self)
         if self.batch_size % self.accumulate:
             raise InputError(f"accumulate is {self.accumulate}; it must be a divisor of batch_size, {self.batch_size}")
         rows, of_rows = self.batch_size // self.accumulate, "" if self.accumulate == 1 else " / accumulate"

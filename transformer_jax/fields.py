@@ -115,7 +115,7 @@ def from_text(name: str, text: str, hint: TypeHint) -> Any:
     raise errors[0]
 
 
-def check_fields(settings: object) -> None:
+def set_checked_fields(settings: object) -> None:
     """Give each field of a frozen dataclass its value as its type says it.
 
     Raises:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from transformer_jax.errors import InputError, visible
 from transformer_jax.flags import Parser, escape_output
-from transformer_jax.runs.listing import STATES, Run, differing_settings, find_runs, read_run, with_differing_settings
+from transformer_jax.runs.listing import STATES, Run, find_runs, read_run, varying_settings, with_varying_settings
 
 PROGRAM = "python -m transformer_jax.runs"
 DEFAULT = Path("checkpoints")  # as of `TrainingConfig.checkpoint_dir`
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> None:
     runs = [run for run in runs if chosen.task in (None, run.task) and chosen.state in (None, run.state)]
     runs = sorted(runs, key=lambda run: sort_key(run, chosen.sort))
     if chosen.json:
-        listed = json.dumps([dataclasses.asdict(run) for run in with_differing_settings(runs)])
+        listed = json.dumps([dataclasses.asdict(run) for run in with_varying_settings(runs)])
         print(json.dumps(json.loads(listed, parse_constant=lambda name: None), indent=2))  # null for NaN and infinity
     elif not runs:
         print(f"No runs in {directory}")
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> None:
         rows = [[_path(run, directory), *(_shown(run.value(name)) for name in names)] for run in runs]
         print(_lines([["name", *map(_shown, names)], *rows], as_csv=chosen.csv))
     else:
-        rows = [_row(run, directory) for run in with_differing_settings(runs)]
+        rows = [_row(run, directory) for run in with_varying_settings(runs)]
         print(_lines([HEADINGS, *rows], as_csv=chosen.csv))
 
 
@@ -98,7 +98,7 @@ def differences(one: Run, other: Run) -> list[list[str]]:
         if run.state == "damaged":
             raise InputError(f"{run.path} can't be compared: {run.reason}")
     rows = [["", _shown(one.path), _shown(other.path)]]
-    for name in ("task", *differing_settings([one.settings, other.settings]), *sorted(one.metrics | other.metrics)):
+    for name in ("task", *varying_settings([one.settings, other.settings]), *sorted(one.metrics | other.metrics)):
         values = [_text(run.value(name)) for run in (one, other)]
         if values[0] != values[1]:
             rows.append([*map(_shown, (name, *values))])

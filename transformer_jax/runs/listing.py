@@ -57,10 +57,10 @@ def find_runs(directory: Path) -> list[Run]:
     return [read_run(path) for path in _run_directories(directory)]
 
 
-def with_differing_settings(runs: Sequence[Run]) -> list[Run]:
+def with_varying_settings(runs: Sequence[Run]) -> list[Run]:
     """The runs with those settings alone in which runs of one task differ."""
     of_tasks = {task: [run.settings for run in runs if run.task == task] for task in {run.task for run in runs}}
-    differing = {task: differing_settings(settings) for task, settings in of_tasks.items()}
+    differing = {task: varying_settings(settings) for task, settings in of_tasks.items()}
     return [
         dataclasses.replace(run, settings={n: run.settings[n] for n in differing[run.task] if n in run.settings})
         for run in runs
@@ -79,7 +79,7 @@ def read_run(path: Path) -> Run:
     return Run(**found)
 
 
-def differing_settings(of_runs: Sequence[Json]) -> list[str]:
+def varying_settings(of_runs: Sequence[Json]) -> list[str]:
     """Names of the settings that are not the same in all runs that have them, but for those that change no result."""
     ignored = OWN | TrainingConfig.fields_with("keeps_result") - {"pretrained"}
     names = sorted({name for settings in of_runs for name in settings} - ignored)

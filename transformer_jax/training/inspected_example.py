@@ -99,7 +99,7 @@ def answer_of(
         name: of a class, by its number.
         separator: between the parts of the text.
     """
-    probabilities = softmax(logits[: len(places)])
+    probabilities = probabilities_of(logits[: len(places)])
     chosen = probabilities.argmax(-1)
     parts = [
         AnswerPart(str(place), name(int(index)), float(row[index]))
@@ -113,7 +113,7 @@ def probability_of_all(parts: Sequence[AnswerPart]) -> float:
     return math.prod(1.0 if part.probability is None else part.probability for part in parts)
 
 
-def softmax(logits: Float[np.ndarray, "... C"]) -> Float[np.ndarray, "... C"]:
+def probabilities_of(logits: Float[np.ndarray, "... C"]) -> Float[np.ndarray, "... C"]:
     """Probabilities, in float64."""
     exponentials = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
     return np.asarray(exponentials / exponentials.sum(-1, keepdims=True))

@@ -112,7 +112,9 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         for name, state in progress["callbacks"].items():
             if name in self._callbacks:
                 self._callbacks[name].restore(state)
-        self._bar.write(f"Going on after step {self._step} of {self._num_steps}, from {self._run.path}")
+        is_trained = self._run.is_finished or self._step >= self._num_steps
+        at = f"step {self._step} of {self._num_steps}{', the end of the training' if is_trained else ''}"
+        self._bar.write(f"Going on after {at}, from {self._run.path}")
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         if isinstance(error, FloatingPointError):
@@ -150,7 +152,8 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         name = self._config.criterion.metric
         value = format_metric(name, evaluation.metrics[name])
         done = f"Epoch {evaluation.epoch}, step {evaluation.step} of {self._num_steps}"
-        self._bar.write("; ".join(filter(None, (f"{done}: validation {name} {value}", self._bar.status()))))
+        latest = self._bar.status() and f"training {self._bar.status()}"
+        self._bar.write("; ".join(filter(None, (f"{done}: validation {name} {value}", latest))))
 
     def on_end(self, *, has_trained: bool) -> None:
         """Tell the callbacks that the last step and its evaluation are done, unless an earlier process did."""

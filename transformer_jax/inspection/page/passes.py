@@ -18,7 +18,7 @@ from transformer_jax.inspection.inspected_call import Attention, Computation, at
 from transformer_jax.inspection.logit_attribution import attribute_logits, logit_lens
 from transformer_jax.inspection.names import residual_stream
 from transformer_jax.inspection.patches import zero
-from transformer_jax.training.inspected_example import InspectedExample, softmax
+from transformer_jax.training.inspected_example import InspectedExample, probabilities_of
 from transformer_jax.trees import Inputs, Variables
 
 FIRST_INPUT = "layers.0.input"  # end of the name of a stack's input
@@ -124,7 +124,7 @@ def answer_change(output: Float[np.ndarray, "*T C"], other: Float[np.ndarray, "*
     """
     output, other = (np.atleast_2d(each)[: length or None] for each in (output, other))
     if output.shape[-1] > 1:
-        output, other = softmax(output), softmax(other)
+        output, other = probabilities_of(output), probabilities_of(other)
     said = output.argmax(-1)[:, None]  # [T 1]
     moved = np.take_along_axis(other, said, -1) - np.take_along_axis(output, said, -1)
     return float(np.abs(moved).mean())

@@ -13,7 +13,7 @@ from transformer_jax.tasks.anomaly.config import AnomalyConfig, Cifar100Config
 from transformer_jax.tasks.anomaly.resnet34 import fetch_weights, resnet34_features
 from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.anomaly.tables import MAX_PIXEL
-from transformer_jax.training.inspected_example import Answer, AnswerPart, InspectedExample, softmax
+from transformer_jax.training.inspected_example import Answer, AnswerPart, InspectedExample, probabilities_of
 from transformer_jax.training.trainer import TrainerModule
 
 MIN_IMAGES = 2  # of a set
@@ -50,7 +50,7 @@ def set_example(
 
 def set_answer(logits: Float[np.ndarray, "S 1"]) -> Answer:
     """The most probable odd one, and the probability of each image of a set."""
-    probabilities = softmax(logits[:, 0])
+    probabilities = probabilities_of(logits[:, 0])
     odd = int(probabilities.argmax())
     parts = [
         AnswerPart(_name(number), "odd one" if number == odd else "", probability)
