@@ -1,3 +1,5 @@
+import functools
+
 import flax.linen as nn
 import jax
 import numpy as np
@@ -28,10 +30,13 @@ class Identity(nn.Module):
 
 
 @pytest.mark.slow
-def test_with_a_norm_of_ones_own_each_component_is_what_the_formula_says():
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_with_a_norm_of_ones_own_each_component_is_what_the_formula_says(norm_first):
     # logits = x Eᵀ of a stream x without norms: the embeddings, and what each sub-layer adds.
-    case = language_model(BlockSettings(norm=Identity))
+    case = language_model(BlockSettings(norm=Identity, norm_first=norm_first))
     parts = jax.jit(lambda v: attribute_logits(case.model, v, *case.inputs))(case.variables)
+    few = functools.partial(attribute_logits, of=lambda logits: logits[:, 0, :2])  # which are split by their gradients
+    of_few = jax.jit(lambda v: few(case.model, v, *case.inputs))(case.variables)
     ends = ["decoder.layers.0.input", "*.head_outputs", "*.feed_forward.output"]
     _, seen = capture(case.model, case.variables, *case.inputs, names=ends)
     params = case.variables["params"]
@@ -46,7 +51,9 @@ def test_with_a_norm_of_ones_own_each_component_is_what_the_formula_says():
         expected[name] = value @ unembed
     assert set(parts) == set(expected)
     for name, part in parts.items():  # float32: a hundred roundings of the largest number; a wrong name is off by it
-        np.testing.assert_allclose(part, expected[name], atol=1e-5 * np.abs(expected[name]).max(), err_msg=name)
+        tolerance = 1e-5 * np.abs(expected[name]).max()
+        np.testing.assert_allclose(part, expected[name], atol=tolerance, err_msg=name)
+        np.testing.assert_allclose(of_few[name], expected[name][..., 0, :2], atol=tolerance, err_msg=name)
 
 
 class Doubled(Block):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 from jaxtyping import Float
 
@@ -17,10 +18,11 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected_call import OUTPUTS, Chosen, Computation, map_over_sites
 from transformer_jax.inspection.names import residual_stream
 from transformer_jax.inspection.patches import swap
+from transformer_jax.inspection.summed_stream import is_summed, mapped, written_by_biases, written_by_parts
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.outside_files import as_input_error
-from transformer_jax.trees import Params, Variables
+from transformer_jax.trees import Variables
 
 BIASES = "biases"
 
@@ -63,27 +65,34 @@ def attribute_logits(
     _check_head(model)
     call = Computation.of(model, variables, inputs, kwargs)
     sites = {each.name: each for each in call.sites()}
-    components = _components(sites)
+    components, stream = _components(sites), residual_stream(sites)[-1]
     scales = [name for name in sites if name.endswith(".scale")]
-    output, values = call.run([*components, *scales])
+    output, values = call.run([*components, stream, *scales])
     _check_linear(of, output)
-    written = {name: values[name] for name in components}
+    written, fixed = ({name: values[name] for name in names} for names in (components, scales))
+    params = flatten_dict(variables["params"])
+    biases = {path: leaf for path, leaf in params.items() if path[-1].endswith("bias")}
 
-    def logits(written: dict[str, Array], params: Params) -> Array:
-        call = Computation.of(model, {**variables, "params": params}, inputs, kwargs)
-        return of(call.run(patches={**values, **written})[0])
+    def logits(written: dict[str, Array], biases: dict[tuple[str, ...], Array]) -> Array:
+        given = {**variables, "params": unflatten_dict(params | biases)}
+        return of(Computation.of(model, given, inputs, kwargs).run(patches=fixed | written)[0])
 
-    params = variables["params"]
-    biases = jax.tree_util.tree_map_with_path(lambda path, leaf: leaf * (path[-1].key.endswith("bias")), params)
-    _, contribution = jax.linearize(logits, written, params)
+    constant = of(jax.tree.map(jnp.zeros_like, output))
+    if is_summed(model):
+        at_end, of_biases = values[stream], written_by_biases(variables["params"], written)
+        tangents = jnp.zeros_like(at_end) + of_biases, biases
+        _, of_biases = jax.jvp(lambda x, biases: logits({stream: x}, biases), (at_end, biases), tangents)
+        _, change = jax.linearize(lambda x: logits({stream: x}, biases), at_end)
+        alone = mapped(change, written_by_parts(variables["params"], written))
+        return OrderedDict({**alone, BIASES: of_biases + constant})
+    _, change = jax.linearize(logits, written, biases)
     nothing, no_bias = jax.tree.map(jnp.zeros_like, (written, biases))
 
     def only(name: str, chosen: Chosen) -> Array:
         return swap(written[name], **chosen).apply(nothing[name], sites[name])
 
-    alone = map_over_sites([sites[name] for name in written], ["heads"], only, lambda kept: contribution(kept, no_bias))
-    of_biases = contribution(nothing, biases) + of(jax.tree.map(jnp.zeros_like, output))
-    return OrderedDict({**alone, BIASES: of_biases})
+    alone = map_over_sites([sites[name] for name in written], ["heads"], only, lambda kept: change(kept, no_bias))
+    return OrderedDict({**alone, BIASES: change(nothing, biases) + constant})
 
 
 @check_arguments

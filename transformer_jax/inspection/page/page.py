@@ -142,7 +142,7 @@ def _kinds(
         queries, keys = (example.labels_of(*pair) for pair in zip(stacks, maps.shape[1:], strict=True))
         has_images = num_images > 0 and len(queries) == num_images == len(keys)
         begun = {"name": attention.kind, "queries": queries, "keys": keys, "images": has_images, "layers": []}
-        outputs = [passes.without(example, attention, head) for head in range(attention.num_heads)]
+        outputs = passes.without_heads(example, attention)
         kinds.setdefault(attention.kind, begun)["layers"].append(
             {
                 "map": stored_map(blobs, maps[:, : len(queries), : len(keys)]),

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.activations import patch
@@ -68,20 +68,23 @@ class InspectedPasses:
         names = [attention.named("weights") for attention in self.attentions]
         output, seen = self.bound.capture(inputs, names)
         lens = np.asarray(self.bound.apply(logit_lens, *inputs)[:, 0], np.float32)
-        return Passes(_floats(output), [_floats(seen[name]) for name in names], lens, self._attribution(inputs))
+        said = np.asarray(output).argmax(-1)
+        return Passes(_floats(output), [_floats(seen[name]) for name in names], lens, self._attribution(inputs, said))
 
-    def without(self, example: InspectedExample, attention: Attention, head: int) -> np.ndarray:
-        """Output of the pass without one head: all of them at once would not fit into memory."""
+    def without_heads(self, example: InspectedExample, attention: Attention) -> Float[np.ndarray, "H *T C"]:
+        """Outputs of the passes without one head of an attention; those of all at once would not fit into memory."""
+        count = attention.num_heads
         heads = {
-            each.head_outputs: zero(heads=jnp.arange(each.num_heads) == (head if each == attention else -1))
+            each.head_outputs: np.eye(count, each.num_heads, dtype=bool) & (each == attention)
             for each in self.attentions
         }
-        return _floats(self.bound.patch(self.arguments(example.inputs), heads))
+        passes = self.bound.apply(_without_heads, *self.arguments(example.inputs), heads=heads)
+        return np.asarray(passes[:, 0], np.float32)
 
-    def _attribution(self, inputs: tuple[object, ...]) -> dict[str, np.ndarray]:
+    def _attribution(self, inputs: tuple[object, ...], said: Int[np.ndarray, "..."]) -> dict[str, np.ndarray]:
         """What each component writes into the logit of the answer at each position; nothing if no sum gives it."""
         try:
-            parts = self.bound.apply(_answer_attribution, *inputs)
+            parts = self.bound.apply(_answer_attribution, *inputs, said=said)
         except InputError:
             return {}
         return {name: np.asarray(part[..., 0, :, 0], np.float32) for name, part in parts.items()}
@@ -99,15 +102,27 @@ def _floats(batch: Array) -> np.ndarray:
     return np.asarray(batch[0], np.float32)
 
 
-def _answer_attribution(model: nn.Module, variables: Variables, *inputs: object) -> dict[str, Array]:
-    """`attribute_logits` of the largest logit at each position `[B, T, 1]`, or of the only one of an input."""
+def _without_heads(
+    model: nn.Module, variables: Variables, *inputs: object, heads: dict[str, Bool[Array, "N H"]]
+) -> Float[Array, "N B ..."]:
+    """Outputs of N passes, in each of which some heads are zero: those that are True by their attention's name."""
 
-    def with_positions(logits: Array) -> Array:
-        return logits if logits.ndim == 3 else logits[:, None]
+    def without(heads: dict[str, Bool[Array, " H"]]) -> Array:
+        return patch(model, variables, *inputs, patches={name: zero(heads=of_it) for name, of_it in heads.items()})
 
-    said = with_positions(patch(model, variables, *inputs, patches={})).argmax(-1, keepdims=True)
+    return jax.vmap(without)(heads)
+
+
+def _answer_attribution(
+    model: nn.Module, variables: Variables, *inputs: object, said: Int[Array, "..."]
+) -> dict[str, Array]:
+    """`attribute_logits` of the logit of what is said at each position `[B, T, 1]`, or as the only one of an input."""
+    chosen = said.reshape(len(said), -1, 1)
     return attribute_logits(
-        model, variables, *inputs, of=lambda logits: jnp.take_along_axis(with_positions(logits), said, -1)
+        model,
+        variables,
+        *inputs,
+        of=lambda logits: jnp.take_along_axis(logits.reshape(*chosen.shape[:2], -1), chosen, -1),
     )
 
 
