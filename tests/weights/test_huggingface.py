@@ -7,8 +7,8 @@ import itertools
 import json
 import math
 import os
-import shlex
 import shutil
+import subprocess
 import tempfile
 from random import Random
 
@@ -302,17 +302,27 @@ def test_buffers_of_older_files_are_passed_over_whatever_their_type(gpt2_files, 
     assert from_transformers(tmp_path / "bert")[0].head == "classes"
 
 
-def test_pickled_files_are_refused_with_the_line_that_converts_them(tmp_path):
-    theirs = drawn("bert", Random(1))
-    theirs.save_pretrained(tmp_path)
-    _, expected = from_transformers(tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(InputError, match="pickled files are not read. This writes what is read: python -c ") as caught:
-        from_transformers(tmp_path)
-    _, code = shlex.split(str(caught.value).partition("is read: python ")[2])
-    exec(code, {})
-    jax.tree.map(np.testing.assert_array_equal, from_transformers(tmp_path)[1], expected)
+def test_the_line_in_the_refusal_of_pickled_files_converts_them_as_it_is_printed(tmp_path):
+    directory = tmp_path / 'it\'s "$HOME"'
+    theirs = drawn("albert", Random(1))
+    theirs.save_pretrained(directory)
+    _, expected = from_transformers(directory)
+    (directory / "model.safetensors").unlink()
+    state = theirs.state_dict()
+    name = "albert.pooler.weight"
+    state[name] = state[name].T.contiguous().T  # as files that were made of TensorFlow's
+    torch.save(state, directory / "pytorch_model.bin")
+    with pytest.raises(InputError, match="pickled files are not read. This writes what is read: /") as caught:
+        from_transformers(directory)
+    subprocess.run(str(caught.value).partition("is read: ")[2], shell=True, check=True, capture_output=True)
+    jax.tree.map(np.testing.assert_array_equal, from_transformers(directory)[1], expected)
+
+
+def test_layers_that_are_shared_may_be_more_than_arrays(tmp_path):
+    drawn("albert", Random(0)).save_pretrained(tmp_path)
+    assert from_transformers(damaged(tmp_path, tmp_path / "deep", {"num_hidden_layers": 97}))[0].num_layers == 97
+    with pytest.raises(InputError, match="num_hidden_groups in .* is 2; it must be one of 1"):
+        from_transformers(damaged(tmp_path, tmp_path / "groups", {"num_hidden_groups": 2}))
 
 
 def test_more_tokens_than_positions_are_an_error_where_padding_counts_none():
@@ -326,7 +336,7 @@ def test_more_tokens_than_positions_are_an_error_where_padding_counts_none():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_contributions_sum_to_the_logits_of_a_loop_over_the_layers_which_is_saved(family, tmp_path):
     model, variables, inputs = ours(family, 1)
-    looped = with_settings(model, scan_layers=True, remat="all")
+    looped = with_settings(model, scan_layers=not model.settings.share_layers, remat="all")
     stacked = stack_layers(variables["params"], jax.eval_shape(looped.init, jax.random.key(0), *inputs)["params"])
     has_head = getattr(model, "head", "none") != "none"  # beside the stream
 

@@ -31,7 +31,8 @@ class TransformerMLM(SettingsModule):
     """Encoder over tokens: predicts each token from all of them, or classifies the text (Devlin et al. 2019).
 
     The embeddings of tokens, of learned positions and of the tokens' types, where there are any, are added up; then
-    come a norm, dropout and the encoder. The heads are
+    come a norm, dropout and the encoder. Embeddings of their own width are projected to the encoder's before it
+    (Lan et al. 2020, section 3.1). The heads are
 
     - `tokens`: `Norm(activation(x W + b)) Eᵀ + c`, with the matrix E of the embedding;
     - `classes`: `Dropout(Pooler(x)) W + b`;
@@ -56,6 +57,7 @@ class TransformerMLM(SettingsModule):
     has_pooler: bool = False  # also without classes; its output is the activation `pooler.output`
     # The id of padding, where positions count the other tokens alone, from this id + 1 on (Liu et al. 2019).
     pad_token: Count | None = None
+    embedding_dim: Size | None = None  # width of the embeddings, which are then projected to D; None: D
     block: type[Block] = EncoderBlock  # class of the blocks
 
     def __post_init__(self) -> None:
@@ -66,12 +68,15 @@ class TransformerMLM(SettingsModule):
             raise InputError("num_classes is 0; with head='classes' it must be at least 1")
 
     def setup(self) -> None:
-        self.embedding = token_embedding(self.vocabulary_size, self.model_dim)
-        self.positional_encoding = LearnedEncoding(self.model_dim, self.max_len)
+        width = self.embedding_dim or self.model_dim
+        self.embedding = token_embedding(self.vocabulary_size, width)
+        self.positional_encoding = LearnedEncoding(width, self.max_len)
         if self.num_types:
-            self.type_embedding = token_embedding(self.num_types, self.model_dim)
+            self.type_embedding = token_embedding(self.num_types, width)
         self.embedding_norm = self.settings.make_norm()
         self.embedding_dropout = Dropout(self.settings.dropout_prob)
+        if self.embedding_dim:
+            self.embedding_projection = Dense(self.model_dim)
         sizes = self.num_layers, self.model_dim, self.num_heads, self.dim_feedforward
         self.encoder = TransformerEncoder(*sizes, settings=self.settings, block=self.block)
         if self.has_pooler or self.head == "classes":
@@ -80,7 +85,7 @@ class TransformerMLM(SettingsModule):
             self.output_dropout = Dropout(self.settings.dropout_prob)
             self.output_layer = Dense(self.num_classes)
         elif self.head == "tokens":
-            self.output_hidden = Dense(self.model_dim)
+            self.output_hidden = Dense(width)
             self.output_norm = self.settings.make_norm()
             self.output_bias = self.param("output_bias", nn.initializers.zeros, (self.vocabulary_size,))
 
@@ -130,6 +135,8 @@ class TransformerMLM(SettingsModule):
             places = jnp.cumsum(is_token, axis=1) * is_token + self.pad_token
             x = x + rows_of(self.positional_encoding.table(self.max_len), places)
         x = self.embedding_dropout(self.embedding_norm(x), train=train)
+        if self.embedding_dim:
+            x = self.embedding_projection(x)
         return self.tap("embeddings", x, "B T D")
 
     def _output(self, x: Float[Array, "B T D"], *, train: bool) -> Float[Array, "..."]:

