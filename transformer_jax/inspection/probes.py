@@ -36,10 +36,10 @@ def linear_probe(
     """Fit a softmax regression from activations to labels, and another one to a control task (Hewitt and Liang 2019).
 
     Each feature is standardised by its mean and standard deviation over the rows of the fit, as a stream may have
-    coordinates a thousand times as large as others, for which no solver converges. The L2 penalty `½ ‖W‖²`, beside the
-    sum of the losses, is on the weights of the standardised features; the weights that are returned are those of the
-    features as given. A feature whose deviation comes from one huge row says little of the other rows: leave rows such
-    as a text's first position out of `features`.
+    coordinates thousands of times as large as others, with which the solver ends far from the minimum. The L2 penalty
+    `½ ‖W‖²`, beside the sum of the losses, is on the weights of the standardised features; the weights that are
+    returned are those of the features as given. A feature whose deviation comes from one huge row says little of the
+    other rows: leave rows such as a text's first position out of `features`.
 
     The control task gives each type, such as a token's id, one random label, drawn from the labels as often as they
     occur. It has nothing to do with the model; what a probe reaches on it, it has learned by heart.
