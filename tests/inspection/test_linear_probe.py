@@ -1,5 +1,8 @@
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from transformer_jax.errors import InputError
 from transformer_jax.inspection import linear_probe
@@ -41,6 +44,21 @@ def test_the_weights_are_those_of_the_probe_that_was_scored(num_labels):
     answers = probe.labels[logits.argmax(-1)]
     assert (answers == labels)[~IS_TRAIN].mean() == pytest.approx(probe.accuracy)
     assert 0.6 < probe.accuracy < 1
+
+
+@pytest.mark.parametrize("num_labels", [2, 3])
+def test_it_is_scikit_learns_regression_of_standardised_features(num_labels):
+    labels = RNG.integers(num_labels, size=NUM)
+    features = np.eye(3)[labels] + 0.5 * RNG.normal(size=(NUM, 3))
+    features[::31, 1] += 25_000  # as a stream may have at the first position of each text
+    features[:, 2] = 3  # always
+    probe = linear_probe(features, labels, TYPES, IS_TRAIN)
+    theirs = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    theirs.fit(features[IS_TRAIN], labels[IS_TRAIN])
+    logits = features @ probe.weights.T + probe.bias
+    odds = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    np.testing.assert_allclose(odds, theirs.predict_proba(features), atol=1e-9)  # from sums of 25 000 in float64
+    assert probe.accuracy == theirs.score(features[~IS_TRAIN], labels[~IS_TRAIN])
 
 
 def test_bad_arguments_are_named():

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.inspected_pass import InspectedPass
 from transformer_jax.inspection.names import ActivationSite, matches
 from transformer_jax.inspection.patches import Change
@@ -48,8 +48,14 @@ class Computation:
         """One pass of a model.
 
         Raises:
-            InputError: the variables lack "params".
+            InputError: the variables lack "params", or an input is a text.
         """
+        for given in inputs:
+            if isinstance(given[0] if isinstance(given, list | tuple) and given else given, str | bytes):
+                raise InputError(
+                    f"the input is {shortened(given)}; a model takes arrays. Encode the text, "
+                    "np.array([tokenizer.encode(text).ids]), or call load_transformers(directory).capture(text, names)"
+                )
         if isinstance(variables, Mapping) and variables and "params" not in variables:
             names = ", ".join(list(variables)[:3])
             raise InputError(f'variables has {names}; it must be {{"params": …}}, as {{"params": run.params}}')

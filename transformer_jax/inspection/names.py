@@ -17,6 +17,45 @@ RESIDUAL = "_residual"  # end of the name of a residual connection
 AXES = {"heads": ("H", "Hkv"), "positions": ("T", "S"), "units": ("F", "D", "d"), "queries": ("T",), "keys": ("S",)}
 
 
+# Names that TransformerLens gives to activations, and ours (docs/pretrained.md).
+TRANSFORMER_LENS = {
+    "hook_embed": "token_embeddings",
+    "embed.hook_out": "token_embeddings",
+    "hook_pos_embed": "positions",
+    "pos_embed.hook_out": "positions",
+    "blocks.0.hook_resid_pre": "decoder.layers.0.input",
+    "blocks.0.hook_in": "decoder.layers.0.input",
+    "blocks.0.ln1.hook_scale": "decoder.layers.0.attention_norm.scale",
+    "blocks.0.ln1.hook_normalized": "decoder.layers.0.attention_norm.normalized",
+    "blocks.0.attn.hook_in": "decoder.layers.0.attention_norm.normalized",
+    "blocks.0.attn.hook_q": "decoder.layers.0.attention.queries",
+    "blocks.0.attn.hook_rot_q": "decoder.layers.0.attention.queries",
+    "blocks.0.attn.hook_k": "decoder.layers.0.attention.keys",
+    "blocks.0.attn.hook_rot_k": "decoder.layers.0.attention.keys",
+    "blocks.0.attn.hook_v": "decoder.layers.0.attention.values",
+    "blocks.0.attn.hook_attn_scores": "decoder.layers.0.attention.logits",
+    "blocks.0.attn.hook_pattern": "decoder.layers.0.attention.weights",
+    "blocks.0.attn.hook_z": "decoder.layers.0.attention.head_outputs",
+    "blocks.0.attn.hook_result": "decoder.layers.0.attention.head_results",
+    "blocks.0.hook_attn_out": "decoder.layers.0.attention.output",
+    "blocks.0.hook_resid_mid": "decoder.layers.0.after_attention",
+    "blocks.0.attn.hook_out": "decoder.layers.0.attention.output",
+    "blocks.0.ln2.hook_scale": "decoder.layers.0.feed_forward_norm.scale",
+    "blocks.0.ln2.hook_normalized": "decoder.layers.0.feed_forward_norm.normalized",
+    "blocks.0.mlp.hook_in": "decoder.layers.0.feed_forward_norm.normalized",
+    "blocks.0.mlp.hook_pre": "decoder.layers.0.feed_forward.pre",
+    "blocks.0.mlp.hook_pre_linear": "decoder.layers.0.feed_forward.pre_linear",
+    "blocks.0.mlp.hook_post": "decoder.layers.0.feed_forward.hidden",
+    "blocks.0.hook_mlp_out": "decoder.layers.0.feed_forward.output",
+    "blocks.0.mlp.hook_out": "decoder.layers.0.feed_forward.output",
+    "blocks.0.hook_resid_post": "decoder.layers.0.output",
+    "blocks.0.hook_out": "decoder.layers.0.output",
+    "ln_final.hook_scale": "decoder.norm.scale",
+    "ln_final.hook_normalized": "decoder.norm.normalized",
+    "unembed.hook_out": "logits",
+}
+
+
 class ActivationSite(NamedTuple):
     """An activation of a pass, without its values."""
 
@@ -83,6 +122,17 @@ def matches(name: str, pattern: str) -> bool:
     return name == pattern or fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(as_one, pattern)
 
 
+def our_name(name: str) -> str:
+    """A name or pattern, or what it is called here if it is one of TransformerLens, with or without a block's number.
+
+    `blocks.3.attn.hook_z` and `hook_z` are `decoder.layers.3.attention.head_outputs` and that of layer 0.
+    """
+    block = re.match(r"blocks\.(\d+|[*?])\.", name)
+    end = name[block.end() :] if block else name
+    found = next((ours for theirs, ours in TRANSFORMER_LENS.items() if f".{theirs}".endswith(f".{end}")), name)
+    return found.replace("layers.0.", f"layers.{block[1]}.") if block else found
+
+
 def check_found(pattern: str, names: Collection[str]) -> None:
     """Raise an `InputError` if no name fits a name or pattern; it proposes one that is near.
 
@@ -91,6 +141,5 @@ def check_found(pattern: str, names: Collection[str]) -> None:
         names: all names of the pass.
     """
     if not any(matches(name, pattern) for name in names):
-        raise InputError(
-            f"{pattern!r} is no activation of this pass; activation_names(model) lists all{meant(pattern, names)}"
-        )
+        near = meant(our_name(pattern), names)
+        raise InputError(f"{pattern!r} is no activation of this pass; activation_names(model) lists all{near}")

@@ -35,7 +35,11 @@ def linear_probe(
 ) -> Probe:
     """Fit a softmax regression from activations to labels, and another one to a control task (Hewitt and Liang 2019).
 
-    Its L2 penalty is `½ ‖W‖²` beside the sum of the losses.
+    Each feature is standardised by its mean and standard deviation over the rows of the fit, as a stream may have
+    coordinates thousands of times as large as others, with which the solver ends far from the minimum. The L2 penalty
+    `½ ‖W‖²`, beside the sum of the losses, is on the weights of the standardised features; the weights that are
+    returned are those of the features as given. A feature whose deviation comes from one huge row says little of the
+    other rows: leave rows such as a text's first position out of `features`.
 
     The control task gives each type, such as a token's id, one random label, drawn from the labels as often as they
     occur. It has nothing to do with the model; what a probe reaches on it, it has learned by heart.
@@ -52,6 +56,7 @@ def linear_probe(
         ValueError: all elements or none are for the fit, or these have one label alone.
     """
     from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
 
     arrays = {"features": features, "labels": labels, "types": types, "is_train": is_train}
     features, labels, types, is_train = (np.asarray(as_array(name, array)) for name, array in arrays.items())
@@ -59,13 +64,15 @@ def linear_probe(
     if len({shape[:1] for shape in shapes}) > 1 or features.ndim != 2:
         raise InputError(f"features, labels, types and is_train have shapes {shapes}; they must have as many rows")
     kinds, of_kind = np.unique(types, return_inverse=True)
+    scaler = StandardScaler().fit(features[is_train].astype(np.float64))
+    standardised = scaler.transform(features)
     control = np.random.default_rng(seed).choice(labels, size=len(kinds))[of_kind]
 
     def fit(wanted: np.ndarray) -> LogisticRegression:
-        return LogisticRegression(max_iter=MAX_STEPS).fit(features[is_train], wanted[is_train])
+        return LogisticRegression(max_iter=MAX_STEPS).fit(standardised[is_train], wanted[is_train])
 
     def accuracy(probe: LogisticRegression, wanted: np.ndarray) -> float:
-        return float(probe.score(features[~is_train], wanted[~is_train]))
+        return float(probe.score(standardised[~is_train], wanted[~is_train]))
 
     probe = fit(labels)
     if len(np.unique(control[is_train])) == 1:  # few types, which drew one label
@@ -75,4 +82,5 @@ def linear_probe(
     parts = [probe.coef_, probe.intercept_]
     if len(probe.classes_) == 2:  # of which scikit-learn has the log-odds alone
         parts = [np.concatenate([-part / 2, part / 2]) for part in parts]
-    return Probe(accuracy(probe, labels), of_control, probe.classes_, *parts)
+    weights = parts[0] / scaler.scale_
+    return Probe(accuracy(probe, labels), of_control, probe.classes_, weights, parts[1] - weights @ scaler.mean_)

@@ -15,7 +15,8 @@ def linear_cka(x: Float[ArrayLike, "..."], y: Float[ArrayLike, "..."]) -> Float[
     """`‖Yᵀ X‖² / (‖Xᵀ X‖ ‖Yᵀ Y‖)` of centred activations, with Frobenius norms (Kornblith et al. 2019, section 3).
 
     1 for activations that differ in a rotation, a factor and an offset; near 0 for independent ones, if there are many
-    more rows than features.
+    more rows than features. A few huge rows decide it alone, such as those of a text's first position in the streams
+    of many language models: leave these out, `linear_cka(x[:, 1:], y[:, 1:])`.
 
     Args:
         x: activations of the same examples, whose leading axes are examples and positions.

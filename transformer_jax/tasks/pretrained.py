@@ -18,7 +18,8 @@ from transformer_jax.decoding.beam_search import beam_search
 from transformer_jax.decoding.checks import Step
 from transformer_jax.decoding.token_by_token import Decoded, greedy_decode, sample
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.inspection.inspected import Inspected
+from transformer_jax.inspection.inspected import Activations, Inspected
+from transformer_jax.inspection.page.token_text import token_text
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.masked_language_model import TransformerMLM
@@ -109,6 +110,11 @@ class PretrainedText(TextTrainer):
             InputError: as `predict`.
         """
         return [self._example(text) for text in texts_in(inputs, str)]
+
+    def capture(self, text: str, names: Sequence[str], **kwargs: object) -> tuple[Any, Activations]:
+        """`inspected.capture` of the tokens of a text; an encoder-decoder reads its translation too."""
+        (example,) = self.examples(text)
+        return self.inspected.capture(self.model_inputs(example.inputs), names, **kwargs)
 
     def _example(self, text: str) -> InspectedExample:
         ids = self._encode(text)
@@ -215,8 +221,8 @@ class PretrainedText(TextTrainer):
             raise InputError(f"the text and what is generated have {length} tokens; the model takes {longest}")
 
     def _names(self, ids: Sequence[int] | Int[np.ndarray, " T"]) -> list[str]:
-        """Tokens as the vocabulary writes them."""
-        return [self.tokenizer.id_to_token(int(token)) or f"#{token}" for token in ids]
+        """Tokens as text."""
+        return [token_text(self.tokenizer.id_to_token(int(token)) or f"#{token}") for token in ids]
 
     def _label(self, number: int) -> str:
         return str((self.tokens.get("id2label") or {}).get(str(number), number))

@@ -29,7 +29,8 @@ def test_an_example_has_its_logit_lens_and_the_others_of_the_largest_cosines():
     np.testing.assert_allclose(found, [answer.probability for answer in said], rtol=1e-4)
     name = "encoder.layers.1.output"
     logits, seen = trainer.inspected.capture(tuple(trainer.model_inputs(inputs)), [name])
-    means = np.asarray(seen[name]).mean(1)
+    stream = np.asarray(seen[name])
+    means = (stream / np.linalg.norm(stream, axis=-1, keepdims=True)).mean(1)
     cosines = means @ means[5] / np.linalg.norm(means, axis=1) / np.linalg.norm(means[5])
     order = [index for index in np.argsort(-cosines) if index != 5][:5]
     near = content["neighbours"]

@@ -261,6 +261,35 @@ def test_views_of_arrays_are_whole_and_read_by_keys(browser, tmp_path, width):
             assert problems == []
 
 
+def test_values_beyond_the_colours_are_named_and_the_others_told_apart(browser, tmp_path):
+    values = np.random.default_rng(0).uniform(1, 2, size=(5, 7))
+    values[1:, 0] = [-24758, 24000, 23000, 22000]
+    show_grid(values, ["<s>", *"abcdef"]).save(tmp_path / "grid.html")
+    show_tokens(["Ġthe", *"abcdef"], values[4]).save(tmp_path / "tokens.html")
+    with opened(browser, tmp_path / "grid.html") as (page, problems, *_):
+        expect(page.locator(".scale")).to_contain_text(
+            "another colour. 4 cells are beyond the scale, the largest: row 1, column 0 “<s>”: -24760; "
+            "row 2, column 0 “<s>”: 24000; row 3, column 0 “<s>”: 23000."
+        )
+        pixels = "e => [...e.getContext('2d').getImageData(0, 0, 7, 5).data].filter((_, i) => i % 4 === 0)"
+        red = np.reshape(page.locator(".map canvas").evaluate(pixels), (5, 7))
+        assert (red[2:, 0] == red.min()).all()  # the end of the scale
+        assert len(np.unique(red[:, 1:])) > 10
+        assert problems == []
+    with opened(browser, tmp_path / "tokens.html") as (page, problems, *_):
+        expect(page.locator(".note")).to_contain_text("1 cell is beyond the scale: 0 “ the”: 22000.")
+        assert problems == []
+
+
+@pytest.mark.parametrize("height", [700, 1400])
+def test_the_lens_uses_the_height_of_the_window(browser, induction, height):
+    with opened(browser, induction, height=height) as (page, *_):
+        choose_tab(page, "Lens")
+        box = page.get_by_role("region", name="Logit lens")
+        highest = float(box.evaluate("e => getComputedStyle(e).maxHeight").removesuffix("px"))
+        assert highest == pytest.approx(max(544, height - box.bounding_box()["y"]), abs=60)
+
+
 def test_a_frame_in_a_notebook_is_as_high_as_its_view(browser):
     view = show_tokens(["a", "</script>"], [1.0, 2.0])
     with empty_page(browser) as page:

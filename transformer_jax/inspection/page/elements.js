@@ -14,9 +14,10 @@ function element(tag, text = "", properties = {}) {
   return made;
 }
 
-const visible = (text) => text.replace(/^ $/, "␣").replace(/\n/g, "↵").replace(/[\u0000-\u001f\u007f]/g, "�");
+const visible = (text) => text.replace(/^ +$/, (spaces) => "␣".repeat(spaces.length)).replace(/\n/g, "↵").replace(/[\u0000-\u001f\u007f]/g, "�");
 const clipped = (value, most) => Math.min(Math.max(value, 0), most);
-const number = (value) => value === null ? "not finite" : value.toPrecision(4);
+const number = (value) => // all have four digits already
+  value === null ? "not finite" : Math.abs(value) < 1e4 ? value.toPrecision(4) : String(value);
 
 const onMoves = (moved) => (event) => { // what the arrow keys and those like them do, for `onkeydown`
   const move = MOVES[event.key];

@@ -18,7 +18,9 @@ from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.page.page import Page, page_of
 from transformer_jax.inspection.page.passes import InspectedPasses
 from transformer_jax.inspection.page.show import Labels, grid_frame
-from transformer_jax.inspection.page.view import rounded
+from transformer_jax.inspection.page.token_text import token_text
+from transformer_jax.inspection.page.view import coloured
+from transformer_jax.inspection.patching.patch_grid import RESTORED
 from transformer_jax.outside_files import Json
 from transformer_jax.training.inspected_example import Answer, InspectedExample, Label, answer_by_position
 from transformer_jax.trees import Variables
@@ -56,7 +58,8 @@ def inspect_model(
         model, variables: as in `transformer_jax.capture`: causal, masked, an encoder-decoder, or your own.
         tokens: the model's input, `[1, T]` or `[T]`; a tuple where it takes several, each a batch of one.
         labels: what stands at each position; of an encoder-decoder those of `encoder` and `decoder`. None: the tokens.
-        vocabulary: names of the tokens or classes by number, such as `tokenizer.id_to_token`; None: the numbers.
+        vocabulary: names of the tokens or classes by number, such as `tokenizer.id_to_token`, which are shown as text
+            (`ĠParis` is ` Paris`); None: the numbers.
         corrupted: another input of the same shapes, whose pass each activation of `tokens` is put into; the metric is
             the logit of the answer to `tokens` less that of the answer to `corrupted`, where they differ.
         position: of the answer that patching restores.
@@ -98,8 +101,8 @@ def _with_row(given: Any) -> Any:
 
 def _name(vocabulary: Names, number: int) -> str:
     if not callable(vocabulary):
-        return str(vocabulary[number] if number < len(vocabulary) else number)
-    return str(number if (found := vocabulary(number)) is None else found)
+        return token_text(str(vocabulary[number] if number < len(vocabulary) else number))
+    return token_text(str(number if (found := vocabulary(number)) is None else found))
 
 
 def _labels(
@@ -148,7 +151,7 @@ def _patching(
     for stack, length in passes.lengths.items():
         grid = passes.bound.patch_grid(clean, corrupted, f"{stack}.layers.?.output".lstrip("."), metric=metric)
         ((values,), _) = grid.frames()
-        frames.append(grid_frame(stack, values, "layer", example.labels_of(stack, length)))
+        frames.append(grid_frame(stack, values, "layer", example.labels_of(stack, length), RESTORED))
     less = f" less that of “{name(wrong)}”" if wrong != right else ""
     note = f"{PATCHING} the logit of “{name(right)}”{less}, at position {position % len(outputs[0])}."
     return {"note": note, "frames": frames}
@@ -174,5 +177,6 @@ def _features(passes: InspectedPasses, example: InspectedExample, name: str, fun
         "most": most,
         "places": places if len(places) == length else list(map(str, range(length))),
         "numbers": chosen.tolist(),
-        "values": rounded(values[0][:, chosen].T),
+        **coloured(values[0][:, chosen].T),
+        "fulls": [coloured(line)["full"] for line in values[0][:, chosen].T],  # of each feature by itself
     }

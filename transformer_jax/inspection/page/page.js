@@ -103,17 +103,14 @@ function drawLens() {
 }
 
 function drawAttribution() {
-  const { rows, values, heads } = shown.attribution, columns = shown.places;
-  const most = largestOf(heads.values.flat(2)) || 1;
+  const { rows, values, full, heads } = shown.attribution, columns = shown.places;
   const ofHeads = valueMap(byId("attribution-heads")), numbers = heads.values[0]?.map((_, head) => String(head)) ?? [];
   const all = valueMap(byId("attribution"), { moved(_, position) {
     byId("attribution-place").textContent = `Heads at ${named(columns, position)}`;
     const at = heads.values.map((layer) => layer.map((head) => head[position]));
-    ofHeads.show({ ...gridMap({ title: "Heads", rows: heads.rows, columns: numbers, values: at }, "head"), full: most,
-      scale: `The full colour is ${number(most)}, at any position.`,
-      says: (row, head, value) => `${heads.rows[row]}, head ${head}: ${number(value)}` });
+    ofHeads.show(gridMap({ title: "Heads", rows: heads.rows, columns: numbers, values: at, full: heads.full }, "head"));
   } });
-  all.show(gridMap({ title: "Components", rows, columns, values }, "position"));
+  all.show(gridMap({ title: "Components", rows, columns, values, full }, "position"));
   all.point(0, columns.length - 1);
 }
 
@@ -129,9 +126,8 @@ function drawFeatures() {
   choice.onchange();
 }
 
-function drawActivation({ width, places, numbers, values, most }) {
+function drawActivation({ width, places, numbers, values, full, fulls, most }) {
   const top = places.map((_, at) => numbers.map((_, i) => i).sort((a, b) => values[b][at] - values[a][at]).slice(0, most));
-  const full = largestOf(values.flat()) || 1;
   byId("features-note").textContent = `The ${most} most active of ${width} features at each position; choose one to see it ` +
     "at all positions.";
   const mark = buttonTable(byId("features"), places.map(visible), top.map((line) => line.length), (button, row, column) => {
@@ -142,7 +138,8 @@ function drawActivation({ width, places, numbers, values, most }) {
   function choose(row, column) {
     mark(row, column);
     const feature = top[row][column];
-    tokensView(byId("feature-text"), { tokens: places, names: [`feature ${numbers[feature]}`], values: [values[feature]] });
+    tokensView(byId("feature-text"), { tokens: places, names: [`feature ${numbers[feature]}`], values: [values[feature]],
+      full: fulls[feature] });
   }
   choose(0, 0);
 }

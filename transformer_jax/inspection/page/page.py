@@ -15,7 +15,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.inspected_call import OUTPUTS
 from transformer_jax.inspection.page.passes import InspectedPasses, Passes, answer_change
-from transformer_jax.inspection.page.view import View, filled, packed, rounded, stored_map, view_text
+from transformer_jax.inspection.page.view import View, coloured, filled, packed, rounded, stored_map, view_text
 from transformer_jax.outside_files import Json
 from transformer_jax.training.inspected_example import Answer, InspectedExample
 from transformer_jax.training.trainer import TrainerModule
@@ -159,10 +159,14 @@ def _attribution(parts: dict[str, np.ndarray], length: int) -> Json | None:
         return None
     parts = {name: part[..., :length] for name, part in parts.items()}
     heads = {name: part for name, part in parts.items() if name.endswith(OUTPUTS)}
+    of_heads = {
+        "values": [rounded(part) for part in heads.values()],
+        "full": coloured(np.concatenate([part.ravel() for part in heads.values()]))["full"],  # at any position
+    }
     return {
         "rows": [_component(name) for name in parts],
-        "values": rounded(np.stack([part.sum(0) if name in heads else part for name, part in parts.items()])),
-        "heads": {"rows": [_component(name) for name in heads], "values": [rounded(part) for part in heads.values()]},
+        **coloured(np.stack([part.sum(0) if name in heads else part for name, part in parts.items()])),
+        "heads": {"rows": [_component(name) for name in heads], **of_heads},
     }
 
 

@@ -90,16 +90,23 @@ class InspectedPasses:
         return {name: np.asarray(part[..., 0, :, 0], np.float32) for name, part in parts.items()}
 
     def final_mean(self, example: InspectedExample) -> tuple[np.ndarray, Float[np.ndarray, " D"]]:
-        """Output, and mean of the final residual stream over the shown positions, scaled to length 1."""
+        """Output, and mean direction of the final residual stream over the shown positions, scaled to length 1.
+
+        Each position counts the same, as that of the first is a hundred times as large as others in some models.
+        """
         output, seen = self.bound.capture(self.arguments(example.inputs), self.stream[-1:])
         stream = _floats(seen[self.stream[-1]])
-        mean = stream[: len(example.labels_of(self.last_stack, len(stream)))].mean(0)
-        return _floats(output), mean / max(float(np.linalg.norm(mean)), 1e-12)
+        shown = stream[: len(example.labels_of(self.last_stack, len(stream)))]
+        return _floats(output), _of_norm_one(_of_norm_one(shown).mean(0))
 
 
 def _floats(batch: Array) -> np.ndarray:
     """The only row of a batch."""
     return np.asarray(batch[0], np.float32)
+
+
+def _of_norm_one(vectors: Float[np.ndarray, "*leading D"]) -> Float[np.ndarray, "*leading D"]:
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12))
 
 
 def _without_heads(

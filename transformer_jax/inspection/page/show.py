@@ -9,8 +9,9 @@ from jaxtyping import Float
 
 from transformer_jax.argument_checks import as_array, check_arguments
 from transformer_jax.errors import InputError, shortened
-from transformer_jax.inspection.page.view import View, rounded, stored_map, view_text
-from transformer_jax.inspection.patching.patch_grid import PatchGrid
+from transformer_jax.inspection.page.token_text import token_text
+from transformer_jax.inspection.page.view import View, coloured, stored_map, view_text
+from transformer_jax.inspection.patching.patch_grid import RESTORED, PatchGrid
 from transformer_jax.outside_files import Json, as_input_error
 from transformer_jax.training.inspected_example import Label
 
@@ -64,7 +65,7 @@ def show_tokens(tokens: Labels, values: Numbers, names: Labels | None = None) ->
     named = [""] * len(lines) if names is None else _labels("names", names)
     if len(named) != len(lines):
         raise InputError(f"names has {len(named)} names; there are {len(lines)} lines of values")
-    data = {"view": "tokens", "tokens": labels, "names": named, "values": rounded(lines)}
+    data = {"view": "tokens", "tokens": labels, "names": named, **coloured(lines)}
     return View(view_text("Tokens", data))
 
 
@@ -80,18 +81,20 @@ def show_grid(grid: PatchGrid | Numbers, tokens: Labels | None = None) -> View:
         InputError: the metric of the grid was no number, the array has other axes, or there are more or fewer tokens.
     """
     if isinstance(grid, PatchGrid):
-        (frames, column), row = grid.frames(), "layer"
+        (frames, column), row, least = grid.frames(), "layer", RESTORED
     else:
-        frames, column, row = _numbers("grid", grid)[None], "column", "row"
+        frames, column, row, least = _numbers("grid", grid)[None], "column", "row", 0.0
     if frames.ndim != 3 or not frames.size:
         raise InputError(f"grid has shape {frames.shape[1:]}; it must be a PatchGrid or [rows, columns]")
     titles = [f"head {number}" if len(frames) > 1 else "" for number in range(len(frames))]
-    shown = [grid_frame(*pair, row, tokens) for pair in zip(titles, frames, strict=True)]
+    shown = [grid_frame(*pair, row, tokens, least) for pair in zip(titles, frames, strict=True)]
     return View(view_text("Grid", {"view": "grid", "frames": shown, "what": column}))
 
 
-def grid_frame(title: str, values: Float[np.ndarray, "rows columns"], row: str, labels: Labels | None = None) -> Json:
-    """One table of a grid as the script takes it.
+def grid_frame(
+    title: str, values: Float[np.ndarray, "rows columns"], row: str, labels: Labels | None = None, least: float = 0.0
+) -> Json:
+    """One table of a grid as the script takes it, coloured as in `full_colour`.
 
     Raises:
         InputError: there is not one label for each column.
@@ -104,7 +107,7 @@ def grid_frame(title: str, values: Float[np.ndarray, "rows columns"], row: str, 
         "title": title,
         "rows": [f"{row} {number}" for number in range(num_rows)],
         "columns": columns,
-        "values": rounded(values),
+        **coloured(values, least),
     }
 
 
@@ -116,4 +119,4 @@ def _numbers(name: str, given: object) -> Float[np.ndarray, "..."]:
 def _labels(name: str, labels: Labels) -> list[str]:
     if isinstance(labels, str) or np.ndim(labels) != 1:
         raise InputError(f"{name} is {shortened(labels)}; it must be a list of labels")
-    return [str(label) for label in labels]
+    return [token_text(str(label)) for label in labels]

@@ -1,5 +1,6 @@
 // The view of this file; in a notebook its frame becomes as high as it is.
 const VIEWS = { page: pageView, heads: headsView, tokens: tokensView, grid: gridView };
+if (!window.frameElement) document.documentElement.style.setProperty("--window", "100vh");
 await VIEWS[data.view](document.querySelector("main"), data);
 document.querySelector("main").setAttribute("aria-busy", "false");
 if (window.frameElement) {

@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.errors import InputError, check_value
+from transformer_jax.inspection.colour_scale import full_colour
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.own_files import write_whole
 
@@ -72,6 +73,12 @@ def rounded(values: ArrayLike) -> list[object]:
     array = np.asarray(values, np.float64)
     flat = [float(f"{value:.4g}") if np.isfinite(value) else None for value in array.ravel().tolist()]
     return list(np.array(flat, object).reshape(array.shape).tolist())
+
+
+def coloured(values: ArrayLike, least: float = 0.0) -> Json:
+    """Numbers as `rounded` gives them, and the one that has the full colour, as in `full_colour`."""
+    numbers = rounded(values)
+    return {"values": numbers, "full": full_colour(np.array(numbers, np.float64), least)}  # of None NaN is made
 
 
 def view_text(title: str, data: Json, blobs: Sequence[str] = (), body: str = "") -> str:

@@ -1,4 +1,5 @@
 // Views of arrays, each in an element: heads, tokens and grids.
+const NAMED = 3; // values beyond the colour scale that it names
 const named = (names, index) => names[index] === String(index) ? names[index] : `${index} “${visible(names[index])}”`;
 
 function attentionMap(weights, head, { queries, keys, picture }, title) { // as `valueMap` shows it
@@ -10,14 +11,19 @@ function attentionMap(weights, head, { queries, keys, picture }, title) { // as 
 
 const largestOf = (numbers) => numbers.reduce((most, value) => Math.max(most, Math.abs(value ?? 0)), 0); // any number of them
 
-const scaleOf = (values, full) => `The full colour is ${number(full)}` +
-  (values.flat().some((value) => value < 0) ? "; values below zero have another colour." : ".");
+function scaleOf(values, full, says) { // what it is, and which values are beyond it
+  const cells = values.flatMap((line, row) => line.map((value, column) => ({ row, column, value })));
+  const beyond = cells.filter(({ value }) => Math.abs(value ?? 0) > full), count = beyond.length;
+  const largest = beyond.sort((a, b) => Math.abs(b.value) - Math.abs(a.value)).slice(0, NAMED);
+  return `The full colour is ${number(full)}` +
+    (cells.some(({ value }) => value < 0) ? "; values below zero have another colour." : ".") +
+    (count ? ` ${count} ${count === 1 ? "cell is" : "cells are"} beyond the scale${count > NAMED ? ", the largest" : ""}: ` +
+      `${largest.map(({ row, column, value }) => says(row, column, value)).join("; ")}.` : "");
+}
 
-function gridMap({ title, rows, columns, values }, what) { // likewise
-  const full = largestOf(values.flat()) || 1;
-  return { rows, columns, at: (row, column) => values[row][column], full, title,
-    scale: scaleOf(values, full),
-    says: (row, column, value) => `${rows[row]}, ${what} ${named(columns, column)}: ${number(value)}` };
+function gridMap({ title, rows, columns, values, full }, what) { // likewise
+  const says = (row, column, value) => `${rows[row]}, ${what} ${named(columns, column)}: ${number(value)}`;
+  return { rows, columns, at: (row, column) => values[row][column], full, title, scale: scaleOf(values, full, says), says };
 }
 
 async function headsView(parent, { layers, queries, keys }) {
@@ -57,8 +63,7 @@ async function headsView(parent, { layers, queries, keys }) {
 }
 
 // Tokens, a line for each row of values, in colours; the value of the one that mouse or arrow keys point at is below.
-function tokensView(parent, { tokens, names, values }) {
-  const full = largestOf(values.flat()) || 1;
+function tokensView(parent, { tokens, names, values, full }) {
   const box = element("div", "", { className: "tokens", role: "application", "aria-roledescription": "tokens",
     "aria-label": `${tokens.length} tokens; arrow keys move`, tabIndex: 0 });
   const said = element("output", "", { className: "value", "aria-live": "polite" });
@@ -78,10 +83,11 @@ function tokensView(parent, { tokens, names, values }) {
     spans[at[0]][at[1]].classList.remove("pointed");
     at = [clipped(row, values.length - 1), clipped(index, tokens.length - 1)];
     spans[at[0]][at[1]].classList.add("pointed");
-    said.textContent = `${names[at[0]]}${names[at[0]] ? ", " : ""}${named(tokens, at[1])}: ${number(values[at[0]][at[1]])}`;
+    said.textContent = says(...at, values[at[0]][at[1]]);
   }
+  const says = (row, index, value) => `${names[row]}${names[row] ? ", " : ""}${named(tokens, index)}: ${number(value)}`;
   box.onkeydown = onMoves((rows, moves) => point(at[0] + rows, at[1] + moves));
-  parent.replaceChildren(box, said, element("p", scaleOf(values, full), { className: "note" }));
+  parent.replaceChildren(box, said, element("p", scaleOf(values, full, says), { className: "note" }));
   point(0, 0);
 }
 

@@ -8,10 +8,14 @@ from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.errors import InputError
+from transformer_jax.inspection.colour_scale import full_colour
 from transformer_jax.plots import PLAIN
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+RESTORED = 2.0  # part of a metric up to which no place is an outlier: 1 is all, and some places give a little more
+NAMED = 3  # places beyond the colour scale that a figure names
 
 
 class PatchGrid(NamedTuple):
@@ -42,6 +46,8 @@ class PatchGrid(NamedTuple):
     def plot(self, tokens: Sequence[object] | None = None) -> "Figure":
         """The grid as coloured squares, one frame for each head if it has heads, positions or heads to the right.
 
+        The colours end at `full_colour`; a line below names the places that are beyond it.
+
         Args:
             tokens: labels of the positions; None numbers them.
 
@@ -53,7 +59,7 @@ class PatchGrid(NamedTuple):
         frames, column = self.frames()
         num_frames, num_rows, num_columns = frames.shape
         figure = Figure((2 + num_frames * (0.8 + 0.25 * num_columns), 2 + 0.25 * num_rows), layout="constrained")
-        limit = max(float(np.abs(frames[np.isfinite(frames)]).max(initial=0)), 1e-9)
+        limit = full_colour(frames, RESTORED)
         axes = figure.subplots(1, num_frames, squeeze=False)[0]
         for number, (ax, frame) in enumerate(zip(axes, frames, strict=True)):
             image = ax.imshow(frame, vmin=-limit, vmax=limit, cmap="RdBu", interpolation="nearest")
@@ -65,5 +71,21 @@ class PatchGrid(NamedTuple):
                 ax.set_xticks(range(num_columns), [str(token) for token in tokens], rotation="vertical", **PLAIN)
         axes[0].set_ylabel("Layer")
         axes[0].yaxis.get_major_locator().set_params(integer=True)
-        figure.colorbar(image, ax=list(axes), label="Part of the metric restored")
+        beyond = self._beyond(frames, limit, column)
+        figure.colorbar(
+            image, ax=list(axes), label="Part of the metric restored", extend="both" if beyond else "neither"
+        )
+        if beyond:
+            figure.supxlabel(beyond, fontsize="small", wrap=True)
         return figure
+
+    def _beyond(self, frames: Float[np.ndarray, "frames L columns"], limit: float, column: str) -> str:
+        """Which places are beyond the colour scale, the largest first; empty if none is."""
+        sizes = np.where(np.isfinite(frames), np.abs(frames), 0)
+        count = int((sizes > limit).sum())
+        places = np.argsort(-sizes, axis=None, kind="stable")[: min(count, NAMED)]
+        named = []
+        for head, layer, place in zip(*np.unravel_index(places, frames.shape), strict=True):
+            of_head, at = f"head {head}, " * (len(self.by) == 3), f", {column} {place}" * bool(column)
+            named.append(f"{of_head}layer {layer}{at}: {frames[head, layer, place]:.6g}")
+        return f"{count} beyond the scale{', the largest' * (count > NAMED)}: {'; '.join(named)}" if count else ""
