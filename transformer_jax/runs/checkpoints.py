@@ -16,7 +16,7 @@ from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import Json, as_input_error
 from transformer_jax.runs.record import STATE, Record, Records, best_step, digests_of_files, half_written, may_be_gone
-from transformer_jax.runs.state_arrays import arrays_like, copied_arrays, digest_of_arrays, plain_path, read_arrays
+from transformer_jax.runs.state_arrays import arrays_like, arrays_to_save, digest_of_arrays, plain_path, read_arrays
 
 NEWEST = 2  # checkpoints that are kept beside the best
 
@@ -92,7 +92,7 @@ class Checkpoints:
             if self._when_written(lambda: self._records.renew(step, record)):
                 return
             self._pending = step, record
-            arrays = ocp.args.StandardSave(copied_arrays(state))
+            arrays = ocp.args.StandardSave(arrays_to_save(state))
             directory = self._opened.enter_context(plain_path(self.directory))
             self._saver.save(directory / str(step), args=ocp.args.Composite(state=arrays))
 

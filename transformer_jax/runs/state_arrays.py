@@ -43,15 +43,18 @@ def read_arrays(directory: Path, like: PyTree | None) -> PyTree:
     return handler.restore(directory, args=ocp.args.StandardRestore(target))
 
 
-def copied_arrays(tree: PyTree) -> PyTree:
-    """Copies, since the next training step reuses the state's memory while the checkpoint is still being written."""
+def arrays_to_save(tree: PyTree) -> PyTree:
+    """Arrays of which Orbax, or this function, makes a copy at once: the next training step reuses their memory.
 
-    def copy(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
+    It copies NumPy arrays, and those on GPUs and TPUs, but not what CPU devices share.
+    """
+
+    def of_leaf(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
         if isinstance(leaf, jax.Array) and not leaf.is_fully_replicated:
-            return jnp.copy(leaf) if jax.default_backend() == "cpu" else leaf  # from GPUs and TPUs Orbax copies itself
-        return np.array(leaf)
+            return jnp.copy(leaf) if jax.default_backend() == "cpu" else leaf
+        return np.asarray(leaf)
 
-    return jax.tree.map(copy, without_typed_keys(tree))
+    return jax.tree.map(of_leaf, without_typed_keys(tree))
 
 
 def _is_typed_key(leaf: object) -> bool:

@@ -104,8 +104,11 @@ def _train_one(
     trainer = trainer_class(config, data.constants, model=None if trained is None else trained.model)
     with quietly(config), trainer:  # the run's directory is held until the end
         if trained is None:
-            initial = find_initial(trainer, trainer_class_of, data.train_loader.example())
-            trainer.fit(data.train_loader, data.val_loader, initial_params=initial)
+            example = data.train_loader.example()
+            # No name is given to the parameters, so that `fit` can let go of them.
+            trainer.fit(
+                data.train_loader, data.val_loader, initial_params=find_initial(trainer, trainer_class_of, example)
+            )
         else:
             check_fits("pretrained", trained, trainer, data.train_loader.example())
             trainer.adopt(trained.params)

@@ -53,6 +53,7 @@ def training(
             if not (is_trained or train_loader.has_groups):
                 runner.program.begin_to_compile(*runner.arguments(example))
             start = newest(run, programs.initial_state(), task.devices)
+            del programs, initial_params  # which hold the arrays that it began with
             with Journal(task, runner, loaders, run, start, request) as journal:
                 request.synchronize()
                 request.raise_if_signalled(start.step)

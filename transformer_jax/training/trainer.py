@@ -132,6 +132,7 @@ class TrainerModule(Task):
         """
         check_fitting(self.config)
         with quietly(self.config), self.training(train_loader, val_loader, initial_params) as loop:
+            del initial_params  # the memory can be had again where no one else needs them
             loop.train()
             params = best_params(self.run, self.config, loop.state)
             # One copy, where each device has all of them; split ones stay split.
