@@ -55,8 +55,8 @@ def rotary_positions(keys: ConfigKeys, base: float, fraction: float | None = Non
     Raises:
         InputError: the config has a kind of positions or an entry that is not supported, or that its family ignores.
     """
-    older = keys.take("rope_scaling", Mapping | None, None)  # it wins in `transformers`; `finish` refuses both
-    rope: Json = dict(older or keys.take("rope_parameters", Mapping | None, None) or {})
+    older, newer = (keys.take(name, Mapping | None, None) for name in ("rope_scaling", "rope_parameters"))
+    rope: Json = dict(older or newer or {})  # the older one wins in `transformers` too
     kind = rope.pop("rope_type", rope.pop("type", "default"))
     check_value(f"rope_type in {keys.source}", kind, Literal[KINDS])
     base = rope.pop("rope_theta", base)
