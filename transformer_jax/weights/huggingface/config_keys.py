@@ -12,8 +12,8 @@ from transformer_jax.errors import InputError, check_value, shortened
 from transformer_jax.outside_files import Json
 
 # Keys that could change what a model computes, with the values that do not; a family takes those that it honours.
-# Every other key has no effect on what a model computes without dropout: `transformers` does not read it for the family,
-# or only for training, generation and Python, as tests/weights/test_config_keys.py finds.
+# Every other key has no effect without dropout: `transformers` does not read it for the family, or only for training,
+# generation and Python, as tests/weights/test_config_keys.py finds.
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "attention_chunk_size": (),
     "auto_map": (),  # code of the directory, which is never run
