@@ -122,9 +122,9 @@ def t5(s: Sizes, pick: Random) -> tuple[Any, Any]:
 def marian(s: Sizes, pick: Random) -> tuple[Any, Any]:
     config = transformers.MarianConfig(
         vocab_size=s.vocabulary, d_model=s.width, encoder_layers=s.layers, decoder_layers=pick.choice([1, s.layers]),
-        encoder_attention_heads=s.heads, decoder_attention_heads=s.heads, encoder_ffn_dim=s.hidden,
-        decoder_ffn_dim=s.hidden, activation_function=pick.choice(["swish", "gelu", "relu"]), pad_token_id=0,
-        decoder_start_token_id=0, eos_token_id=1, forced_eos_token_id=None, max_position_embeddings=97,
+        encoder_attention_heads=s.heads, decoder_attention_heads=pick.choice([1, s.heads]), encoder_ffn_dim=s.hidden,
+        decoder_ffn_dim=pick.choice([7, s.hidden]), activation_function=pick.choice(["swish", "gelu", "relu"]),
+        pad_token_id=0, decoder_start_token_id=0, eos_token_id=1, forced_eos_token_id=None, max_position_embeddings=97,
         scale_embedding=pick.choice([False, True]),
     )  # fmt: skip
     return transformers.MarianMTModel, config

@@ -65,6 +65,7 @@ WRONG = {
     **dict.fromkeys(("start_token", "end_token"), (-1, 1.5, "x", None, C)),
     "length_penalty": (-1.0, NAN, INF, "x", None),
     "num_heads": (*COUNTS, D + 1),
+    "num_decoder_heads": (*COUNTS[:5], D + 1),
     "max_len": (*COUNTS, 2),
     "settings": ("pre-norm", None, {"norm_first": True}),
     "x": FEATURES,
@@ -243,7 +244,7 @@ TABLE_OF_CALLS = [
     Call.of(
         built(tj.Transformer, TOKENS, TOKENS),
         TRANSFORMER_SIZES | VOCABULARIES | {"num_decoder_layers": 1},
-        "source_vocabulary_size target_vocabulary_size num_encoder_layers num_decoder_layers",
+        "source_vocabulary_size target_vocabulary_size num_encoder_layers num_decoder_layers num_decoder_heads",
     ),
     Call.of(
         called(TRANSFORMER),

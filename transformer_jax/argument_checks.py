@@ -221,7 +221,7 @@ def check_shapes(found: Shapes, expected: Abstract, source: str) -> None:
             raise InputError(f"{name} in {source} has the shape {[*shape]}; it must be {[*expected[name].shape]}")
 
 
-def check_kv_heads(num_kv_heads: int | None, num_heads: int) -> None:
+def check_kv_heads(num_kv_heads: int | None, num_heads: int, name: str = "num_heads") -> None:
     """Raise an `InputError` if the heads of keys and values are no divisor of those of the queries."""
     if num_kv_heads is not None and num_heads % num_kv_heads:
-        raise InputError(f"num_kv_heads is {num_kv_heads}; it must divide num_heads, {num_heads}")
+        raise InputError(f"num_kv_heads is {num_kv_heads}; it must divide {name}, {num_heads}")

@@ -162,12 +162,12 @@ def check_in_float32(check: Callable[[str, float], None], name: str, value: floa
     check(f"{name} is {value}; in float32 it", ctypes.c_float(value).value)
 
 
-def head_width(width: int, num_heads: int) -> int:
+def head_width(width: int, num_heads: int, name: str = "num_heads") -> int:
     """Width d = D / H of one head.
 
     Raises:
-        InputError: `num_heads` does not divide the model's width.
+        InputError: the number of heads, an argument `name`, does not divide the model's width.
     """
     if num_heads < 1 or width < 1 or width % num_heads:
-        raise InputError(f"num_heads is {num_heads}; it must be at least 1 and divide the model's width {width}")
+        raise InputError(f"{name} is {num_heads}; it must be at least 1 and divide the model's width {width}")
     return width // num_heads

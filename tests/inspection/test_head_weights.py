@@ -12,6 +12,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection import Factored, HeadWeights, composition_scores, fold_norms, head_weights
 from transformer_jax.nn.attention import AttentionSettings
 from transformer_jax.nn.blocks import BlockSettings
+from transformer_jax.nn.encoder_decoder import Transformer
 
 pytestmark = pytest.mark.slow  # they compile
 
@@ -38,6 +39,19 @@ def test_queries_keys_and_what_heads_write_are_made_of_these_matrices(settings):
 def test_attentions_have_their_names_in_the_order_of_the_layers():
     case = predictor(BlockSettings(scan_layers=True), num_layers=11)
     assert list(head_weights(case.model, case.variables)) == [f"encoder.layers.{i}.attention" for i in range(11)]
+
+
+def test_heads_of_a_decoder_may_be_others_than_those_of_the_encoder():
+    model = Transformer(13, 13, 12, 3, 1, 1, 23, num_decoder_heads=2, decoder_dim_feedforward=7)
+    variables = jax.eval_shape(model.init, jax.random.key(0), *np.zeros((2, 1, 5), int))
+    variables = jax.tree.map(lambda leaf: np.zeros(leaf.shape), variables)
+    found = {name: heads.query.shape for name, heads in head_weights(model, variables).items()}
+    assert found == {
+        "decoder.layers.0.attention": (2, 12, 6),
+        "decoder.layers.0.cross_attention": (2, 12, 6),
+        "encoder.layers.0.attention": (3, 12, 4),
+    }
+    assert variables["params"]["decoder"]["layers_0"]["feed_forward"]["expand"]["kernel"].shape == (12, 7)
 
 
 def test_norms_and_eigenvalues_are_those_of_the_whole_matrix():

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+import transformers
 from compiled_models import applied, assert_close, started
 from flax.traverse_util import flatten_dict
 from huggingface_models import FAMILIES, drawn, inputs_of, opened, ours, passed
@@ -193,7 +194,7 @@ def damaged(directory, target, config=None):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"attention_window": 3}, r"config.json has attention_window = 3, which is not supported"),
+        ({"attention_chunk_size": 3}, r"config.json has attention_chunk_size = 3, which is not supported"),
         (
             {"scale_attn_by_inverse_layer_idx": True},
             "_layer_idx in .* is True; it must be one of False",
@@ -235,7 +236,6 @@ ROPE = {"rope_type": "default", "rope_theta": 13.0}
     [
         ("llama", {"rope_scaling": ROPE | {"partial_rotary_factor": 0.5}}, "factor in .* is 0.5; it must be 1, since"),
         ("llama", {"partial_rotary_factor": 0.5}, "has partial_rotary_factor = 0.5, which is not supported"),
-        ("llama", {"rope_scaling": ROPE}, "has rope_parameters = .*, which is not supported"),  # beside the older key
         ("marian", {"num_hidden_layers": 7}, "num_hidden_layers in .* is 7; it must be one of 2, None"),
     ],
 )
@@ -244,6 +244,65 @@ def test_a_key_that_transformers_takes_otherwise_in_a_family_is_named(family, co
     save_transformers(tmp_path, model, variables)
     with pytest.raises(InputError, match=message):
         from_transformers(damaged(tmp_path, tmp_path / "damaged", config))
+
+
+def test_of_two_entries_for_rotary_positions_the_older_one_wins_as_in_transformers(tmp_path):
+    model, variables, _ = ours("llama")
+    save_transformers(tmp_path, model, variables)
+    found, _ = from_transformers(damaged(tmp_path, tmp_path / "both", {"rope_scaling": ROPE}))
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "both")
+    assert found.settings.positions.base == config.rope_parameters["rope_theta"] == ROPE["rope_theta"]
+
+
+def test_with_its_original_a_model_keeps_tokenizer_and_ids_and_the_names_of_its_classes(tmp_path):
+    theirs = drawn("bert", Random(7))
+    assert type(theirs).__name__ == "BertForSequenceClassification"
+    names = {str(number): f"kind {number}" for number in range(5)}
+    original, directory = tmp_path / "original", tmp_path / "written"
+    theirs.save_pretrained(tmp_path / "theirs")
+    damaged(
+        tmp_path / "theirs",
+        original,
+        {"id2label": names, "eos_token_id": 3, "sep_token_id": 7, "torch_dtype": "float16"},
+    )
+    kept = {"tokenizer.json": "{}", "tokenizer_config.json": "{ }", "generation_config.json": "{  }", "vocab.txt": "x"}
+    for name, content in (kept | {"notes.txt": "mine", "pytorch_model.bin": "old"}).items():
+        (original / name).write_text(content)
+    model, variables = from_transformers(original)
+    save_transformers(directory, model, variables, original=original, config={"eos_token_id": 11})
+    config = json.loads((directory / "config.json").read_text())
+    assert {path.name for path in directory.iterdir()} == {*kept, "config.json", "model.safetensors"}
+    assert all((directory / name).read_text() == content for name, content in kept.items())
+    assert (config["id2label"], config["eos_token_id"], config["sep_token_id"]) == (names, 11, 7)
+    assert config["dtype"] == "float32"
+    assert "torch_dtype" not in config
+    jax.tree.map(np.testing.assert_array_equal, from_transformers(directory)[1], variables)
+    save_transformers(original, model, variables, original=original)  # in its own place
+    written = {*kept, "config.json", "model.safetensors"}
+    assert {path.name for path in original.iterdir()} == {*written, "notes.txt", "pytorch_model.bin"}
+    headless = model.clone(head="none", num_classes=0)
+    parts = {name: part for name, part in variables["params"].items() if name != "output_layer"}
+    save_transformers(directory, headless, {"params": parts}, original=original)
+    assert "id2label" not in json.loads((directory / "config.json").read_text())
+    with pytest.raises(InputError, match="original is .*, which is of another family than the model, gpt2"):
+        save_transformers(tmp_path / "other", *ours("gpt2")[:2], original=original)
+
+
+def test_an_entry_that_would_change_the_result_is_not_written(tmp_path):
+    model, variables, _ = ours("gpt2")
+    with pytest.raises(InputError, match="config.json has sliding_window = 3, which is not supported"):
+        save_transformers(tmp_path, model, variables, config={"sliding_window": 3})
+
+
+def test_an_xlm_roberta_is_a_roberta(tmp_path):
+    theirs = drawn("bert", Random(17))
+    assert type(theirs).__name__ == "RobertaForMaskedLM"
+    config = transformers.XLMRobertaConfig(**theirs.config.to_dict() | {"model_type": "xlm-roberta"})
+    other = transformers.XLMRobertaForMaskedLM(config).eval()
+    other.load_state_dict(theirs.state_dict())
+    model, variables = opened(other)
+    inputs, named = inputs_of(model, Random(0))
+    assert_close(applied(model, variables, *inputs), passed(other, **named).output, 1e-5)
 
 
 def test_a_model_is_written_only_for_a_family_that_honours_its_rotary_positions(tmp_path):

@@ -162,6 +162,7 @@ def test_a_model_without_a_counterpart_is_an_error():
             Transformer(None, None, 12, 4, 1, 1, 13, settings=BlockSettings(positions=RelativePositions())),
             "positions.is_in_attention is True; it must be False",
         ),
+        (Transformer(None, None, 12, 4, 1, 1, 13, num_decoder_heads=3), "num_decoder_heads is 3; it must be None"),
     ],
 )
 def test_parts_without_a_counterpart_are_errors_in_both_directions(model, message):

@@ -271,6 +271,7 @@ class OwnBlock(EncoderBlock):
         (predictor(block=OwnBlock), "block is OwnBlock; it must be EncoderBlock"),
         (transformer(decoder_block=OwnBlock), "decoder_block is OwnBlock; it must be DecoderBlock"),
         (Transformer(), "source_vocabulary_size is None; it must be a size"),
+        (transformer(decoder_dim_feedforward=7), "decoder_dim_feedforward is 7; it must be None"),
         (predictor(BlockSettings(positions=SinusoidalPositions(in_halves=True))), r"positions is .*in_halves=True"),
         (
             transformer(embeddings=EmbeddingSettings(is_scaled=False)),

@@ -99,7 +99,10 @@ def head_weights(model: nn.Module, variables: Variables) -> dict[str, HeadWeight
     if not paths or num_heads is None:
         raise InputError(f"{type(model).__name__} has no attention of this package to look into")
     paths.sort(key=lambda path: re.sub(r"\d+", lambda number: number[0].zfill(9), "/".join(path)))  # layer 10 after 2
-    return {activation_name(path, "").rstrip("."): _heads(flat, path, num_heads) for path in paths}
+    of_decoder = getattr(model, "num_decoder_heads", None) or num_heads
+    heads = [of_decoder if path[0] == "decoder" else num_heads for path in paths]
+    names = [activation_name(path, "").rstrip(".") for path in paths]
+    return {name: _heads(flat, path, count) for name, path, count in zip(names, paths, heads, strict=True)}
 
 
 def _heads(flat: dict[tuple[str, ...], Array], path: tuple[str, ...], num_heads: int) -> HeadWeights:

@@ -62,6 +62,11 @@ class BlockSettings:
                 "scan_layers is True; with share_layers it must be False, as a loop's layers have their own"
             )
 
+    def check(self, width: int, num_heads: int, name: str = "num_heads") -> None:
+        """Raise an `InputError` if a model of this width cannot have that many heads, a field `name` of it."""
+        check_kv_heads(self.attention.num_kv_heads, num_heads, name)
+        self.positions.check(self.attention.head_width or head_width(width, num_heads, name))
+
     def make_norm(self) -> nn.Module:
         """A norm with these settings, to be assigned in `setup`."""
         return self.norm(epsilon=self.layer_norm_epsilon)
@@ -87,9 +92,7 @@ class SettingsModule(Tapped):
             settings = dataclasses.replace(settings, dropout_prob=shorthand)
         module.settings, module.dropout_prob = settings, settings.dropout_prob
         super().__post_init__()
-        width: int = module.input_dim if hasattr(self, "input_dim") else module.model_dim
-        check_kv_heads(settings.attention.num_kv_heads, module.num_heads)
-        settings.positions.check(settings.attention.head_width or head_width(width, module.num_heads))
+        settings.check(module.input_dim if hasattr(self, "input_dim") else module.model_dim, module.num_heads)
 
     @property
     def has_attention_maps(self) -> bool:

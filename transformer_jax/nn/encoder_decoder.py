@@ -47,7 +47,7 @@ class Transformer(TokenModel):
     embeddings.
 
     Raises:
-        InputError: at construction, if `num_heads` does not divide `model_dim`, a size is below 1, a setting is
+        InputError: at construction, if a number of heads does not divide `model_dim`, a size is below 1, a setting is
             impossible, or embeddings of different vocabularies should be tied.
     """
 
@@ -66,17 +66,26 @@ class Transformer(TokenModel):
     encoder_block: type[Block] = EncoderBlock  # class of the encoder's blocks
     decoder_block: type[Block] = DecoderBlock  # class of the decoder's blocks
     embeddings: EmbeddingSettings = EmbeddingSettings()
+    num_decoder_heads: Size | None = None  # H of the decoder; None, also if it is the same: num_heads
+    decoder_dim_feedforward: Size | None = None  # F of the decoder; None, also if it is the same: dim_feedforward
 
     def __post_init__(self) -> None:
+        if self.num_decoder_heads == self.num_heads:
+            self.num_decoder_heads = None
+        if self.decoder_dim_feedforward == self.dim_feedforward:
+            self.decoder_dim_feedforward = None
         super().__post_init__()
+        if self.num_decoder_heads is not None:
+            self.settings.check(self.model_dim, self.num_decoder_heads, "num_decoder_heads")
         sizes = self.source_vocabulary_size, self.target_vocabulary_size
         if self.tie_embeddings and (sizes[0] != sizes[1] or None in sizes):
             raise InputError(f"tie_embeddings needs one vocabulary; those of source and target have sizes {sizes}")
 
     def setup(self) -> None:
-        sizes = self.model_dim, self.num_heads, self.dim_feedforward
         more = None, self.settings, self.final_norm
+        sizes = self.model_dim, self.num_heads, self.dim_feedforward
         self.encoder = TransformerEncoder(self.num_encoder_layers, *sizes, *more, self.encoder_block)
+        sizes = self.model_dim, self.num_decoder_heads or sizes[1], self.decoder_dim_feedforward or sizes[2]
         self.decoder = TransformerDecoder(self.num_decoder_layers, *sizes, *more, self.decoder_block)
         self.set_up_tokens(self.target_vocabulary_size)
         if self.source_vocabulary_size is not None:

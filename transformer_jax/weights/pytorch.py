@@ -51,6 +51,8 @@ LAYOUT = Layout(
     ),
     transposed=True,
 )
+# Fields of a Transformer whose decoder has the sizes of its encoder.
+SAME_SIZES = {"num_decoder_heads": None, "decoder_dim_feedforward": None}
 
 
 @check_arguments
@@ -107,8 +109,12 @@ def _params_like(model: Model) -> Abstract:
         _check_attention("settings.", model.settings, model.positions, model.num_heads)
     else:
         check_blocks(model.settings, model.num_heads)
-    if isinstance(model, Transformer) and (model.source_vocabulary_size, model.target_vocabulary_size) != (None, None):
-        raise InputError("model has a vocabulary, and torch.nn.Transformer no embeddings; it must be one on features")
+    if isinstance(model, Transformer):
+        check_parts("", model, **SAME_SIZES)
+        if (model.source_vocabulary_size, model.target_vocabulary_size) != (None, None):
+            raise InputError(
+                "model has a vocabulary, and torch.nn.Transformer no embeddings; it must be one on features"
+            )
     return abstract_params(model)
 
 

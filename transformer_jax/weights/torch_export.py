@@ -24,7 +24,7 @@ from transformer_jax.outside_files import replacing
 from transformer_jax.trees import Params
 from transformer_jax.weights import torch_model
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout, abstract_params, by_path
-from transformer_jax.weights.pytorch import check_blocks, check_parts, state_dict_of
+from transformer_jax.weights.pytorch import SAME_SIZES, check_blocks, check_parts, state_dict_of
 
 SOURCE, WEIGHTS = "model.py", "weights.pt"  # in the directory of an export
 
@@ -106,6 +106,7 @@ def _of_predictor(model: TransformerPredictor, params: Params) -> Described:
 
 def _of_transformer(model: Transformer) -> Described:
     check_parts("", model, encoder_block=EncoderBlock, decoder_block=DecoderBlock, embeddings=EmbeddingSettings())
+    check_parts("", model, **SAME_SIZES)
     vocabularies = "source_vocabulary_size", "target_vocabulary_size"
     for name in vocabularies:
         if getattr(model, name) is None:

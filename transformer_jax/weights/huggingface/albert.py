@@ -1,7 +1,5 @@
 """ALBERT (Lan et al. 2020): encoders whose layers share their parameters, with embeddings of their own width."""
 
-from typing import Any
-
 from transformer_jax.argument_checks import Shapes
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.masked_language_model import TransformerMLM
@@ -12,11 +10,6 @@ from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
 from transformer_jax.weights.huggingface.family import SIZES, Family, Renames, labels_of, sizes_of
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
-# Keys of published files without an effect: `transformers` does not read them, or the arrays say it (`num_labels`).
-UNREAD = (
-    "classifier_dropout_prob", "down_scale_factor", "eos_token_ids", "gap_size", "layers_to_keep", "net_structure_type",
-    "num_labels", "num_memory_blocks", "use_bfloat16",
-)  # fmt: skip
 ALBERT_SIZES = {**SIZES, "embedding_dim": "embedding_size", "num_types": "type_vocab_size"}
 RENAMES: Renames = (
     *EMBEDDINGS,
@@ -44,8 +37,6 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
         keys.one_of(name, 1)
     keys.one_of("tie_word_embeddings", True)
     keys.one_of("position_embedding_type", "absolute")
-    for name in UNREAD:
-        keys.take(name, Any, None)
     classes = shapes.get("classifier.weight", (0,))[0]
     return TransformerMLM(
         **keys.sizes(ALBERT_SIZES),

@@ -36,15 +36,32 @@ ROBERTA_HEADS: Renames = (
     ("^output_bias", "lm_head/bias"),
     ("^output_layer", "classifier/out_proj"),
 )
+# The keys of Google's own files, which have no `model_type`.
+GOOGLE_KEYS = frozenset({
+    "attention_probs_dropout_prob", "hidden_act", "hidden_dropout_prob", "hidden_size", "initializer_range",
+    "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers", "type_vocab_size",
+    "vocab_size",
+})  # fmt: skip
+
+
+def is_first_bert(config: Json) -> bool:
+    """Whether a `config.json` without a `model_type` is that of a BERT: by its class, or by its keys.
+
+    RoBERTa's of that time have the same keys, and one type of tokens instead of two.
+    """
+    classes = config.get("architectures")
+    if isinstance(classes, list) and classes:
+        return str(classes[0]).startswith("Bert")
+    return config.keys() >= GOOGLE_KEYS and config["type_vocab_size"] == 2
 
 
 def create(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
     """The model of a `config.json`, with the heads whose arrays are there."""
-    is_roberta = keys.take("model_type", str) == "roberta"
+    is_roberta = keys.take("model_type", str) != "bert"
     for name in ("is_decoder", "add_cross_attention"):
         keys.one_of(name, False)
     keys.one_of("tie_word_embeddings", True)
-    keys.one_of("position_embedding_type", "absolute")
+    keys.one_of("position_embedding_type", "absolute")  # of others there are arrays, which `transformers` 5 drops
     classes = shapes.get("classifier.out_proj.weight" if is_roberta else "classifier.weight", (0,))[0]
     has_tokens = ("lm_head.dense.weight" if is_roberta else "cls.predictions.transform.dense.weight") in shapes
     activation = keys.activation("hidden_act", "gelu")
@@ -105,7 +122,7 @@ BERT = Family(
     ignored=r"position_ids$|^cls\.seq_relationship\.",
 )
 ROBERTA = BERT._replace(
-    model_types=("roberta",),
+    model_types=("roberta", "xlm-roberta"),
     prefix="roberta.",
     copies={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",

@@ -1,4 +1,4 @@
-"""The keys of a `config.json`, of which none is passed over: what is not honoured is an error that names it."""
+"""The keys of a `config.json`: one that would change what the model computes is honoured, or an error that names it."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -11,20 +11,28 @@ from transformer_jax.argument_checks import Size
 from transformer_jax.errors import InputError, check_value, shortened
 from transformer_jax.outside_files import Json
 
-# Keys without an effect on what a model computes without dropout: of training, of generation, of Python.
-WITHOUT_EFFECT = frozenset({
-    "_name_or_path", "activation_dropout", "architectures", "attention_dropout", "attention_probs_dropout_prob",
-    "attn_pdrop", "bos_token_id", "classifier_dropout", "decoder_layerdrop", "decoder_start_token_id", "dropout",
-    "dropout_rate", "dtype", "embd_pdrop", "encoder_layerdrop", "eos_token_id", "forced_eos_token_id",
-    "gradient_checkpointing", "hidden_dropout", "hidden_dropout_prob", "id2label", "init_std", "initializer_factor",
-    "initializer_range", "is_decoder", "is_encoder_decoder", "label2id", "model_type", "pad_token_id", "problem_type",
-    "resid_pdrop", "return_dict", "task_specific_params", "torch_dtype", "transformers_version", "use_cache",
-    # Of single families; of Qwen's windows `use_sliding_window` tells whether there are any.
-    "_num_labels", "bad_words_ids", "classif_dropout", "encoder_stride", "extra_pos_embeddings", "max_length",
-    "max_window_layers", "n_ctx", "n_positions", "num_beams", "output_past", "pooler_output_size",
-    "pretraining_tp", "sliding_window", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
-    "summary_type", "summary_use_proj",
-})  # fmt: skip
+# Keys that could change what a model computes, with the values that do not; a family takes those that it honours.
+# Every other key has no effect without dropout: `transformers` does not read it for the family, or only for training,
+# generation and Python, as tests/weights/test_config_keys.py finds.
+UNSUPPORTED: dict[str, tuple[object, ...]] = {
+    "attention_chunk_size": (),
+    "auto_map": (),  # code of the directory, which is never run
+    "decoder": (),  # this and the next two: the config of a part
+    "fusion_config": (),
+    "generator": (),
+    "is_causal": (True,),
+    "kv_sharing_modes": (),
+    "layer_types": (),
+    "original_max_position_embeddings": (),
+    "partial_rotary_factor": (1,),
+    "per_layer_config": ({},),
+    "pruned_heads": ({},),
+    "quantization_config": (),
+    "sliding_window": (),
+    "text_config": (),
+    "text_encoder": (),
+    "transformers_weights": (),
+}
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": functools.partial(nn.gelu, approximate=False),
     "gelu_new": nn.gelu,
@@ -48,8 +56,8 @@ class ConfigKeys:
     """
 
     def __init__(self, config: Json, source: str) -> None:
-        self._left = {name: value for name, value in config.items() if name not in WITHOUT_EFFECT}
         self._all = config
+        self._taken: set[str] = set()
         self.source = source
 
     def take(self, name: str, hint: Any, default: Any = ...) -> Any:  # a type, and a value of it
@@ -63,7 +71,7 @@ class ConfigKeys:
         Raises:
             InputError: it is missing, or of another type.
         """
-        self._left.pop(name, None)
+        self._taken.add(name)
         value = self._all.get(name, default)
         if value is ...:
             raise InputError(f"{self.source} lacks {name}")
@@ -89,9 +97,21 @@ class ConfigKeys:
         """The activation that a key names."""
         return ACTIVATIONS[self.one_of(name, default, *ACTIVATIONS)]
 
+    def same(self, name: str, other: str) -> None:
+        """Check that a key has the value of another one, whose name it is too in `transformers`, if it is there.
+
+        Raises:
+            InputError: it has another one.
+        """
+        self.one_of(name, self._all.get(other), None)
+
+    def others(self) -> Json:
+        """The entries that were not taken, which change nothing in what the model computes."""
+        return {name: value for name, value in self._all.items() if name not in self._taken}
+
     def finish(self) -> None:
-        """Raise an `InputError` if a key was not taken, unless it has no value."""
-        for name, value in self._left.items():
-            if value is not None:
+        """Raise an `InputError` if a key could change what the model computes and was not taken."""
+        for name, value in self.others().items():
+            if name in UNSUPPORTED and value not in (None, *UNSUPPORTED[name]):
                 shown = f"{self.source} has {name} = {shortened(value)}"
                 raise InputError(f"{shown}, which is not supported: it could change what the model computes")

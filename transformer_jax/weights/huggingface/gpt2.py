@@ -31,11 +31,19 @@ GPT2_SIZES = {
     "num_layers": "n_layer",
     "max_len": "n_positions",
 }
+SAME = {
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
 
 
 def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
     """The model of a `config.json`."""
     sizes = keys.sizes(GPT2_SIZES)
+    for name, other in SAME.items():
+        keys.same(name, other)
     keys.one_of("scale_attn_weights", True)
     for name in ("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"):
         keys.one_of(name, False)

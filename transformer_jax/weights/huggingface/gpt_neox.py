@@ -34,8 +34,10 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
     positions = rotary_positions(
         keys, keys.take("rotary_emb_base", int | float, 10_000.0), keys.take("rotary_pct", float, 0.25)
     )
+    sizes = keys.sizes(SIZES)
+    keys.one_of("head_dim", sizes["model_dim"] // sizes["num_heads"], None)  # it is the rotated width alone
     return TransformerLM(
-        **keys.sizes(SIZES),
+        **sizes,
         settings=BlockSettings(
             norm_first=True,
             activation=keys.activation("hidden_act", "gelu"),

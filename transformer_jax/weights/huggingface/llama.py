@@ -39,8 +39,9 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
     sizes = keys.sizes(SIZES)
     d = 128 if kind == "qwen3" else sizes["model_dim"] // sizes["num_heads"]
     epsilon = keys.take("rms_norm_eps", float, 1e-6)
-    keys.one_of("use_sliding_window", False)
-    keys.one_of("use_mrope", False)
+    if kind != "llama":
+        keys.one_of("use_sliding_window", False)
+        keys.take("sliding_window", int | None, None)  # which means nothing then
     keys.take("layer_types", tuple[Literal["full_attention"], ...] | None, None)
     return TransformerLM(
         **sizes,

@@ -32,21 +32,25 @@ MARIAN_SIZES = {
     "num_decoder_layers": "decoder_layers",
     "dim_feedforward": "encoder_ffn_dim",
     "max_len": "max_position_embeddings",
+    "num_decoder_heads": "decoder_attention_heads",
+    "decoder_dim_feedforward": "decoder_ffn_dim",
+}
+SAME = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "encoder_attention_heads",
+    "num_hidden_layers": "encoder_layers",
 }
 
 
 def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     """The model of a `config.json`."""
     sizes = keys.sizes(MARIAN_SIZES)
+    keys.one_of("is_encoder_decoder", True)
     keys.one_of("decoder_vocab_size", sizes["source_vocabulary_size"], None)
-    keys.one_of("decoder_attention_heads", sizes["num_heads"])
-    keys.one_of("decoder_ffn_dim", sizes["dim_feedforward"])
     for name in ("share_encoder_decoder_embeddings", "tie_word_embeddings"):
         keys.one_of(name, True)
-    for name in ("is_decoder", "normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits"):
-        keys.one_of(name, False)
-    keys.one_of("static_position_embeddings", True)
-    keys.one_of("num_hidden_layers", sizes["num_encoder_layers"], None)
+    for name, other in SAME.items():
+        keys.same(name, other)
     return Transformer(
         **sizes,
         settings=BlockSettings(
@@ -64,8 +68,8 @@ def configure(model: Transformer) -> Json:
     return {
         "architectures": ["MarianMTModel"],
         **sizes_of(model, MARIAN_SIZES),
-        "decoder_attention_heads": model.num_heads,
-        "decoder_ffn_dim": model.dim_feedforward,
+        "decoder_attention_heads": model.num_decoder_heads or model.num_heads,
+        "decoder_ffn_dim": model.decoder_dim_feedforward or model.dim_feedforward,
         "activation_function": WORDS[model.settings.activation],
         "scale_embedding": model.embeddings.is_scaled,
         "is_encoder_decoder": True,

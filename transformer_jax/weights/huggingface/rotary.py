@@ -44,7 +44,7 @@ SCALINGS = {"linear": LinearScaling, "llama3": Llama3Scaling}
 KINDS = ("default", *SCALINGS)
 
 
-def rotary_positions(keys: ConfigKeys, base: float, fraction: float | None = None) -> RotaryPositions:
+def rotary_positions(keys: ConfigKeys, base: int | float, fraction: float | None = None) -> RotaryPositions:
     """The positions that a config describes.
 
     Args:
@@ -55,11 +55,11 @@ def rotary_positions(keys: ConfigKeys, base: float, fraction: float | None = Non
     Raises:
         InputError: the config has a kind of positions or an entry that is not supported, or that its family ignores.
     """
-    older = keys.take("rope_scaling", Mapping | None, None)  # it wins in `transformers`; `finish` refuses both
-    rope: Json = dict(older or keys.take("rope_parameters", Mapping | None, None) or {})
+    older, newer = (keys.take(name, Mapping | None, None) for name in ("rope_scaling", "rope_parameters"))
+    rope: Json = dict(older or newer or {})  # the older one wins in `transformers` too
     kind = rope.pop("rope_type", rope.pop("type", "default"))
     check_value(f"rope_type in {keys.source}", kind, Literal[KINDS])
-    base = rope.pop("rope_theta", base)
+    base = float(check_value(f"rope_theta in {keys.source}", rope.pop("rope_theta", base), int | float))
     rotated = rope.pop("partial_rotary_factor", 1.0 if fraction is None else fraction)
     if fraction is None and rotated != 1:
         shown = f"partial_rotary_factor in {keys.source} is {shortened(rotated)}"

@@ -43,6 +43,7 @@ T5_SIZES = {
     "num_encoder_layers": "num_layers",
     "dim_feedforward": "d_ff",
 }
+SAME = {"hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"}
 
 
 def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
@@ -53,11 +54,15 @@ def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
         raise InputError(f"feed_forward_proj in {keys.source} is not supported")
     keys.one_of("dense_act_fn", word)
     keys.one_of("is_gated_act", bool(gated))
-    keys.one_of("is_decoder", False)
+    keys.one_of("is_encoder_decoder", True)
     is_scaled = keys.take("scale_decoder_outputs", bool, keys.take("tie_word_embeddings", bool, True))
     sizes = keys.sizes(T5_SIZES)
+    for name, other in SAME.items():
+        keys.same(name, other)
     scale = 1 / math.sqrt(sizes["model_dim"]) if is_scaled else 1.0
     has_own_output = not is_scaled and (TIED_HEAD in shapes or not shapes)  # no shapes: no file tells
+    head_width = keys.take("d_kv", int, 64)
+    keys.one_of("head_dim", head_width, None)
     buckets = keys.take("relative_attention_num_buckets", int, 32)
     return Transformer(
         **sizes,
@@ -71,9 +76,7 @@ def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
                 buckets, keys.take("relative_attention_max_distance", int, 128), is_shared=True
             ),
             feed_forward=functools.partial(GatedFeedForward if gated else FeedForward, use_bias=False),
-            attention=AttentionSettings(
-                head_width=keys.take("d_kv", int, 64), input_bias=False, output_bias=False, scale=1.0
-            ),
+            attention=AttentionSettings(head_width=head_width, input_bias=False, output_bias=False, scale=1.0),
         ),
         tie_embeddings=True,
         embeddings=EmbeddingSettings(

@@ -35,8 +35,10 @@ def create(keys: ConfigKeys, shapes: Shapes) -> VisionTransformer:
     image = keys.take("image_size", int | tuple[int, int], 224)
     height, width = image if isinstance(image, tuple) else (image, image)
     keys.one_of("pooler_act", "tanh")
+    sizes = keys.sizes(VIT_SIZES)
+    keys.one_of("head_dim", sizes["model_dim"] // sizes["num_heads"])
     return VisionTransformer(
-        **keys.sizes(VIT_SIZES),
+        **sizes,
         image_size=(height, width),
         num_classes=shapes.get("classifier.weight", (0,))[0],
         settings=BlockSettings(

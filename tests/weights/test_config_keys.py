@@ -1,0 +1,173 @@
+"""Which keys of a `config.json` are honoured, passed over or refused."""
+
+import dataclasses
+import json
+from random import Random
+
+import pytest
+from compiled_models import assert_close
+from published_configs import BERT, GOOGLE, GPT2, LLAMA, NEOX, OPUS, PUBLISHED, QWEN25, ROBERTA, T5, VIT
+from repository import REPOSITORY
+
+from transformer_jax import InputError
+from transformer_jax.weights.huggingface.config_keys import UNSUPPORTED, ConfigKeys
+from transformer_jax.weights.huggingface.pretrained import FAMILIES, is_of_transformers, model_of_config
+from transformer_jax.weights.layouts import abstract_params
+
+
+def opened(config, directory):
+    (directory / "config.json").write_text(json.dumps(config))
+    return model_of_config(directory / "config.json")
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_config_opens_or_names_the_key_that_is_refused(name, tmp_path):
+    config, expected = PUBLISHED[name]
+    if isinstance(expected, str):
+        with pytest.raises(InputError, match=expected):
+            opened(config, tmp_path)
+    else:
+        opened(config, tmp_path)
+    assert is_of_transformers(tmp_path)
+
+
+def test_the_table_of_the_docs_has_each_published_config_and_the_refused_keys():
+    table = (REPOSITORY / "docs" / "pretrained.md").read_text().partition("## Published configs")[2].splitlines()
+    for name, (_, expected) in PUBLISHED.items():
+        (row,) = [line for line in table if line.startswith(f"| `{name}` |")]
+        assert f"`{expected}`" in row if isinstance(expected, str) else "| yes |" in row
+
+
+@pytest.mark.slow  # it counts 56 models
+def test_a_published_config_opens_with_the_published_number_of_parameters(tmp_path):
+    for name, (config, expected) in PUBLISHED.items():
+        if isinstance(expected, int):
+            model = opened(config, tmp_path)
+            looped = model.clone(settings=dataclasses.replace(model.settings, scan_layers=True))  # traces one layer
+            assert sum(leaf.size for leaf in abstract_params(looped).values()) == expected, name
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "message"),
+    [
+        (LLAMA, {"sliding_window": 4096}, "has sliding_window = 4096, which is not supported"),
+        (QWEN25, {"use_sliding_window": True}, "use_sliding_window in .* is True; it must be one of False"),
+        (QWEN25, {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types in "),
+        (LLAMA, {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type in .* is 'yarn'"),
+        (LLAMA, {"is_causal": False}, "has is_causal = False"),
+        (BERT, {"pruned_heads": {"0": [1]}}, "has pruned_heads = "),
+        (BERT, {"is_decoder": True}, "is_decoder in .* is True"),
+        (BERT, {"tie_word_embeddings": False}, "tie_word_embeddings in .* is False"),
+        (NEOX, {"head_dim": 32}, "head_dim in .* is 32; it must be one of 64, None"),
+        (VIT, {"head_dim": 32}, "head_dim in .* is 32; it must be one of 64"),
+        (GPT2, {"hidden_size": 64}, "hidden_size in .* is 64; it must be one of 768, None"),  # it wins there
+        (T5, {"head_dim": 32}, "head_dim in .* is 32; it must be one of 64, None"),
+        (OPUS, {"decoder_vocab_size": 7}, "decoder_vocab_size in .* is 7"),
+        (OPUS, {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings in .* is False"),
+        (ROBERTA, {"model_type": None}, "model_type in .* is None; it must be one of gpt2, "),
+        (GOOGLE, {"type_vocab_size": 1}, "model_type in .* is None"),  # a RoBERTa, by its keys
+        (GOOGLE, {"architectures": ["AlbertForMaskedLM"]}, "model_type in .* is None"),
+    ],
+)
+def test_a_key_that_would_change_the_result_is_an_error(config, more, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        opened(config | more, tmp_path)
+
+
+def test_the_first_berts_have_no_model_type_and_are_told_by_their_class_or_their_keys(tmp_path):
+    named = opened(GOOGLE | {"model_type": "bert"}, tmp_path)
+    assert repr(opened(GOOGLE, tmp_path)) == repr(named)
+    assert repr(opened(GOOGLE | {"architectures": ["BertForMaskedLM"], "type_vocab_size": 2}, tmp_path)) == repr(named)
+    assert is_of_transformers(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"task": "ReverseTask", "num_heads": 2}))
+    assert not is_of_transformers(tmp_path)
+
+
+# Keys that `transformers` reads for a family, each with a value that changes nothing in what a model computes without
+# dropout. Those of generation are read from another file by the class of another package, `tasks/pretrained.py`.
+WITHOUT_EFFECT = {
+    "activation_dropout": 0.5, "architectures": ["OtherModel"], "attention_dropout": 0.5,
+    "attention_probs_dropout_prob": 0.5, "attn_pdrop": 0.5, "bos_token_id": 3, "chunk_size_feed_forward": 1,
+    "classifier_dropout": 0.5, "classifier_dropout_prob": 0.5, "decoder_layerdrop": 0.5, "decoder_start_token_id": 3,
+    "distributed_config": {}, "dtype": "float32", "dropout": 0.5, "dropout_rate": 0.5, "embd_pdrop": 0.5,
+    "encoder_layerdrop": 0.5, "encoder_stride": 3, "eos_token_id": 3, "ffn_dim": 3, "gradient_checkpointing": True,
+    "head_dim": 3, "hidden_dropout": 0.5, "hidden_dropout_prob": 0.5, "init_std": 0.5, "initializer_factor": 0.5,
+    "initializer_range": 0.5, "is_decoder": True, "is_encoder_decoder": False, "layerdrop": 0.5,
+    "max_position_embeddings": 3, "max_window_layers": 0, "num_heads": 3, "output_cross_attentions": False,
+    "output_hidden_states": False, "pad_token_id": 3, "pooler_output_size": 3, "problem_type": "regression",
+    "rope_parameters": {"partial_rotary_factor": 0.5}, "resid_pdrop": 0.5, "rope_theta": 3.0, "start_token_id": 3,
+    "summary_activation": "tanh", "summary_first_dropout": 0.5, "summary_proj_to_labels": False,
+    "summary_type": "last", "summary_use_proj": False, "tie_word_embeddings": True, "use_cache": False,
+    "vision_aspect_ratio": "x", "vision_feature_layer": 3, "vocab_size": 3,
+}  # fmt: skip
+# Read, but of Python's classes, of the format of a file, of the number of classes, which the arrays say too, or checked
+# and not used.
+OF_PYTHON = {
+    "gguf_file", "id2label", "label2id", "mlp_layer_types", "model_type", "mtp_layer_types", "num_labels",
+    "return_dict", "sub_configs", "transformers_version", "vision_feature_select_strategy",
+}  # fmt: skip
+# Keys that no code of `transformers` reads for any family; the published ones come to them.
+UNREAD = {"output_attentions": False, "finetuning_task": "x", "rope_interleaved": True, "static_position_embeddings": 0}
+
+
+def names_read(kind, run):
+    """The names of attributes that are read of any config during a call."""
+    read, original = set(), kind.__getattribute__
+
+    def reading(config, name):
+        read.add(name)
+        return original(config, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "__getattribute__", reading)
+        run()
+    return {name for name in read if not (name.startswith("_") or hasattr(kind, name))}
+
+
+@pytest.mark.slow  # it imports `transformers`
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama", "bert", "albert", "vit", "t5", "marian"])
+def test_every_key_that_transformers_reads_is_honoured_refused_or_changes_nothing_there(family):
+    import torch
+    import transformers
+    from huggingface_models import drawn, inputs_of
+
+    theirs = drawn(family, Random(0))
+    kind, config = type(theirs.config), theirs.config.to_dict()
+    shapes = {name: tuple(tensor.shape) for name, tensor in theirs.state_dict().items()}
+
+    taken = set()
+
+    class Recorded(ConfigKeys):
+        def take(self, name, *arguments):
+            taken.add(name)
+            return super().take(name, *arguments)
+
+    def ours(**more):
+        keys = Recorded(config | more, "config.json")
+        made = FAMILIES[config["model_type"]].create(keys, shapes)
+        keys.finish()
+        return made
+
+    model = ours()
+    inputs = {name: torch.tensor(value) for name, value in inputs_of(model, Random(0))[1].items()}
+
+    def output(**more):
+        made = type(theirs)(kind(**config | more, attn_implementation="eager")).eval()
+        made.load_state_dict(theirs.state_dict())
+        found = made(**inputs)
+        return (found.logits if "logits" in found else found.last_hidden_state).detach().numpy()
+
+    def run():
+        output()
+        if theirs.can_generate():
+            given = {name: value for name, value in inputs.items() if "decoder" not in name}
+            theirs.generate(**given, max_new_tokens=3, pad_token_id=0)
+
+    read = names_read(transformers.PreTrainedConfig, run) | {field.name for field in dataclasses.fields(kind)}
+    read |= set(kind.attribute_map)
+    generation = set(transformers.GenerationConfig._get_default_generation_params())
+    passed_over = read - taken - set(UNSUPPORTED) - generation - OF_PYTHON
+    assert passed_over <= set(WITHOUT_EFFECT), passed_over - set(WITHOUT_EFFECT)
+    changed = {name: WITHOUT_EFFECT[name] for name in passed_over} | UNREAD
+    assert repr(ours(**changed)) == repr(model)
+    assert_close(output(**changed), output(), 1e-6)  # feed-forwards in chunks are other sums
