@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class InitialParams(NamedTuple):
     """Arrays to begin with."""
 
-    arrays: Mapping[str, np.ndarray]  # by path, of the model's types
+    arrays: Mapping[str, np.ndarray]  # by path; copies, of the model's types
     not_taken: tuple[str, ...]  # for each other array, of the model or of those given, a line with path and shape
 
     @property
@@ -66,8 +66,8 @@ def choose_initial(given: Params, like: Params, config: TrainingConfig) -> Initi
     check_arrays(taken, expected, "initial_params" if config.init_from is None else config.init_from)
     not_taken = [f"  not taken: {path} {[*arrays[path].shape]}" for path in sorted(arrays.keys() - taken.keys())]
     not_taken += [f"  fresh: {path} {[*leaf.shape]}" for path, leaf in wanted.items() if path not in {*chosen, *arrays}]
-    chosen_arrays = {path: np.asarray(taken[path], leaf.dtype) for path, leaf in expected.items()}
-    return InitialParams(chosen_arrays, tuple(not_taken))
+    copies = {path: np.array(taken[path], leaf.dtype) for path, leaf in expected.items()}
+    return InitialParams(copies, tuple(not_taken))
 
 
 def report_initial(config: TrainingConfig, given: InitialParams | None, *, is_resumed: bool) -> None:
