@@ -9,7 +9,7 @@ from transformer_jax import InputError
 from transformer_jax.decoding import (
     beam_search,
     excluded_sequences,
-    forced_tokens,
+    forced_token,
     greedy_decode,
     no_repeated_ngrams,
     repetition_penalty,
@@ -41,10 +41,10 @@ def test_tokens_are_suppressed_until_a_text_has_its_length_without_padding():
     assert excluded(suppressed_until([0], 3), 0) == [set(), set(), {0}]
 
 
-def test_forced_tokens_have_the_logit_0_and_no_other_may_come():
-    logits = forced_tokens([2, 5], 3)(LOGITS, jnp.asarray(TOKENS), jnp.int32(3))
-    np.testing.assert_array_equal(logits, [np.where(np.isin(np.arange(V), (2, 5)), 0, -np.inf)] * 3)
-    assert excluded(forced_tokens([2, 5], 3), 2) == [set()] * 3
+def test_a_forced_token_has_the_logit_0_and_no_other_may_come():
+    logits = forced_token(2, 3)(LOGITS, jnp.asarray(TOKENS), jnp.int32(3))
+    np.testing.assert_array_equal(logits, [np.where(np.arange(V) == 2, 0, -np.inf)] * 3)
+    assert excluded(forced_token(2, 3), 2) == [set()] * 3
 
 
 def test_repetition_is_penalised_once_for_each_token_and_padding_is_none():
@@ -103,7 +103,7 @@ def test_processors_are_called_in_their_order_and_a_beam_s_log_probabilities_are
     def constant(tokens, position, cache):
         return jnp.broadcast_to(jnp.log(jnp.array([0.5, 0.3, 0.2])), (len(tokens), 3)), cache
 
-    order = [forced_tokens([0], 0), suppressed_tokens([1])]
+    order = [forced_token(0, 0), suppressed_tokens([1])]
     settings = {"start_token": 0, "end_token": 2, "pad_token": 0, "max_length": 2}
     for decode, scores in ((greedy_decode, np.log(5 / 7)), (beam_search, np.log(0.5))):
         more = {"length_penalty": 0.0, "n_best": 1} if decode is beam_search else {}
@@ -120,7 +120,7 @@ def test_processors_are_called_in_their_order_and_a_beam_s_log_probabilities_are
         (lambda: suppressed_tokens([1, -1]), "a token of suppressed_tokens is -1; it must be at least 0"),
         (lambda: suppressed_tokens([1], stop=-2), "stop is -2"),
         (lambda: suppressed_until("ab", 3), "tokens of suppressed_until is 'ab'"),
-        (lambda: forced_tokens([1], -1), "position is -1"),
+        (lambda: forced_token(1, -1), "position is -1"),
         (lambda: repetition_penalty(0.0), "penalty is 0.0"),
         (lambda: no_repeated_ngrams(0), "size is 0"),
         (lambda: excluded_sequences([[1], []]), "sequences has one without tokens"),

@@ -60,14 +60,14 @@ def suppressed_until(tokens: Sequence[int], length: int) -> LogitsProcessor:
     return process
 
 
-def forced_tokens(tokens: Sequence[int], position: int) -> LogitsProcessor:
-    """Allow only these tokens at a position: 0 is the first, `max_length - 1` the last. Their logits become 0.
+def forced_token(token: int, position: int) -> LogitsProcessor:
+    """Allow one token alone at a position: 0 is the first, `max_length - 1` the last. Its logit becomes 0.
 
     Raises:
-        InputError: a token is no id, or `position` is below 0; when it is called, a token is outside the vocabulary.
+        InputError: `token` is no id, or `position` is below 0; when it is called, `token` is outside the vocabulary.
     """
     check_sizes(0, position=position)
-    forced, at = _TokenSet("forced_tokens", tokens), position
+    forced, at = _TokenSet("forced_token", [token]), position
 
     def process(logits: Logits, tokens: Tokens, position: Position) -> Logits:
         return jnp.where(position == at, jnp.where(forced.mask(logits), 0.0, -jnp.inf), logits)

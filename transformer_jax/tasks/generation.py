@@ -18,7 +18,7 @@ from transformer_jax.decoding.beam_search import beam_search
 from transformer_jax.decoding.logits_processors import (
     LogitsProcessor,
     excluded_sequences,
-    forced_tokens,
+    forced_token,
     no_repeated_ngrams,
     repetition_penalty,
     suppressed_tokens,
@@ -67,7 +67,7 @@ class Generation:
     decoder_start_token_id: int | None = None
     eos_token_id: Tokens | int = ()
     forced_bos_token_id: int | None = None
-    forced_eos_token_id: Tokens | int = ()
+    forced_eos_token_id: int | None = None
     # Logits.
     repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0
@@ -78,7 +78,7 @@ class Generation:
     @property
     def end_tokens(self) -> Tokens:
         """Tokens that end a text: none, one or several."""
-        return _several(self.eos_token_id)
+        return (self.eos_token_id,) if isinstance(self.eos_token_id, int) else self.eos_token_id
 
     @property
     def start_token(self) -> int:
@@ -89,7 +89,7 @@ class Generation:
         """
         found = self.bos_token_id if self.decoder_start_token_id is None else self.decoder_start_token_id
         if found is None:
-            raise InputError(f"{GENERATION} has no decoder_start_token_id; pass decoder_start_token_id")
+            raise InputError(f"decoder_start_token_id is not in {GENERATION}, nor is bos_token_id; pass one of them")
         return found
 
     def num_new(self, prompt_length: int) -> int:
@@ -111,21 +111,29 @@ class Generation:
         Args:
             num_new: the most tokens of the answer.
         """
-        bad_words = [word for word in self.bad_words_ids if not (len(word) == 1 and word[0] in self.end_tokens)]
-        min_new, forced = self.min_new_tokens, self.forced_bos_token_id
-        begin = 0 if forced is None else 1
-        found: list[LogitsProcessor | None] = [
-            repetition_penalty(self.repetition_penalty) if self.repetition_penalty != 1 else None,
-            no_repeated_ngrams(self.no_repeat_ngram_size) if self.no_repeat_ngram_size else None,
-            excluded_sequences(bad_words) if bad_words else None,
-            suppressed_until(self.end_tokens, self.min_length) if self.min_length and min_new is None else None,
-            suppressed_tokens(self.end_tokens, stop=min_new) if min_new else None,
-            None if forced is None else forced_tokens([forced], 0),
-            forced_tokens(_several(self.forced_eos_token_id), num_new - 1) if self.forced_eos_token_id != () else None,
-            suppressed_tokens(self.suppress_tokens) if self.suppress_tokens else None,
-            suppressed_tokens(self.begin_suppress_tokens, begin, begin + 1) if self.begin_suppress_tokens else None,
-        ]
-        return [processor for processor in found if processor is not None]
+        found: list[LogitsProcessor] = []
+        if self.repetition_penalty != 1:
+            found.append(repetition_penalty(self.repetition_penalty))
+        if self.no_repeat_ngram_size:
+            found.append(no_repeated_ngrams(self.no_repeat_ngram_size))
+        bad_words = [word for word in self.bad_words_ids if len(word) != 1 or word[0] not in self.end_tokens]
+        if bad_words:
+            found.append(excluded_sequences(bad_words))
+        if self.min_new_tokens is not None:
+            found.append(suppressed_tokens(self.end_tokens, stop=self.min_new_tokens))
+        elif self.min_length:
+            found.append(suppressed_until(self.end_tokens, self.min_length))
+        begin = 0
+        if self.forced_bos_token_id is not None:
+            found.append(forced_token(self.forced_bos_token_id, 0))
+            begin = 1
+        if self.forced_eos_token_id is not None:
+            found.append(forced_token(self.forced_eos_token_id, num_new - 1))
+        if self.suppress_tokens:
+            found.append(suppressed_tokens(self.suppress_tokens))
+        if self.begin_suppress_tokens:
+            found.append(suppressed_tokens(self.begin_suppress_tokens, begin, begin + 1))
+        return found
 
     def search(self, num_new: int, key: PRNGKeyArray, prompt: Int[jax.Array, "B P"] | None) -> Callable[..., Decoded]:
         """The decoding function, which still needs a step, its cache, the batch size, and tokens of start and padding.
@@ -195,7 +203,3 @@ def generation_of(keys: Mapping[str, object], chosen: Mapping[str, object], *, i
                 f"{f' with num_beams = {found.num_beams}' if name == 'do_sample' else ''}; pass {name}={value}"
             )
     return found
-
-
-def _several(tokens: Tokens | int) -> Tokens:
-    return (tokens,) if isinstance(tokens, int) else tokens
