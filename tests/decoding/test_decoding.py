@@ -239,6 +239,15 @@ def test_beam_search_stops_as_early_as_it_is_told(early_stopping, n_best, best, 
     np.testing.assert_allclose(decoded.scores[0], expected[:n_best], rtol=1e-5)
 
 
+def test_a_batch_element_that_has_stopped_stays_as_it_is_while_others_go_on():
+    model = HistoryModel(seed=31, vocabulary=3, max_length=11)
+    settings = {"beam_width": 2, "early_stopping": False, "length_penalty": lambda length: length**2.0}
+    together = run_model(beam_search, model, np.arange(13), **settings)
+    for source in range(13):
+        alone = run_model(beam_search, model, np.array([source]), **settings)
+        np.testing.assert_array_equal(together.tokens[source], alone.tokens[0])
+
+
 # Sampling. test_next_token.py tests a single draw.
 
 

@@ -20,7 +20,13 @@ from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.outside_files import Json, read_json
 from transformer_jax.tasks.chat_template import Message, chat_text
-from transformer_jax.tasks.generation import UNSUPPORTED, Generation, generation_of, read_generation
+from transformer_jax.tasks.generation import (
+    UNSUPPORTED,
+    UNSUPPORTED_BEAMS,
+    Generation,
+    generation_of,
+    read_generation,
+)
 from transformer_jax.tasks.generator import Generator, check_length
 from transformer_jax.tasks.sentencepiece_files import SOURCE, SentencePieces
 from transformer_jax.tasks.text_examples import TextTrainer, texts_in
@@ -151,7 +157,7 @@ class PretrainedText(TextTrainer):
         if not isinstance(self.model, Transformer):
             return InspectedExample(inputs=ids, labels=labels, title=text, answer=functools.partial(self._said, labels))
         # Keys that are not supported are an error of `predict` alone.
-        generation = self._generation({"max_new_tokens": 64, **UNSUPPORTED, "do_sample": False})
+        generation = self._generation({**UNSUPPORTED, **UNSUPPORTED_BEAMS, "do_sample": False, "max_new_tokens": 64})
         answer = self._generator(self.params, ids, jax.random.key(0), generation)
         target = np.concatenate([[generation.start_token], answer])[None]
         read = self._names(target[0])
