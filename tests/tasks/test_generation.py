@@ -135,8 +135,8 @@ def test_fifty_drawn_files_give_the_text_of_transformers_or_an_error(made):
         else:
             num_equal += 1
             assert found == expected, (family, keys)
-    assert num_equal == 46
-    assert Counter(errors) == {}
+    assert num_equal == 47
+    assert Counter(errors) == {"encoder_no_repeat_ngram_size": 3}
 
 
 def test_a_file_of_most_kinds_of_keys_gives_the_text_of_transformers(made):

@@ -187,7 +187,16 @@ def test_the_code_on_pretrained_models_runs(causal, tmp_path, monkeypatch):
     assert transformers.AutoModelForCausalLM.from_pretrained("again").config.n_layer == names["model"].num_layers
 
 
-def test_errors_are_one_line(causal, tmp_path, monkeypatch):
+def test_errors_are_one_line(causal, masked, tmp_path, monkeypatch):
+    run = load_transformers(masked)
+    for settings, message in (
+        ({"beam_width": 2}, "beam_width is given; a TransformerMLM"),
+        ({"max_new": 0}, "max_new is 0"),
+    ):
+        with pytest.raises(InputError, match=message):
+            run.predict(TEXT, **settings)
+    with pytest.raises(InputError, match="a TransformerMLM does not chat"):
+        run.chat([{"role": "user", "content": TEXT}])
     run = load_transformers(causal)
     for wrong, message in (("w3 " * 98, "98 tokens; the model takes 97"), ("", "has no tokens"), (3, "must be a text")):
         with pytest.raises(InputError, match=message):

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 MASKS = "[MASK]", "<mask>"
+KEYS = {"max_new": "max_new_tokens", "beam_width": "num_beams"}  # arguments that are keys of `generation_config.json`
 
 
 class PretrainedText(TextTrainer):
@@ -179,13 +180,11 @@ class PretrainedText(TextTrainer):
 
     def _chosen(self, max_new: int | None, beam_width: int | None, settings: Mapping[str, object]) -> Json:
         """Keys of `generation_config.json` that a call has."""
-        named = {"max_new": ("max_new_tokens", max_new), "beam_width": ("num_beams", beam_width)}
-        given = {name: key for name, (key, value) in named.items() if value is not None}
-        check_sizes(**{name: named[name][1] for name in given})  # type: ignore[arg-type]
+        given = {name: size for name, size in (("max_new", max_new), ("beam_width", beam_width)) if size is not None}
+        check_sizes(**given)
         if (given or settings) and isinstance(self.model, TransformerMLM):
-            name = next(iter({**given, **settings}))
-            raise InputError(f"{name} is given; a {type(self.model).__name__} generates no text")
-        return {**settings, **{key: named[name][1] for name, key in given.items()}}
+            raise InputError(f"{[*given, *settings][0]} is given; a {type(self.model).__name__} generates no text")
+        return {**settings, **{KEYS[name]: size for name, size in given.items()}}
 
     def _answer_to(self, ids: Int[np.ndarray, "1 T"], key: PRNGKeyArray, chosen: Json) -> str:
         if isinstance(self.model, TransformerLM | Transformer):
