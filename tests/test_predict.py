@@ -114,9 +114,9 @@ def test_a_file_has_a_row_for_each_line_and_one_input_in_a_line(capsys, tmp_path
 def test_a_language_model_continues_with_the_draws_that_are_asked_for(capsys, tmp_path_factory):
     run = finished_run(tmp_path_factory, "LanguageModelTask")
     capsys.readouterr()
-    flags = ["--max-new", "5", "--temperature", "0.5", "--top-k", "3", "--seed", "2"]
+    flags = ["--max-new", "5", "--temperature", "0.5", "--top-k", "3", "--top-p", "0.9", "--seed", "2"]
     ((text, _, answer, probability, _),) = printed(capsys, str(run), "--prompt", "ab", *flags)
-    expected = load_run(run).predict(["ab"], max_new=5, temperature=0.5, top_k=3, seed=2)[0]
+    expected = load_run(run).predict(["ab"], max_new=5, temperature=0.5, top_k=3, top_p=0.9, seed=2)[0]
     shown = prediction_table([(InspectedExample(inputs=None, title="ab"), Answer(expected, None, ()))])
     assert shown.splitlines()[1].split("\t")[2] == answer
     assert (text, probability) == ("ab", "")

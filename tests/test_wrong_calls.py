@@ -64,6 +64,9 @@ WRONG = {
     **dict.fromkeys(("mask", "memory_mask", "source_mask"), MASKS),
     **dict.fromkeys(("start_token", "end_token"), (-1, 1.5, "x", None, C)),
     "length_penalty": (-1.0, NAN, INF, "x", None),
+    "early_stopping": ("always", 1, None),
+    "processors": (3, "x", [3], None),
+    "prompt": (TOKENS[0], TOKENS[:1], X[0]),
     "num_heads": (*COUNTS, D + 1),
     "num_decoder_heads": (*COUNTS[:5], D + 1),
     "max_len": (*COUNTS, 2),
@@ -175,7 +178,8 @@ PROBE = {"features": TABLE, "labels": LABELS, "types": LABELS, "is_train": LABEL
 
 
 def of_decoding(function, names="", **more):
-    every = f"batch_size max_length start_token end_token pad_token cache step logits grow {names}"
+    shared = "batch_size max_length start_token end_token pad_token cache step logits grow processors prompt"
+    every = f"{shared} {names}"
     return Call.of(decoding(function, **more), DECODING, every)
 
 
@@ -256,7 +260,7 @@ TABLE_OF_CALLS = [
     of_decoding(tj.greedy_decode),
     of_decoding(tj.sample, "temperature top_k top_p", key=jax.random.key(0)),
     Call.of(decoding(tj.sample), {**DECODING, "key": jax.random.key(0)}, "key"),
-    of_decoding(tj.beam_search, "beam_width length_penalty"),
+    of_decoding(tj.beam_search, "beam_width length_penalty early_stopping"),
     *(
         Call.of(schedule, {"base_lr": 1e-3, "warmup": 2, "max_iters": 9}, "base_lr warmup max_iters")
         for schedule in (cosine_warmup_schedule, warmup_then_cosine_schedule)
@@ -411,6 +415,8 @@ OTHERS = [
     (lambda: tj.train_and_test(tj.TrainerModule, tj.ReverseConfig(), 3), "load_data is 3; it must be Callable"),
     (lambda: tj.load_run("reverse", "x"), "trainer_class is 'x'; it must be type or None"),
     (lambda: decoding(tj.beam_search)(**DECODING, length_penalty=1e3), "length_penalty is 1000.0"),
+    (lambda: decoding(tj.greedy_decode)(**DECODING | {"end_token": (1, C)}), f"end_token is {C}"),
+    (lambda: decoding(tj.greedy_decode)(**DECODING | {"end_token": [1, "x"]}), "end_token is 'x'"),
     (lambda: WITHOUT_TOKENS(TOKENS, X), "source holds integers; without source_vocabulary_size"),
     (lambda: WITHOUT_TOKENS(X, TOKENS), "target holds integers; without target_vocabulary_size"),
     (lambda: WITHOUT_TOKENS(X, zeros(B, T, D + 1)), "target has shape (2, 3, 7)"),

@@ -52,6 +52,7 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--max-new", type=int, metavar="INT", help="bytes of a language model's continuation")
     parser.add_argument("--temperature", type=float, metavar="FLOAT", help="of a language model's draws")
     parser.add_argument("--top-k", type=int, metavar="INT", help="most probable bytes that it draws from")
+    parser.add_argument("--top-p", type=float, metavar="FLOAT", help="nucleus: share of probability that it draws from")
     parser.add_argument("--seed", type=int, metavar="INT", help="of its draws")
     chosen = parser.parse_intermixed_args(arguments)
     chosen.inputs += [] if chosen.prompt is None else [chosen.prompt]
@@ -63,7 +64,7 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
         check_output(output, prediction_table([]))
         if chosen.input is not None and output.exists() and chosen.input.exists() and output.samefile(chosen.input):
             raise InputError(f"--output is {output}, the file of the inputs; choose another file")
-    names = ("max_new", "temperature", "top_k", "seed")
+    names = ("max_new", "temperature", "top_k", "top_p", "seed")
     chosen.draws = {name: getattr(chosen, name) for name in names if getattr(chosen, name) is not None}
     return chosen
 

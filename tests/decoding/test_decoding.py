@@ -61,22 +61,25 @@ def penalised(log_prob, output, alpha):
     return log_prob / ((5 + len(output)) / 6) ** alpha
 
 
-def plain_greedy(model, source):
+def plain_greedy(model, source, ends=(END,)):
     output = ()
-    while len(output) < model.max_length and END not in output:
+    while len(output) < model.max_length and not set(ends) & set(output):
         output += (int(np.argmax(model.log_probs(source, output))),)
     return output
 
 
-def plain_beam_search(model, source, width, alpha):
+def has_ended(model, output, ends):
+    return output[-1] in ends or len(output) == model.max_length
+
+
+def plain_beam_search(model, source, width, alpha, ends=(END,)):
     """Every finished hypothesis with its score, best first; it never stops early."""
     live, finished = [()], []
     while live:
         continuations = [(*output, token) for output in live for token in range(model.vocabulary)]
         continuations.sort(key=lambda output: -model.log_prob(source, output))
-        live = []
-        for output in continuations[:width]:
-            (finished if output[-1] == END or len(output) == model.max_length else live).append(output)
+        finished += [output for output in continuations[:width] if has_ended(model, output, ends)]
+        live = [output for output in continuations if not has_ended(model, output, ends)][:width]
     return ranked(model, source, finished, alpha)
 
 
@@ -173,9 +176,9 @@ def test_a_wide_enough_beam_lists_every_output_in_order(alpha):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "alpha", "too_narrow"), [(2, 0.0, 1), (5, 3.0, 1)])
+@pytest.mark.parametrize(("width", "alpha", "too_narrow"), [(2, 0.0, 1), (4, 3.0, 1)])
 def test_a_narrow_beam_keeps_the_best_continuations_and_stopping_early_changes_nothing(width, alpha, too_narrow):
-    model = HistoryModel(seed=7, vocabulary=3, max_length=7)
+    model = HistoryModel(seed=17, vocabulary=3, max_length=7)
     sources = np.arange(11)
     decoded = run_model(beam_search, model, sources, beam_width=width, length_penalty=alpha)
     best = run_model(beam_search, model, sources, beam_width=width, length_penalty=alpha, n_best=1)
@@ -214,6 +217,35 @@ def test_forbidden_tokens_are_in_no_result_and_a_dead_end_gives_no_nan(width):
     np.testing.assert_array_equal(decoded.lengths, [[2, *[0] * (width - 1)]] * 2)
     expected = np.log(0.3) / (7 / 6) ** 0.6
     np.testing.assert_allclose(decoded.scores, [[expected, *[-np.inf] * (width - 1)]] * 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("early_stopping", "n_best", "best", "steps"),
+    [(True, 2, [END], 2), (False, 2, [1, 1, END], 4), (False, 1, [1, 1, END], 4), ("never", 2, [1, 1, END], 6),
+     ("never", 1, [1, 1, END], 4)],
+)  # fmt: skip
+def test_beam_search_stops_as_early_as_it_is_told(early_stopping, n_best, best, steps):
+    # Divided by the squared length, results score ln 0.5 = -0.693, ln 0.05 / 4 = -0.749, ln 0.405 / 9 = -0.100,
+    # ln 0.0405 / 16 = -0.200. After 3 steps the live hypothesis has -3.10 / 9 = -0.34 as it is, above -0.693; after 4
+    # steps -5.40 / 16 = -0.34, below -0.200, and at the full length -5.40 / 49 = -0.11, between these and -0.100.
+    calls = []
+    step = constant_step([[0.5, 0.5], [0.1, 0.9], [0.9, 0.1]], calls)
+    settings = {"max_length": 7, "beam_width": 2, "early_stopping": early_stopping, "n_best": n_best}
+    decoded = run(beam_search, step, {}, 1, **settings, length_penalty=lambda length: length**2.0)
+    jax.effects_barrier()
+    np.testing.assert_array_equal(decoded.tokens[0, 0], [*best, *[PAD] * (7 - len(best))])
+    assert len(calls) == steps
+    expected = [np.log(0.5), np.log(0.05) / 4] if early_stopping is True else [np.log(0.405) / 9, np.log(0.0405) / 16]
+    np.testing.assert_allclose(decoded.scores[0], expected[:n_best], rtol=1e-5)
+
+
+def test_a_batch_element_that_has_stopped_stays_as_it_is_while_others_go_on():
+    model = HistoryModel(seed=31, vocabulary=3, max_length=11)
+    settings = {"beam_width": 2, "early_stopping": False, "length_penalty": lambda length: length**2.0}
+    together = run_model(beam_search, model, np.arange(13), **settings)
+    one = jax.jit(partial(beam_search, model.step, batch_size=1, max_length=11, **TOKENS, **settings))
+    alone = [one(model.cache([source])).tokens[0] for source in range(13)]
+    np.testing.assert_array_equal(together.tokens, alone)
 
 
 # Sampling. test_next_token.py tests a single draw.
@@ -293,6 +325,22 @@ def test_a_growing_cache_makes_room_in_at_most_eight_segments(length, rooms):
     settings = TOKENS | {"max_length": length, "grow": lambda cache, room: asked.append(room) or cache}
     jax.eval_shape(lambda: greedy_decode(constant_step([0, 0.5, 0.5]), {}, 2, **settings))
     assert asked == list(rooms)
+
+
+@pytest.mark.parametrize("decode", [THREE[0], THREE[2]], ids=[NAMES[0], NAMES[2]])
+@pytest.mark.parametrize("ends", [(), (3, END)])
+def test_a_result_ends_at_any_of_several_tokens_or_at_its_length(decode, ends):
+    model = HistoryModel(seed=29, vocabulary=5, max_length=7)
+    decoded = run_model(decode, model, np.arange(5), end_token=ends)
+    for source in range(5):
+        if decode is greedy_decode:
+            output = plain_greedy(model, source, ends)
+            expected = [(model.log_prob(source, output), output)]
+        else:
+            expected = plain_beam_search(model, source, 3, 0.6, ends)[:3]
+        assert_is(
+            row(decoded, slice(source, source + 1)) if decode is greedy_decode else row(decoded, source), expected, 7
+        )
 
 
 @pytest.mark.parametrize("decode", THREE, ids=NAMES)

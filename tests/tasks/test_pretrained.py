@@ -74,12 +74,12 @@ def test_a_language_model_continues_a_text_as_transformers_does(causal):
     tokens, _ = generate(run.inspected, ids.numpy(), 11)
     np.testing.assert_array_equal(tokens[0, ids.shape[1] :], expected)
     whole = run.predict(TEXT, max_new=11).split()
-    run.tokens["eos_token_id"] = [  # several, as Llama 3 has; the second comes up
+    run.generation["eos_token_id"] = [  # several, as Llama 3 has; the second comes up
         next(number for number, word in enumerate(WORDS) if word not in whole),
         WORDS.index(whole[4]),
     ]
     assert run.predict(TEXT, max_new=11).split() == whole[: whole.index(whole[4])]
-    run.tokens["eos_token_id"] = None
+    run.generation["eos_token_id"] = None
     first, again, other = (run.predict(TEXT, max_new=11, temperature=9.0, seed=seed) for seed in (1, 1, 2))
     assert first == again != other
     assert run.predict(TEXT, max_new=11, temperature=9.0, top_k=1).split() == whole
@@ -88,8 +88,7 @@ def test_a_language_model_continues_a_text_as_transformers_does(causal):
 def test_an_encoder_decoder_translates_a_text_as_transformers_does(translator):
     theirs, run = transformers.MarianMTModel.from_pretrained(translator), load_transformers(translator)
     ids = torch.tensor([run.tokenizer.encode(TEXT).ids])
-    options = {"num_beams": 3, "length_penalty": 0.0, "early_stopping": "never"}
-    expected = theirs.generate(ids, do_sample=False, max_new_tokens=11, **options)[0]
+    expected = theirs.generate(ids, do_sample=False, max_new_tokens=11, num_beams=3)[0]
     assert run.predict(TEXT, max_new=11, beam_width=3) == run.tokenizer.decode(expected.tolist())
 
 
@@ -191,13 +190,20 @@ def test_the_code_on_pretrained_models_runs(causal, tmp_path, monkeypatch):
     assert transformers.AutoModelForCausalLM.from_pretrained("again").config.n_layer == names["model"].num_layers
 
 
-def test_errors_are_one_line(causal, tmp_path, monkeypatch):
+def test_errors_are_one_line(causal, masked, tmp_path, monkeypatch):
+    run = load_transformers(masked)
+    for settings, message in (
+        ({"beam_width": 2}, "beam_width is given; a TransformerMLM"),
+        ({"max_new": 0}, "max_new is 0"),
+    ):
+        with pytest.raises(InputError, match=message):
+            run.predict(TEXT, **settings)
+    with pytest.raises(InputError, match="a TransformerMLM does not chat"):
+        run.chat([{"role": "user", "content": TEXT}])
     run = load_transformers(causal)
     for wrong, message in (("w3 " * 98, "98 tokens; the model takes 97"), ("", "has no tokens"), (3, "must be a text")):
         with pytest.raises(InputError, match=message):
             run.examples(wrong)
-    with pytest.raises(InputError, match="beam_width is 2; a TransformerLM searches no beams"):
-        run.predict(TEXT, beam_width=2)
     copied = shutil.copytree(causal, tmp_path / "copied")
     (copied / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match="tokenizer.json is not a tokenizer.json, or damaged"):

@@ -1,4 +1,10 @@
 from .beam_search import beam_search as beam_search
+from .logits_processors import excluded_sequences as excluded_sequences
+from .logits_processors import forced_token as forced_token
+from .logits_processors import no_repeated_ngrams as no_repeated_ngrams
+from .logits_processors import repetition_penalty as repetition_penalty
+from .logits_processors import suppressed_tokens as suppressed_tokens
+from .logits_processors import suppressed_until as suppressed_until
 from .prefixes import AfterPrefix as AfterPrefix
 from .prefixes import after_prefix as after_prefix
 from .prefixes import grow_after_prefix as grow_after_prefix

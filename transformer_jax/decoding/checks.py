@@ -4,8 +4,8 @@ Shapes and settings are checked when a program is traced. NaN in logits is a val
 inside it, the score of a result that it concerns is NaN, which `check_scores` finds in what the compiled program gave.
 """
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PyTree, Shaped
 
+from transformer_jax.decoding.logits_processors import LogitsProcessor, processing
 from transformer_jax.errors import InputError, check_sizes, check_value
 
 Cache: TypeAlias = PyTree[ArrayLike]  # arrays [N, ...]
@@ -21,9 +22,29 @@ Step = Callable[[Int[Array, " N"], Int[Array, ""], Cache], tuple[Float[Array, "N
 Grow = Callable[[Cache, int], Cache]
 
 
-def check_arguments(
-    step: Step, cache: Cache, batch_size: int, max_length: int, tokens: Mapping[str, int], grow: Grow | None
-) -> None:
+class Ends(NamedTuple):
+    """The tokens that are no part of a text."""
+
+    start_token: int
+    end_tokens: tuple[int, ...]
+    pad_token: int
+
+    @classmethod
+    def of(cls, start_token: int, end_token: int | Collection[int], pad_token: int) -> "Ends":
+        """These tokens, checked.
+
+        Raises:
+            InputError: one of them is no id.
+        """
+        is_set = isinstance(end_token, Collection) and not isinstance(end_token, str)
+        end_tokens: tuple[Any, ...] = tuple(end_token) if is_set else (end_token,)  # type: ignore[arg-type]
+        for token in end_tokens:
+            check_sizes(0, end_token=token)
+        check_sizes(0, start_token=start_token, pad_token=pad_token)  # padding may be outside the vocabulary
+        return cls(start_token, end_tokens, pad_token)
+
+
+def check_arguments(step: Step, cache: Cache, batch_size: int, max_length: int, grow: Grow | None) -> None:
     """Check the arguments that all decoding functions share.
 
     Without `grow` the step is traced once, without being run, at its last position, which is known here and traced in
@@ -32,16 +53,14 @@ def check_arguments(
 
     Args:
         step, cache, batch_size, max_length, grow: as `transformer_jax.decoding.token_by_token` describes them.
-        tokens: that of the start, of the end and of padding, by name.
 
     Raises:
-        InputError: `step` cannot be called, `batch_size` or `max_length` is below 1, a token is no id, an array of the
-            cache does not have `batch_size` rows, or the step has no room for `max_length` positions.
+        InputError: `step` cannot be called, `batch_size` or `max_length` is below 1, an array of the cache does not
+            have `batch_size` rows, or the step has no room for `max_length` positions.
     """
     check_value("step", step, Callable)
     check_value("grow", grow, Callable | None)
     check_sizes(batch_size=batch_size, max_length=max_length)
-    check_sizes(0, **tokens)  # outside the vocabulary, padding cannot be mistaken for a token
     for path, leaf in jax.tree_util.tree_leaves_with_path(cache):
         if jnp.shape(leaf)[:1] != (batch_size,):
             name = "cache" + jax.tree_util.keystr(path)
@@ -66,3 +85,49 @@ def check_scores(scores: Float[ArrayLike, "..."]) -> None:
             f"step gave logits of NaN or +inf, or -inf alone, for row {broken[0, 0]}; they must be finite, or -inf for "
             "a token that may not be chosen"
         )
+
+
+def checked_step(step: Step, ends: Ends) -> Step:
+    """The step function with logits in float32.
+
+    It raises an `InputError` if `step` gives no pair of logits `[N, V]` and a cache, or the start or an end token is
+    not below V.
+    """
+
+    def checked(
+        last_tokens: Int[Array, " N"], position: Int[Array, ""], cache: Cache
+    ) -> tuple[Float[Array, "N V"], Cache]:
+        result: object = step(last_tokens, position, cache)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise InputError(f"step gave a {type(result).__name__}; it must give a pair (logits, cache)")
+        logits, num_rows = jnp.asarray(result[0]), len(last_tokens)
+        if logits.ndim != 2 or len(logits) != num_rows or not jnp.issubdtype(logits.dtype, jnp.floating):
+            raise InputError(
+                f"step gave logits of type {logits.dtype} and shape {logits.shape}; they must be [N, V] of a "
+                f"floating-point type, here with N = {num_rows}"
+            )
+        for name, token in [("start_token", ends.start_token), *(("end_token", token) for token in ends.end_tokens)]:
+            if token >= logits.shape[1]:
+                raise InputError(f"{name} is {token}; it must be below {logits.shape[1]}, a row's number of logits")
+        return logits.astype(jnp.float32), result[1]
+
+    return checked
+
+
+def checked_processing(
+    processors: Sequence[LogitsProcessor], prompt: Int[ArrayLike, "B P"] | None, batch_size: int, start_token: int
+) -> LogitsProcessor:
+    """`processing`, after the start token if there is no prompt.
+
+    Raises:
+        InputError: `processors` is no sequence of functions, or `prompt` is no array of integers with a row for each
+            batch element.
+    """
+    check_value("processors", processors, tuple[Callable, ...])  # type: ignore[type-arg]
+    before = np.full((batch_size, 1), start_token) if prompt is None else jnp.asarray(prompt)
+    if before.ndim != 2 or len(before) != batch_size or not jnp.issubdtype(before.dtype, jnp.integer):
+        raise InputError(
+            f"prompt has type {before.dtype} and shape {before.shape}; it must be integers [B, P], here with "
+            f"B = {batch_size}"
+        )
+    return processing(processors, before)

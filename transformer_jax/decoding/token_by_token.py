@@ -15,7 +15,8 @@ reordered, so are the rows of the cache.
     cache        its cache before position 0, one row for each of the B batch elements
     batch_size   B
     start_token  token at position 0; no part of the result
-    end_token    last token of a result, and part of it; it and the start token are below V
+    end_token    last token of a result, and part of it; or several such tokens, any of which ends a result, or none,
+                 so that only `max_length` does; all and the start token are below V
     pad_token    fills the result after its end, and is the input of rows that have ended until all rows have; it need
                  not be in the vocabulary
     max_length   T, the most tokens of a result, the end token included
@@ -24,6 +25,9 @@ reordered, so are the rows of the cache.
                  `length` positions, and is called for one segment of positions after another: a step then reads no
                  more than one segment beyond the filled positions, which at 512 tokens saves a quarter of the time
                  (docs/performance.md)
+    processors   functions that change the logits, called in their order (`transformer_jax.decoding.logits_processors`)
+    prompt       [B, P], tokens before the results, which processors are shown, with -1 for padding; None: the start
+                 token. The step function does not get them (see `after_prefix`)
 
 The functions are pure, and stop as soon as no further step can change the result. Logits of any type are scored in
 float32. Logits may be -inf; a row with NaN or +inf, or in `greedy_decode` and `sample` with -inf alone, has a score of
@@ -37,32 +41,35 @@ NaN, which outside of `jax.jit` is an error. Settings are Python numbers and con
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
+from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from transformer_jax.argument_checks import check_key
-from transformer_jax.decoding.checks import Cache, Grow, Step, check_arguments, check_scores
+from transformer_jax.decoding.checks import (
+    Cache,
+    Ends,
+    Grow,
+    Step,
+    check_arguments,
+    check_scores,
+    checked_processing,
+    checked_step,
+)
+from transformer_jax.decoding.logits_processors import LogitsProcessor
 from transformer_jax.decoding.next_token import draw_tokens, token_log_probs
-from transformer_jax.errors import InputError
 
 Choose = Callable[[Float[Array, "B V"], Int[Array, ""]], Int[Array, " B"]]  # of log-probabilities and the position
 
 _SHORTEST_SEGMENT = 64  # positions; reading fewer empty ones costs less than another loop
 _MOST_SEGMENTS = 8  # each is a loop of its own, which takes about 0.2 s to compile
-
-
-class Ends(NamedTuple):
-    """The tokens that are no part of a text."""
-
-    start_token: int
-    end_token: int
-    pad_token: int
 
 
 class Decoded(NamedTuple):
@@ -82,10 +89,12 @@ def greedy_decode(
     batch_size: int,
     *,
     start_token: int,
-    end_token: int,
+    end_token: int | Collection[int],
     pad_token: int,
     max_length: int,
     grow: Grow | None = None,
+    processors: Sequence[LogitsProcessor] = (),
+    prompt: Int[ArrayLike, "B P"] | None = None,
 ) -> Decoded:
     """Take the most probable token at every position, the lowest of equals. The module describes the arguments.
 
@@ -93,7 +102,7 @@ def greedy_decode(
         Tokens `[B, T]`, lengths `[B]` and log-probabilities `[B]`.
 
     Raises:
-        InputError: a setting is impossible, the start or the end token is outside the vocabulary, the cache or the
+        InputError: a setting is impossible, the start or an end token is outside the vocabulary, the cache or the
             logits do not have N rows, the step has no room for T positions, or (outside of `jax.jit`) a row's logits
             are NaN or +inf, or all -inf.
     """
@@ -101,7 +110,10 @@ def greedy_decode(
     def choose(log_probs: Float[Array, "B V"], position: Int[Array, ""]) -> Int[Array, " B"]:
         return jnp.argmax(log_probs, axis=-1)
 
-    return _decode(choose, step, cache, batch_size, Ends(start_token, end_token, pad_token), max_length, grow)
+    ends = Ends.of(start_token, end_token, pad_token)
+    check_arguments(step, cache, batch_size, max_length, grow)
+    process = checked_processing(processors, prompt, batch_size, start_token)
+    return _decode(choose, process, step, cache, batch_size, ends, max_length, grow)
 
 
 def sample(
@@ -110,10 +122,12 @@ def sample(
     batch_size: int,
     *,
     start_token: int,
-    end_token: int,
+    end_token: int | Collection[int],
     pad_token: int,
     max_length: int,
     grow: Grow | None = None,
+    processors: Sequence[LogitsProcessor] = (),
+    prompt: Int[ArrayLike, "B P"] | None = None,
     key: PRNGKeyArray,
     temperature: float = 1.0,
     top_k: int | None = None,
@@ -126,7 +140,8 @@ def sample(
         temperature, top_k, top_p: as in `transformer_jax.decoding.next_token.draw_tokens`.
 
     Returns:
-        As `greedy_decode`. The log-probabilities are those of the model, at temperature 1 and without restriction.
+        As `greedy_decode`. The log-probabilities are those at temperature 1, without restriction to the most probable
+        tokens.
 
     Raises:
         InputError: as `greedy_decode`; or `temperature` is not a finite number above 0, `top_k` is below 1, or `top_p`
@@ -137,7 +152,10 @@ def sample(
     def choose(log_probs: Float[Array, "B V"], position: Int[Array, ""]) -> Int[Array, " B"]:
         return draw_tokens(log_probs, jax.random.fold_in(key, position), temperature, top_k, top_p)
 
-    return _decode(choose, step, cache, batch_size, Ends(start_token, end_token, pad_token), max_length, grow)
+    ends = Ends.of(start_token, end_token, pad_token)
+    check_arguments(step, cache, batch_size, max_length, grow)
+    process = checked_processing(processors, prompt, batch_size, start_token)
+    return _decode(choose, process, step, cache, batch_size, ends, max_length, grow)
 
 
 class _Rows(NamedTuple):
@@ -151,14 +169,21 @@ class _Rows(NamedTuple):
 
 
 def _decode(
-    choose: Choose, step: Step, cache: Cache, batch_size: int, ends: Ends, max_length: int, grow: Grow | None
+    choose: Choose,
+    process: LogitsProcessor,
+    step: Step,
+    cache: Cache,
+    batch_size: int,
+    ends: Ends,
+    max_length: int,
+    grow: Grow | None,
 ) -> Decoded:
     """Decode with the one token that `choose` picks for each row, until every row has ended."""
-    check_arguments(step, cache, batch_size, max_length, ends._asdict(), grow)
-    log_prob, (start_token, end_token, pad_token) = log_prob_step(step, ends), ends
+    step, (start_token, end_tokens, pad_token) = checked_step(step, ends), ends
 
     def advance(rows: _Rows) -> _Rows:
-        log_probs, cache = log_prob(rows.last_tokens, rows.position, rows.cache)
+        logits, cache = step(rows.last_tokens, rows.position, rows.cache)
+        log_probs = token_log_probs(process(logits, rows.decoded.tokens, rows.position))
         chosen = choose(log_probs, rows.position).astype(jnp.int32)
         score = jnp.take_along_axis(log_probs, chosen[:, None], axis=-1)[:, 0]
         score = jnp.where(jnp.isneginf(log_probs).all(-1), jnp.nan, score)  # no token may be chosen
@@ -167,7 +192,7 @@ def _decode(
         tokens = lax.dynamic_update_index_in_dim(tokens, chosen, rows.position, axis=-1)
         decoded = Decoded(tokens, lengths + ~rows.ended, scores + jnp.where(rows.ended, 0, score))
         position = rows.position + 1
-        ended = rows.ended | (chosen == end_token) | (position == max_length)
+        ended = rows.ended | jnp.isin(chosen, np.array(end_tokens, int)) | (position == max_length)
         return _Rows(position, chosen, ended, decoded, cache)
 
     rows = _Rows(
@@ -218,30 +243,3 @@ def empty_results(shape: tuple[int, ...], max_length: int, pad_token: int, score
     """Results without any token."""
     tokens = jnp.full((*shape, max_length), pad_token, jnp.int32)
     return Decoded(tokens, jnp.zeros(shape, jnp.int32), jnp.full(shape, score, jnp.float32))
-
-
-def log_prob_step(step: Step, ends: Ends) -> Step:
-    """The step function with log-probabilities in the place of logits.
-
-    It raises an `InputError` if `step` gives no pair of logits `[N, V]` and a cache, or the start or the end token is
-    not below V.
-    """
-
-    def checked(
-        last_tokens: Int[Array, " N"], position: Int[Array, ""], cache: Cache
-    ) -> tuple[Float[Array, "N V"], Cache]:
-        result: object = step(last_tokens, position, cache)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise InputError(f"step gave a {type(result).__name__}; it must give a pair (logits, cache)")
-        logits, num_rows = jnp.asarray(result[0]), len(last_tokens)
-        if logits.ndim != 2 or len(logits) != num_rows or not jnp.issubdtype(logits.dtype, jnp.floating):
-            raise InputError(
-                f"step gave logits of type {logits.dtype} and shape {logits.shape}; they must be [N, V] of a "
-                f"floating-point type, here with N = {num_rows}"
-            )
-        for name, token in zip(ends._fields[:2], ends, strict=False):
-            if token >= logits.shape[1]:
-                raise InputError(f"{name} is {token}; it must be below {logits.shape[1]}, a row's number of logits")
-        return token_log_probs(logits), result[1]
-
-    return checked

@@ -2,21 +2,17 @@
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from jax import Array
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch
-from transformer_jax.decoding.beam_search import beam_search
-from transformer_jax.decoding.checks import Step
-from transformer_jax.decoding.token_by_token import Decoded, greedy_decode, sample
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.inspection.inspected import Activations, Inspected
 from transformer_jax.inspection.page.token_text import token_text
@@ -24,7 +20,15 @@ from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.outside_files import Json, read_json
-from transformer_jax.tasks.language_model.continuation import Apply, open_ended, tokens_after
+from transformer_jax.tasks.chat_template import Message, chat_text
+from transformer_jax.tasks.generation import (
+    UNSUPPORTED,
+    UNSUPPORTED_BEAMS,
+    Generation,
+    generation_of,
+    read_generation,
+)
+from transformer_jax.tasks.generator import Generator, check_length
 from transformer_jax.tasks.sentencepiece_files import SOURCE, SentencePieces
 from transformer_jax.tasks.text_examples import TextTrainer, texts_in
 from transformer_jax.tasks.tokenization import read_pieces
@@ -37,9 +41,8 @@ from transformer_jax.weights.huggingface.pretrained import CONFIG, TOKENIZER, fr
 if TYPE_CHECKING:
     import tokenizers
 
-GENERATION = "generation_config.json"
 MASKS = "[MASK]", "<mask>"
-DRAWS = "temperature", "top_k"  # how a language model draws the next token
+KEYS = {"max_new": "max_new_tokens", "beam_width": "num_beams"}  # arguments that are keys of `generation_config.json`
 
 
 class PretrainedText(TextTrainer):
@@ -49,8 +52,9 @@ class PretrainedText(TextTrainer):
         config: of which the devices and the batch size matter.
         model: a language model, a masked one, or an encoder-decoder.
         tokenizer: its own.
-        tokens: ids by the names of `config.json`: `eos_token_id`, `pad_token_id`, `decoder_start_token_id`; and
-            `id2label`.
+        directory: with the files of the tokenizer, of which `chat` reads the template.
+        labels: names of classes, by their numbers as text.
+        generation: keys of `generation_config.json`, by which texts are generated.
     """
 
     inspected: Inspected
@@ -58,13 +62,18 @@ class PretrainedText(TextTrainer):
     config_class = TrainingConfig
 
     def __init__(
-        self, config: TrainingConfig, model: Any, tokenizer: "tokenizers.Tokenizer | SentencePieces", tokens: Json
+        self,
+        config: TrainingConfig,
+        model: Any,
+        tokenizer: "tokenizers.Tokenizer | SentencePieces",
+        directory: Path,
+        labels: Mapping[str, str],
+        generation: Json,
     ) -> None:
         super().__init__(config, model=model)
-        self.tokenizer, self.tokens = tokenizer, tokens
+        self.tokenizer, self.directory, self.labels, self.generation = tokenizer, directory, labels, generation
         self.stack = "decoder" if isinstance(model, TransformerLM) else "encoder"
-        self._continued = jax.jit(self._continuation, static_argnames=("max_new", *DRAWS))
-        self._translated = jax.jit(self._translation, static_argnames=("max_new", "beam_width"))
+        self._generator = Generator(model)
 
     def model_inputs(self, inputs: Any) -> tuple[Any, ...]:
         return inputs if isinstance(inputs, tuple) else (inputs,)
@@ -73,16 +82,26 @@ class PretrainedText(TextTrainer):
         raise InputError("PretrainedText is not trained; the tasks train such a model further with init_from")
 
     def predict(
-        self, inputs: str | Sequence[str], *, max_new: int = 64, beam_width: int = 1, seed: int = 0, **draws: object
+        self,
+        inputs: str | Sequence[str],
+        *,
+        max_new: int | None = None,
+        beam_width: int | None = None,
+        seed: int = 0,
+        **settings: object,
     ) -> Any:  # str after str, a list after a list
         """What the model makes of a text, or of each text of a list.
 
+        Texts are generated as the model's `generation_config.json` says, and the arguments are in the place of its
+        entries: greedily, by beam search if it has `num_beams`, or drawn if it has `do_sample`.
+
         Args:
             inputs: text or texts.
-            max_new: tokens that are generated at most.
-            beam_width: of the search of an encoder-decoder; 1 takes the most probable token at each position.
-            seed: of a language model's draws.
-            **draws: `temperature` and `top_k` of these; without one of them it takes the most probable tokens.
+            max_new: most tokens that are generated; None for `max_new_tokens` or `max_length` of the file, else 64.
+            beam_width: of the search; 1 takes the most probable token at each position. None for `num_beams`.
+            seed: of the draws.
+            **settings: keys of `generation_config.json`, e.g. `repetition_penalty`, or `temperature`, `top_k` and
+                `top_p`, each of which makes it draw. None removes a key.
 
         Returns:
             The continuation by a language model, the translation by an encoder-decoder, the class by a classifier, and
@@ -90,18 +109,39 @@ class PretrainedText(TextTrainer):
 
         Raises:
             InputError: `inputs` is no text and no list of texts, a text has more tokens than the model takes, or a
-                setting is impossible or of another kind of model.
+                setting, of the call or the file, is impossible, not supported, or of another kind of model.
         """
-        check_sizes(max_new=max_new, beam_width=beam_width)
-        check_sizes(0, seed=seed)
-        if beam_width > 1 and not isinstance(self.model, Transformer):
-            raise InputError(f"beam_width is {beam_width}; a {type(self.model).__name__} searches no beams")
         texts: list[str] = texts_in(inputs, str)
-        if unknown := [name for name in draws if name not in DRAWS or not isinstance(self.model, TransformerLM)]:
-            raise InputError(f"{unknown[0]} is given; a {type(self.model).__name__} takes no such setting")
+        chosen = self._chosen(max_new, beam_width, settings)
+        check_sizes(0, seed=seed)
         keys = jax.random.split(jax.random.key(seed), len(texts))
-        found = [self._answer_to(text, max_new, beam_width, key, draws) for text, key in zip(texts, keys, strict=True)]
+        found = [self._answer_to(self._encode(text), key, chosen) for text, key in zip(texts, keys, strict=True)]
         return found[0] if isinstance(inputs, str) else found
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_new: int | None = None,
+        beam_width: int | None = None,
+        seed: int = 0,
+        **settings: object,
+    ) -> str:
+        """A language model's answer to a conversation, whose text the template of the tokenizer's files makes.
+
+        Args:
+            messages: of the conversation, e.g. `[{"role": "user", "content": "Why is the sky blue?"}]`.
+            max_new, beam_width, seed, **settings: as those of `predict`.
+
+        Raises:
+            InputError: as `predict`; or the files have no template, or one that refuses the messages.
+        """
+        if not isinstance(self.model, TransformerLM):
+            raise InputError(f"a {type(self.model).__name__} does not chat; predict takes texts")
+        text = chat_text(self.directory, messages)
+        check_sizes(0, seed=seed)
+        ids = self._encode(text, add_special_tokens=False)  # which the template has written
+        return self._answer_to(ids, jax.random.key(seed), self._chosen(max_new, beam_width, settings))
 
     def examples(self, inputs: str | Sequence[str]) -> list[InspectedExample]:
         """A text, or the texts of a list, with what the model says at each token; an encoder-decoder translates them.
@@ -123,7 +163,10 @@ class PretrainedText(TextTrainer):
             return InspectedExample(inputs=ids, labels=labels, title=text, answer=self._class_of)
         if not isinstance(self.model, Transformer):
             return InspectedExample(inputs=ids, labels=labels, title=text, answer=functools.partial(self._said, labels))
-        target = np.concatenate([[self._token("decoder_start_token_id")], self._translate(ids, 64, 1)])[None]
+        # Keys that are not supported are an error of `predict` alone.
+        generation = self._generation({**UNSUPPORTED, **UNSUPPORTED_BEAMS, "do_sample": False, "max_new_tokens": 64})
+        answer = self._generator(self.params, ids, jax.random.key(0), generation)
+        target = np.concatenate([[generation.start_token], answer])[None]
         read = self._names(target[0])
         return InspectedExample(
             inputs=(ids, target.astype(np.int32)),
@@ -141,91 +184,40 @@ class PretrainedText(TextTrainer):
         ids = output[: len(places)].argmax(-1)
         return answer._replace(text=self.tokenizer.decode(ids.tolist()), probability=None)
 
-    def _answer_to(
-        self, text: str, max_new: int, beam_width: int, key: PRNGKeyArray, draws: Mapping[str, object]
-    ) -> str:
-        ids = self._encode(text)
-        if isinstance(self.model, Transformer):
-            return str(self.tokenizer.decode(self._translate(ids, max_new, beam_width).tolist()))
-        if isinstance(self.model, TransformerLM):
-            self._check_length(ids.shape[1] + max_new)
-            found = self._continued(self.params, ids, key, max_new=max_new, **draws)
-            return str(self.tokenizer.decode(self._cut(found).tolist()))
+    def _chosen(self, max_new: int | None, beam_width: int | None, settings: Mapping[str, object]) -> Json:
+        """Keys of `generation_config.json` that a call has."""
+        given = {name: size for name, size in (("max_new", max_new), ("beam_width", beam_width)) if size is not None}
+        check_sizes(**given)
+        if (given or settings) and isinstance(self.model, TransformerMLM):
+            raise InputError(f"{[*given, *settings][0]} is given; a {type(self.model).__name__} generates no text")
+        return {**settings, **{KEYS[name]: size for name, size in given.items()}}
+
+    def _answer_to(self, ids: Int[np.ndarray, "1 T"], key: PRNGKeyArray, chosen: Json) -> str:
+        if isinstance(self.model, TransformerLM | Transformer):
+            answer = self._generator(self.params, ids, key, self._generation(chosen))
+            return str(self.tokenizer.decode(answer.tolist()))
         if self.model.head == "classes":
             return self._label(int(self.forward(ids)[0].argmax()))
         masked = [token for token in map(self.tokenizer.token_to_id, MASKS) if token is not None]
         filled = np.where(np.isin(ids, masked), self.forward(ids).argmax(-1), ids)
         return str(self.tokenizer.decode(filled[0].tolist()))
 
-    def _translate(self, ids: Int[np.ndarray, "1 S"], max_new: int, beam_width: int) -> Int[np.ndarray, " T"]:
-        return self._cut(self._translated(self.params, ids, max_new=max_new, beam_width=beam_width))
+    def _generation(self, chosen: Json) -> Generation:
+        return generation_of(self.generation, chosen, is_translator=isinstance(self.model, Transformer))
 
-    def _continuation(
-        self, params: Params, prompt: Int[Array, "1 P"], key: PRNGKeyArray, *, max_new: int, **draws: Any
-    ) -> Int[Array, " T"]:
-        apply = functools.partial(self.model.apply, {"params": params})
-        decode: Callable[..., Decoded] = functools.partial(sample, key=key, **draws) if draws else greedy_decode
-        ends = {"end_token": self._end_token(), "max_length": max_new}
-        return tokens_after(apply, self._step(apply), prompt, prompt.shape[1], decode, **ends).tokens[0]
-
-    def _translation(
-        self, params: Params, source: Int[Array, "1 S"], *, max_new: int, beam_width: int
-    ) -> Int[Array, " T"]:
-        apply = functools.partial(self.model.apply, {"params": params})
-        cache = apply(source, length=max_new, method="start_decoding")
-        arguments = self._step(apply), cache, 1
-        ends: dict[str, Any] = {"end_token": self._end_token(), "pad_token": 0, "max_length": max_new}  # whole numbers
-        ends["start_token"] = self._token("decoder_start_token_id")
-        if beam_width == 1:
-            return greedy_decode(*arguments, **ends).tokens[0]
-        return beam_search(*arguments, **ends, beam_width=beam_width, n_best=1, length_penalty=0.0).tokens[0, 0]
-
-    def _step(self, apply: Apply) -> Step:
-        banned = [ids[0] for ids in self.tokens.get("bad_words_ids") or [] if len(ids) == 1]
-        return open_ended(apply, self._vocabulary_size(), banned)
-
-    def _end_token(self) -> int:
-        return (self._end_tokens() or [self._vocabulary_size()])[0]
-
-    def _end_tokens(self) -> list[int]:
-        """The tokens that end a text: none, one or several."""
-        ends = self.tokens.get("eos_token_id")
-        return ends if isinstance(ends, list) else [] if ends is None else [ends]
-
-    def _cut(self, found: Array) -> Int[np.ndarray, " T"]:
-        """The tokens before the end; decoding itself stops at the first of several end tokens alone."""
-        ids = np.asarray(found)
-        ends = np.flatnonzero(np.isin(ids, self._end_tokens()))
-        return ids[: ends[0]] if ends.size else ids
-
-    def _vocabulary_size(self) -> int:
-        model: Any = self.model  # its class decides which field it has
-        return int(model.target_vocabulary_size if hasattr(model, "encoder_block") else model.vocabulary_size)
-
-    def _token(self, name: str) -> int:
-        token = self.tokens.get(name, self.tokens.get("pad_token_id"))
-        if token is None:
-            raise InputError(f"config.json and {GENERATION} have no {name}")
-        return int(token)
-
-    def _encode(self, text: str) -> Int[np.ndarray, "1 T"]:
-        ids = np.array([self.tokenizer.encode(text).ids], np.int32)
+    def _encode(self, text: str, **options: bool) -> Int[np.ndarray, "1 T"]:
+        ids = np.array([self.tokenizer.encode(text, **options).ids], np.int32)
         if not ids.size:
             raise InputError(f"the text {text!r:.60} has no tokens")
-        self._check_length(ids.shape[1])
+        check_length(self.model, ids.shape[1])
         return ids
-
-    def _check_length(self, length: int) -> None:
-        longest = getattr(self.model, "max_len", length)
-        if length > longest:
-            raise InputError(f"the text and what is generated have {length} tokens; the model takes {longest}")
 
     def _names(self, ids: Sequence[int] | Int[np.ndarray, " T"]) -> list[str]:
         """Tokens as text."""
         return [token_text(self.tokenizer.id_to_token(int(token)) or f"#{token}") for token in ids]
 
     def _label(self, number: int) -> str:
-        return str((self.tokens.get("id2label") or {}).get(str(number), number))
+        return str(self.labels.get(str(number), number))
 
 
 @check_arguments
@@ -246,12 +238,10 @@ def load_transformers(directory: str | Path) -> PretrainedText:
     model, variables = from_transformers(directory)
     if not isinstance(model, TransformerLM | TransformerMLM | Transformer):
         raise InputError(f"{directory} holds a {type(model).__name__}; from_transformers opens what takes no texts")
-    tokens = read_json(directory / CONFIG)
-    if os.path.lexists(directory / GENERATION):
-        tokens |= read_json(directory / GENERATION)
+    labels = read_json(directory / CONFIG).get("id2label") or {}
     is_of_pieces = os.path.lexists(directory / SOURCE) and not os.path.lexists(directory / TOKENIZER)
     tokenizer = SentencePieces(directory) if is_of_pieces else read_pieces(directory / TOKENIZER)
-    found = PretrainedText(TrainingConfig(), model, tokenizer, tokens)
+    found = PretrainedText(TrainingConfig(), model, tokenizer, directory, labels, read_generation(directory))
     found.params = variables["params"]
     found.inspected = Inspected(model, variables)
     return found

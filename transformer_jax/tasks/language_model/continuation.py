@@ -1,12 +1,11 @@
 """Continue a text token by token, with draws from a trained language model."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
@@ -62,27 +61,13 @@ class Continuation:
         self, params: Params, given: Int[Array, "1 P"], length: Int[Array, ""], key: PRNGKeyArray, **draws: Any
     ) -> Decoded:
         apply = functools.partial(self.model.apply, {"params": params})
-        decode = functools.partial(sample, key=key, **draws)
-        step = open_ended(apply, self.num_tokens)
-        return tokens_after(apply, step, given, length, decode, end_token=self.num_tokens, max_length=self.num_new)
 
+        def step(tokens: Int[Array, " N"], position: Int[Array, ""], cache: Cache) -> tuple[Float[Array, "N V"], Cache]:
+            logits, cache = apply(tokens, position, cache, method="decode_step")
+            return logits[:, : self.num_tokens], cache
 
-def open_ended(apply: Apply, num_tokens: int, banned: Sequence[int] = ()) -> Step:
-    """A model's step, with a token after the vocabulary that ends texts where no other does, of probability 0.
-
-    Args:
-        apply: of the model, with its parameters.
-        num_tokens: V, of the vocabulary; the model may have more.
-        banned: tokens that no text may have.
-    """
-
-    def step(tokens: Int[Array, " N"], position: Int[Array, ""], cache: Cache) -> tuple[Float[Array, "N V_1"], Cache]:
-        logits, cache = apply(tokens, position, cache, method="decode_step")
-        logits = logits[:, :num_tokens]
-        logits = logits.at[:, np.array(banned)].set(-jnp.inf) if banned else logits
-        return jnp.pad(logits, ((0, 0), (0, 1)), constant_values=-jnp.inf), cache
-
-    return step
+        decode = functools.partial(sample, key=key, end_token=(), **draws)
+        return tokens_after(apply, step, given, length, decode, self.num_new)
 
 
 def tokens_after(
@@ -91,22 +76,19 @@ def tokens_after(
     given: Int[Array, "1 P"],
     length: Int[ArrayLike, ""],
     decode: Callable[..., Decoded],
-    *,
-    end_token: int,
     max_length: int,
 ) -> Decoded:
     """Tokens after the first `length` of those that are given; the new ones overwrite the padding's keys.
 
     Args:
         apply: of a language model, with its parameters.
-        step: of the same, by `open_ended`.
+        step: of the same.
         given: the text, perhaps padded.
         length: of the text.
-        decode: `greedy_decode`, or `sample` with its key.
-        end_token: V where no token of the vocabulary ends a text.
+        decode: `greedy_decode`, `sample` or `beam_search` with its settings and end tokens.
         max_length: tokens that are new.
     """
     cache = apply(length=given.shape[1] + max_length, prefix=given, method="start_decoding")
     after = AfterPrefix(cache, jax.lax.dynamic_index_in_dim(given, length - 1, 1, keepdims=False))
-    ends = {"start_token": 0, "end_token": end_token, "pad_token": 0}
-    return decode(after_prefix(step, length - 1), after, 1, **ends, max_length=max_length)
+    step = after_prefix(step, length - 1)
+    return decode(step, after, 1, start_token=0, pad_token=0, max_length=max_length)
