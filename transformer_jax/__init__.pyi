@@ -64,7 +64,7 @@ from .tasks.block_settings import block_settings as block_settings
 from .tasks.experiment import train_and_test as train_and_test
 from .tasks.language_model.config import LanguageModelConfig as LanguageModelConfig
 from .tasks.language_model.task import train_language_model as train_language_model
-from .tasks.pretrained import load_transformers as load_transformers
+from .tasks.pretrained_files import load_transformers as load_transformers
 from .tasks.registry import load_run as load_run
 from .tasks.reverse import ReverseConfig as ReverseConfig
 from .tasks.reverse import train_reverse as train_reverse

@@ -93,6 +93,45 @@ def test_an_encoder_decoder_translates_a_text_as_transformers_does(translator):
 
 
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+@pytest.mark.parametrize("kind", ["causal", "translator", "masked"])
+def test_texts_of_unequal_lengths_are_answered_as_one_by_one_by_two_programs(kind, request, monkeypatch):
+    run, traced = load_transformers(request.getfixturevalue(kind)), []
+    apply = type(run.model).apply
+
+    def counted(model, *args, **kwargs):
+        traced.append(kwargs.get("method"))
+        return apply(model, *args, **kwargs)
+
+    monkeypatch.setattr(type(run.model), "apply", counted)
+    texts = [f"w{first} [MASK] {TEXT}"[: 3 * first] for first in range(3, 10)]  # of one to seven words
+    settings = {} if kind == "masked" else {"max_new": 5}
+    alone = [run.predict(text, **settings) for text in texts]
+    once = len(traced)  # in the first program; those after it were compiled already
+    assert run.predict(texts, **settings) == alone
+    assert len(set(alone)) > 1
+    assert len(traced) == 2 * once <= 8
+
+
+def test_an_encoder_embeds_texts_as_sentence_bert_does_and_without_a_head_has_no_answer(tmp_path):
+    theirs = with_vocabulary("bert", head="BertModel")
+    run = load_transformers(saved(theirs, tmp_path))
+    texts = ["w9", TEXT, f"{TEXT} {TEXT}"]
+    for pooling, weights in (("mean", lambda size: np.full(size, 1 / size)), ("first", lambda size: np.eye(size)[0])):
+        found = run.embed(texts, pooling, normalize=False)
+        for text, vector in zip(texts, found, strict=True):
+            ids = torch.tensor([run.tokenizer.encode(text).ids])
+            with torch.no_grad():
+                outputs = theirs(ids).last_hidden_state[0].numpy()
+            np.testing.assert_allclose(vector, weights(len(outputs)) @ outputs, atol=1e-5 * np.abs(outputs).max())
+    np.testing.assert_allclose(np.linalg.norm(run.embed(texts), axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(run.embed("w9"), run.embed(texts)[0], atol=1e-6)
+    with pytest.raises(InputError, match="the model has no head that answers; embed gives a vector for each text"):
+        run.predict(TEXT)
+    assert run.answers(run.examples(TEXT))[0].text == ""
+    with pytest.raises(InputError, match="pooling is 'max'; it must be one of"):
+        run.embed(TEXT, "max")
+
+
 def test_files_of_sentencepiece_are_read_as_by_transformers(translator, tmp_path):
     directory = shutil.copytree(translator, tmp_path / "marian")
     (directory / "tokenizer.json").unlink()
@@ -176,7 +215,8 @@ def test_the_commands_write_the_page_and_answer(causal, tmp_path, capsys):
 
 
 def test_the_code_on_pretrained_models_runs(causal, tmp_path, monkeypatch):
-    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)[:3])
+    blocks = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
+    code = "\n".join([block for block in blocks if "gguf" not in block][:3])  # that one has a test of its own
     shutil.copytree(causal, tmp_path / "gpt2")
     monkeypatch.chdir(tmp_path)
     ids = np.random.default_rng(0).integers(31, size=(40, 8))

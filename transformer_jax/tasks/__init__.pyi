@@ -12,7 +12,7 @@ from .language_model.config import LanguageModelConfig as LanguageModelConfig
 from .language_model.task import LanguageModelTrainer as LanguageModelTrainer
 from .language_model.task import train_language_model as train_language_model
 from .pretrained import PretrainedText as PretrainedText
-from .pretrained import load_transformers as load_transformers
+from .pretrained_files import load_transformers as load_transformers
 from .reverse import ReverseConfig as ReverseConfig
 from .reverse import ReverseDataset as ReverseDataset
 from .reverse import ReverseTrainer as ReverseTrainer

@@ -1,13 +1,15 @@
 """Answers of pretrained models, token by token: what follows a prompt, or a translation of it."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Int, PRNGKeyArray
+from jaxtyping import Int, Key, PRNGKeyArray
 
+from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.decoding.checks import check_scores
 from transformer_jax.decoding.token_by_token import Decoded
 from transformer_jax.errors import InputError
@@ -15,11 +17,12 @@ from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.tasks.generation import Generation
 from transformer_jax.tasks.language_model.continuation import tokens_after
+from transformer_jax.tasks.padded_texts import MOST_ROWS, Text, filled_up, in_batches, length_for
 from transformer_jax.trees import Params
 
 
 class Generator:
-    """Generates as a model's files say. A program is compiled for each length of a prompt and each `Generation`.
+    """Generates as a model's files say. A program is compiled for each of a few lengths of prompts.
 
     Args:
         model: a language model or an encoder-decoder.
@@ -30,34 +33,60 @@ class Generator:
         self._decode = jax.jit(self._decoded, static_argnames=("generation", "num_new"))
 
     def __call__(
-        self, params: Params, ids: Int[np.ndarray, "1 T"], key: PRNGKeyArray, generation: Generation
-    ) -> Int[np.ndarray, " new"]:
-        """The tokens of the answer, without the end token.
+        self, params: Params, prompts: Sequence[Text], keys: Key[Array, " texts"], generation: Generation
+    ) -> list[Text]:
+        """The tokens of the answer to each prompt, without the end token.
+
+        Args:
+            params: of the model.
+            prompts: tokens of at least one text.
+            keys: for the draws, one for each prompt, whatever the others are.
+            generation: how answers are found.
 
         Raises:
-            InputError: the prompt and the answer are longer than the model takes; a setting is impossible; the model
+            InputError: a prompt and its answer are longer than the model takes; a setting is impossible; the model
                 gives logits of NaN; or the settings exclude every text.
         """
-        before = 0 if isinstance(self.model, Transformer) else ids.shape[1]
+        sizes = [self._sizes(len(prompt), generation) for prompt in prompts]
+        answers: dict[int, Text] = {}
+        for numbers in in_batches(sizes, 1 if generation.do_sample else MOST_ROWS):
+            length, num_new = sizes[numbers[0]]
+            ids = filled_up([prompts[number] for number in numbers], length, at_left=self._is_continued)
+            found = self._decode(params, ids, keys[numbers[0]], generation=generation, num_new=num_new)
+            check_scores(found.scores)
+            tokens, lengths = jax.device_get((found.tokens, found.lengths))
+            for row, number in enumerate(numbers):
+                answer = tokens[row, : lengths[row]]
+                if not answer.size:
+                    raise InputError(f"{generation} excludes every text")
+                answers[number] = answer[:-1] if answer[-1] in generation.end_tokens else answer
+        return [answers[number] for number in range(len(prompts))]
+
+    @property
+    def _is_continued(self) -> bool:
+        """Whether an answer follows its prompt, with which it shares the model's positions."""
+        return isinstance(self.model, TransformerLM)
+
+    def _sizes(self, size: int, generation: Generation) -> tuple[int, int]:
+        """Length to which a prompt is filled up, and the most tokens of its answer."""
+        before = size if self._is_continued else 0
         num_new = generation.num_new(before or 1)
         check_length(self.model, before + num_new)
-        found = jax.device_get(self._decode(params, ids, key, generation=generation, num_new=num_new))
-        check_scores(found.scores)
-        tokens: Int[np.ndarray, " new"] = found.tokens[0, : found.lengths[0]]
-        if not tokens.size:
-            raise InputError(f"{generation} excludes every text")
-        return tokens[:-1] if tokens[-1] in generation.end_tokens else tokens
+        longest = getattr(self.model, "max_len", size) - (num_new if self._is_continued else 0)
+        return length_for(size, longest), num_new
 
     def _decoded(
-        self, params: Params, ids: Int[Array, "1 T"], key: PRNGKeyArray, *, generation: Generation, num_new: int
+        self, params: Params, ids: Int[Array, "B T"], key: PRNGKeyArray, *, generation: Generation, num_new: int
     ) -> Decoded:
         apply = functools.partial(self.model.apply, {"params": params})
         step = functools.partial(apply, method="decode_step")
-        if isinstance(self.model, TransformerLM):
-            return tokens_after(apply, step, ids, ids.shape[1], generation.search(num_new, key, ids), num_new)
-        cache = apply(ids, length=num_new, method="start_decoding")
+        is_token, tokens = ids >= 0, jnp.maximum(ids, 0)
+        if self._is_continued:
+            search = generation.search(num_new, key, ids)
+            return tokens_after(apply, step, tokens, ids.shape[1], search, num_new, jnp.sum(~is_token, axis=1))
+        cache = apply(tokens, padding_mask(is_token), length=num_new, method="start_decoding")
         search = generation.search(num_new, key, None)
-        return search(step, cache, 1, start_token=generation.start_token, pad_token=0)
+        return search(step, cache, len(ids), start_token=generation.start_token, pad_token=0)
 
 
 def check_length(model: Any, length: int) -> None:  # a model with or without a `max_len`

@@ -1,7 +1,6 @@
 """Models of HuggingFace Transformers with their tokenizers: text in, and text or classes out."""
 
 import functools
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,6 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch
 from transformer_jax.errors import InputError, check_sizes
@@ -19,29 +17,28 @@ from transformer_jax.inspection.page.token_text import token_text
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.masked_language_model import TransformerMLM
-from transformer_jax.outside_files import Json, read_json
+from transformer_jax.outside_files import Json
 from transformer_jax.tasks.chat_template import Message, chat_text
+from transformer_jax.tasks.encoded_texts import EncodedTexts, Pooling
 from transformer_jax.tasks.generation import (
     UNSUPPORTED,
     UNSUPPORTED_BEAMS,
     Generation,
     generation_of,
-    read_generation,
 )
 from transformer_jax.tasks.generator import Generator, check_length
-from transformer_jax.tasks.sentencepiece_files import SOURCE, SentencePieces
+from transformer_jax.tasks.padded_texts import Text
+from transformer_jax.tasks.sentencepiece_files import SentencePieces
 from transformer_jax.tasks.text_examples import TextTrainer, texts_in
-from transformer_jax.tasks.tokenization import read_pieces
 from transformer_jax.training.inspected_example import Answer, InspectedExample, answer_of
 from transformer_jax.training.metrics import Elements
 from transformer_jax.trees import Params
-from transformer_jax.weights.huggingface.hub import local_directory
-from transformer_jax.weights.huggingface.pretrained import CONFIG, TOKENIZER, from_transformers
 
 if TYPE_CHECKING:
     import tokenizers
 
 MASKS = "[MASK]", "<mask>"
+NO_ANSWER = Answer("", None, ())  # of an encoder without a head
 KEYS = {"max_new": "max_new_tokens", "beam_width": "num_beams"}  # arguments that are keys of `generation_config.json`
 
 
@@ -73,7 +70,10 @@ class PretrainedText(TextTrainer):
         super().__init__(config, model=model)
         self.tokenizer, self.directory, self.labels, self.generation = tokenizer, directory, labels, generation
         self.stack = "decoder" if isinstance(model, TransformerLM) else "encoder"
-        self._generator = Generator(model)
+        if isinstance(model, TransformerMLM):
+            self._encoder = EncodedTexts(model)
+        else:
+            self._generator = Generator(model)
 
     def model_inputs(self, inputs: Any) -> tuple[Any, ...]:
         return inputs if isinstance(inputs, tuple) else (inputs,)
@@ -114,8 +114,7 @@ class PretrainedText(TextTrainer):
         texts: list[str] = texts_in(inputs, str)
         chosen = self._chosen(max_new, beam_width, settings)
         check_sizes(0, seed=seed)
-        keys = jax.random.split(jax.random.key(seed), len(texts))
-        found = [self._answer_to(self._encode(text), key, chosen) for text, key in zip(texts, keys, strict=True)]
+        found = self._answers([self._encode(text) for text in texts], seed, chosen)
         return found[0] if isinstance(inputs, str) else found
 
     def chat(
@@ -141,7 +140,30 @@ class PretrainedText(TextTrainer):
         text = chat_text(self.directory, messages)
         check_sizes(0, seed=seed)
         ids = self._encode(text, add_special_tokens=False)  # which the template has written
-        return self._answer_to(ids, jax.random.key(seed), self._chosen(max_new, beam_width, settings))
+        return self._answers([ids], seed, self._chosen(max_new, beam_width, settings))[0]
+
+    def embed(
+        self, texts: str | Sequence[str], pooling: Pooling = "mean", *, normalize: bool = True
+    ) -> Float[np.ndarray, "*texts D"]:
+        """A vector for a text, or for each text of a list: of an encoder's outputs at all tokens, or at the first.
+
+        Sentence-BERT (Reimers and Gurevych 2019) takes the mean. With vectors of length 1, the default, `a @ b` is the
+        cosine of two texts.
+
+        Args:
+            texts: text or texts.
+            pooling: the mean over a text's tokens, or the vector at the first one.
+            normalize: divide each vector by its length.
+
+        Raises:
+            InputError: as `predict`; or the model is no encoder.
+        """
+        if not isinstance(self.model, TransformerMLM):
+            raise InputError(f"a {type(self.model).__name__} embeds no texts; an encoder, such as a BERT, does")
+        ids = [self._encode(text) for text in texts_in(texts, str)]
+        vectors = self._encoder.vectors(self.params, ids, pooling)
+        vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True) if normalize else vectors
+        return vectors[0] if isinstance(texts, str) else vectors
 
     def examples(self, inputs: str | Sequence[str]) -> list[InspectedExample]:
         """A text, or the texts of a list, with what the model says at each token; an encoder-decoder translates them.
@@ -157,15 +179,18 @@ class PretrainedText(TextTrainer):
         return self.inspected.capture(self.model_inputs(example.inputs), names, **kwargs)
 
     def _example(self, text: str) -> InspectedExample:
-        ids = self._encode(text)
+        ids = self._encode(text)[None]
         labels = self._names(ids[0])
-        if getattr(self.model, "head", "") == "classes":
+        head = getattr(self.model, "head", "")
+        if head == "none":
+            return InspectedExample(inputs=ids, labels=labels, title=text, answer=lambda output: NO_ANSWER)
+        if head == "classes":
             return InspectedExample(inputs=ids, labels=labels, title=text, answer=self._class_of)
         if not isinstance(self.model, Transformer):
             return InspectedExample(inputs=ids, labels=labels, title=text, answer=functools.partial(self._said, labels))
         # Keys that are not supported are an error of `predict` alone.
         generation = self._generation({**UNSUPPORTED, **UNSUPPORTED_BEAMS, "do_sample": False, "max_new_tokens": 64})
-        answer = self._generator(self.params, ids, jax.random.key(0), generation)
+        (answer,) = self._generator(self.params, [ids[0]], jax.random.split(jax.random.key(0), 1), generation)
         target = np.concatenate([[generation.start_token], answer])[None]
         read = self._names(target[0])
         return InspectedExample(
@@ -192,24 +217,29 @@ class PretrainedText(TextTrainer):
             raise InputError(f"{[*given, *settings][0]} is given; a {type(self.model).__name__} generates no text")
         return {**settings, **{KEYS[name]: size for name, size in given.items()}}
 
-    def _answer_to(self, ids: Int[np.ndarray, "1 T"], key: PRNGKeyArray, chosen: Json) -> str:
+    def _answers(self, texts: Sequence[Text], seed: int, chosen: Json) -> list[str]:
+        """The answers to texts that are tokens."""
         if isinstance(self.model, TransformerLM | Transformer):
-            answer = self._generator(self.params, ids, key, self._generation(chosen))
-            return str(self.tokenizer.decode(answer.tolist()))
+            keys = jax.random.split(jax.random.key(seed), len(texts))
+            generated = self._generator(self.params, texts, keys, self._generation(chosen))
+            return [str(self.tokenizer.decode(answer.tolist())) for answer in generated]
+        if self.model.head == "none":
+            raise InputError("the model has no head that answers; embed gives a vector for each text")
+        answers = self._encoder.answers(self.params, texts)
         if self.model.head == "classes":
-            return self._label(int(self.forward(ids)[0].argmax()))
+            return [self._label(int(answer)) for answer in answers]
         masked = [token for token in map(self.tokenizer.token_to_id, MASKS) if token is not None]
-        filled = np.where(np.isin(ids, masked), self.forward(ids).argmax(-1), ids)
-        return str(self.tokenizer.decode(filled[0].tolist()))
+        filled = (np.where(np.isin(ids, masked), of[: len(ids)], ids) for ids, of in zip(texts, answers, strict=True))
+        return [str(self.tokenizer.decode(ids.tolist())) for ids in filled]
 
     def _generation(self, chosen: Json) -> Generation:
         return generation_of(self.generation, chosen, is_translator=isinstance(self.model, Transformer))
 
-    def _encode(self, text: str, **options: bool) -> Int[np.ndarray, "1 T"]:
-        ids = np.array([self.tokenizer.encode(text, **options).ids], np.int32)
+    def _encode(self, text: str, **options: bool) -> Text:
+        ids = np.array(self.tokenizer.encode(text, **options).ids, np.int32)
         if not ids.size:
             raise InputError(f"the text {text!r:.60} has no tokens")
-        check_length(self.model, ids.shape[1])
+        check_length(self.model, len(ids))
         return ids
 
     def _names(self, ids: Sequence[int] | Int[np.ndarray, " T"]) -> list[str]:
@@ -218,30 +248,3 @@ class PretrainedText(TextTrainer):
 
     def _label(self, number: int) -> str:
         return str(self.labels.get(str(number), number))
-
-
-@check_arguments
-def load_transformers(directory: str | Path) -> PretrainedText:
-    """A model of texts with its tokenizer, ready to `predict`: `load_transformers("gpt2").predict("Once upon")`.
-
-    Its `model`, `variables` and `tokenizer` are those of the directory, and its `inspected` binds the first two. For
-    images, and for tokens without a tokenizer, there is `from_transformers`.
-
-    Args:
-        directory: that `save_pretrained` wrote; or the name of a model on HuggingFace's hub, which is then downloaded.
-
-    Raises:
-        InputError: as `from_transformers`; the directory has no `tokenizer.json`, nor the files
-            of `SentencePieces`; or the model is none of texts.
-    """
-    directory = local_directory(directory)
-    model, variables = from_transformers(directory)
-    if not isinstance(model, TransformerLM | TransformerMLM | Transformer):
-        raise InputError(f"{directory} holds a {type(model).__name__}; from_transformers opens what takes no texts")
-    labels = read_json(directory / CONFIG).get("id2label") or {}
-    is_of_pieces = os.path.lexists(directory / SOURCE) and not os.path.lexists(directory / TOKENIZER)
-    tokenizer = SentencePieces(directory) if is_of_pieces else read_pieces(directory / TOKENIZER)
-    found = PretrainedText(TrainingConfig(), model, tokenizer, directory, labels, read_generation(directory))
-    found.params = variables["params"]
-    found.inspected = Inspected(model, variables)
-    return found

@@ -73,22 +73,24 @@ class Continuation:
 def tokens_after(
     apply: Apply,
     step: Step,
-    given: Int[Array, "1 P"],
+    given: Int[Array, "B P"],
     length: Int[ArrayLike, ""],
     decode: Callable[..., Decoded],
     max_length: int,
+    padding: Int[Array, " B"] | None = None,
 ) -> Decoded:
-    """Tokens after the first `length` of those that are given; the new ones overwrite the padding's keys.
+    """Tokens after the first `length` of those that are given; the new ones overwrite the keys of any others.
 
     Args:
         apply: of a language model, with its parameters.
         step: of the same.
-        given: the text, perhaps padded.
-        length: of the text.
+        given: the texts, perhaps filled up.
+        length: of the texts, with what fills them up at the left.
         decode: `greedy_decode`, `sample` or `beam_search` with its settings and end tokens.
         max_length: tokens that are new.
+        padding: number of tokens at the left of each text that only fill it up.
     """
-    cache = apply(length=given.shape[1] + max_length, prefix=given, method="start_decoding")
+    cache = apply(length=given.shape[1] + max_length, prefix=given, padding=padding, method="start_decoding")
     after = AfterPrefix(cache, jax.lax.dynamic_index_in_dim(given, length - 1, 1, keepdims=False))
     step = after_prefix(step, length - 1)
-    return decode(step, after, 1, start_token=0, pad_token=0, max_length=max_length)
+    return decode(step, after, len(given), start_token=0, pad_token=0, max_length=max_length)

@@ -1,0 +1,67 @@
+"""What an encoder makes of texts, whose lengths may differ: its answers, and a vector for each text."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float, Int
+
+from transformer_jax.attention.masks.arrays import padding_mask
+from transformer_jax.errors import check_value
+from transformer_jax.nn.masked_language_model import TransformerMLM
+from transformer_jax.tasks.padded_texts import Text, filled_up, in_batches, length_for
+from transformer_jax.trees import Params
+
+Pooling = Literal["mean", "first"]
+
+
+class EncodedTexts:
+    """Outputs of an encoder for texts, filled up to a few lengths.
+
+    Args:
+        model: the encoder, with or without a head.
+    """
+
+    def __init__(self, model: TransformerMLM) -> None:
+        # Of the pad token, and of the ids below it, no position is a token's.
+        self._longest = model.max_len - (0 if model.pad_token is None else model.pad_token + 1)
+        bare = model.clone(head="none")
+
+        def pooled(
+            params: Params, ids: Int[Array, "B T"], is_token: Bool[Array, "B T"], *, pooling: Pooling
+        ) -> Float[Array, "B D"]:
+            x = bare.apply({"params": params}, ids, padding_mask(is_token))
+            taken = is_token if pooling == "mean" else is_token & (jnp.arange(ids.shape[1]) == 0)
+            return jnp.einsum("btd,bt->bd", x, taken / taken.sum(1, keepdims=True))
+
+        def answers(params: Params, ids: Int[Array, "B T"], is_token: Bool[Array, "B T"]) -> Int[Array, "..."]:
+            return jnp.argmax(model.apply({"params": params}, ids, padding_mask(is_token)), axis=-1)
+
+        self._pooled, self._answers = jax.jit(pooled, static_argnames="pooling"), jax.jit(answers)
+
+    def answers(self, params: Params, texts: Sequence[Text]) -> list[Int[np.ndarray, "..."]]:
+        """What has the largest logit: the class of each text, or the token at each of its positions and beyond."""
+        return self._outputs(self._answers, params, texts)
+
+    def vectors(self, params: Params, texts: Sequence[Text], pooling: Pooling) -> Float[np.ndarray, "texts D"]:
+        """The mean of the outputs at each text's tokens, or the output at its first one.
+
+        Raises:
+            InputError: there is no such pooling.
+        """
+        check_value("pooling", pooling, Pooling)
+        return np.stack(self._outputs(self._pooled, params, texts, pooling=pooling))
+
+    def _outputs(
+        self, run: Callable[..., Array], params: Params, texts: Sequence[Text], **options: Any
+    ) -> list[np.ndarray]:
+        sizes = [(length_for(len(ids), self._longest),) for ids in texts]
+        found: dict[int, np.ndarray] = {}
+        for numbers in in_batches(sizes):
+            ids = filled_up([texts[number] for number in numbers], *sizes[numbers[0]], at_left=False)
+            rows = np.asarray(run(params, np.maximum(ids, 0), ids >= 0, **options))
+            found |= zip(numbers, rows, strict=False)  # the last rows may fill up the batch
+        return [found[number] for number in range(len(texts))]

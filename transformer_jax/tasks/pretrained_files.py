@@ -1,0 +1,46 @@
+"""A directory of HuggingFace Transformers as a model of texts with its tokenizer."""
+
+import os
+from pathlib import Path
+
+from transformer_jax.argument_checks import check_arguments
+from transformer_jax.config import TrainingConfig
+from transformer_jax.errors import InputError
+from transformer_jax.inspection.inspected import Inspected
+from transformer_jax.nn.encoder_decoder import Transformer
+from transformer_jax.nn.language_model import TransformerLM
+from transformer_jax.nn.masked_language_model import TransformerMLM
+from transformer_jax.outside_files import read_json
+from transformer_jax.tasks.generation import read_generation
+from transformer_jax.tasks.pretrained import PretrainedText
+from transformer_jax.tasks.sentencepiece_files import SOURCE, SentencePieces
+from transformer_jax.tasks.tokenization import read_pieces
+from transformer_jax.weights.huggingface.hub import local_directory
+from transformer_jax.weights.huggingface.pretrained import CONFIG, TOKENIZER, from_transformers
+
+
+@check_arguments
+def load_transformers(directory: str | Path) -> PretrainedText:
+    """A model of texts with its tokenizer, ready to `predict`: `load_transformers("gpt2").predict("Once upon")`.
+
+    Its `model`, `variables` and `tokenizer` are those of the directory, and its `inspected` binds the first two. For
+    images, and for tokens without a tokenizer, there is `from_transformers`.
+
+    Args:
+        directory: that `save_pretrained` wrote; or the name of a model on HuggingFace's hub, which is then downloaded.
+
+    Raises:
+        InputError: as `from_transformers`; the directory has no `tokenizer.json`, nor the files
+            of `SentencePieces`; or the model is none of texts.
+    """
+    directory = local_directory(directory)
+    model, variables = from_transformers(directory)
+    if not isinstance(model, TransformerLM | TransformerMLM | Transformer):
+        raise InputError(f"{directory} holds a {type(model).__name__}; from_transformers opens what takes no texts")
+    labels = read_json(directory / CONFIG).get("id2label") or {}
+    is_of_pieces = os.path.lexists(directory / SOURCE) and not os.path.lexists(directory / TOKENIZER)
+    tokenizer = SentencePieces(directory) if is_of_pieces else read_pieces(directory / TOKENIZER)
+    found = PretrainedText(TrainingConfig(), model, tokenizer, directory, labels, read_generation(directory))
+    found.params = variables["params"]
+    found.inspected = Inspected(model, variables)
+    return found
