@@ -92,7 +92,6 @@ def test_an_encoder_decoder_translates_a_text_as_transformers_does(translator):
     assert run.predict(TEXT, max_new=11, beam_width=3) == run.tokenizer.decode(expected.tolist())
 
 
-@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 @pytest.mark.parametrize("kind", ["causal", "translator", "masked"])
 def test_texts_of_unequal_lengths_are_answered_as_one_by_one_by_two_programs(kind, request, monkeypatch):
     run, traced = load_transformers(request.getfixturevalue(kind)), []
@@ -132,6 +131,7 @@ def test_an_encoder_embeds_texts_as_sentence_bert_does_and_without_a_head_has_no
         run.embed(TEXT, "max")
 
 
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 def test_files_of_sentencepiece_are_read_as_by_transformers(translator, tmp_path):
     directory = shutil.copytree(translator, tmp_path / "marian")
     (directory / "tokenizer.json").unlink()

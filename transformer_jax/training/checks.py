@@ -5,6 +5,7 @@ import difflib
 from collections.abc import Collection
 
 from transformer_jax.config import EMA, Criterion, TrainingConfig
+from transformer_jax.data.loader import Loader
 from transformer_jax.errors import MAX_SIZE, InputError
 from transformer_jax.training.task import Task
 from transformer_jax.training.throughput import profiled_steps
@@ -56,12 +57,16 @@ def check_fitting(config: TrainingConfig) -> None:
         raise InputError("fit trains one run; train_and_test reads seeds and sweep, and trains one for each")
 
 
-def check_num_steps(config: TrainingConfig, steps_per_epoch: int) -> int:
-    """Return the number of steps of a training.
+def check_num_steps(config: TrainingConfig, loader: Loader) -> int:
+    """Return the number of steps of a training with this loader.
 
     Raises:
-        InputError: there are too many, or `config.profile` begins after the last one.
+        InputError: its batches are not those of the config, there are too many steps, or `config.profile` begins after
+            the last one.
     """
+    if not loader.has_groups and loader.batch_size != config.batch_size:  # steps are cut from rows by the config
+        raise InputError(f"train_loader has batches of {loader.batch_size}; config.batch_size is {config.batch_size}")
+    steps_per_epoch = len(loader)
     num_steps = steps_per_epoch * config.max_epochs
     if num_steps > MAX_SIZE:  # they are counted in 32 bits
         most = MAX_SIZE // steps_per_epoch

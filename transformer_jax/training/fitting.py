@@ -37,7 +37,7 @@ def training(
     task.stopwatch.reset()
     following = frozenset(name for name in FOLLOWING_EPOCHS if getattr(task.config, name) is None)
     task.config = task.config.resolved(len(train_loader))
-    num_steps = check_num_steps(task.config, len(train_loader))
+    num_steps = check_num_steps(task.config, train_loader)
     programs = create_programs(task, train_loader, num_steps, initial_params)
     names = evaluator.begin_to_compile(programs.shapes.params, train_loader)
     task.config = with_criterion(task.config, names)
