@@ -53,12 +53,12 @@ def package_at_hand(packages: Path = PACKAGES) -> Iterator[None]:
             sys.modules["pkg_resources"] = before
 
 
-def mapper_of(maps: Maps, directory: Path) -> Any:
+def mapper_of(maps: Maps, directory: Path | str) -> Any:
     """The package's mapper, all of it but the model; it tokenizes with `transformers` below 5."""
     from rxnmapper import RXNMapper
     from rxnmapper.tokenization_smiles import BasicSmilesTokenizer
 
-    words = (directory / "vocab.txt").read_text().split()
+    words = Path(directory, "vocab.txt").read_text().split()
 
     class Mapper(RXNMapper):
         def _load_model_and_tokenizer(self):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 import published_models
 
@@ -13,6 +14,15 @@ def fetched(directory_of: Callable[[], Path]) -> Path:
         return directory_of()
     except published_models.NotFetchedError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread():
+    """PyTorch's threads and those of JAX get in each other's way."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")
