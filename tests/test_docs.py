@@ -21,12 +21,12 @@ import jax
 import numpy as np
 import pytest
 from commands import call
-from documents import blocks_of, text_of
 from finished_runs import reverse_run
 from flax.traverse_util import flatten_dict
 from repository import REPOSITORY
 
 import transformer_jax
+from documents import blocks_of, text_of
 from transformer_jax import (
     BlockSettings,
     load_run,

@@ -1,17 +1,11 @@
-"""RXNMapper (Schwaller et al. 2021) gives the same atom mappings with our attention maps in the place of its own.
-
-One head of its ALBERT, which was trained on reactions without labels, attends from each atom of a product to the atom
-that it was in the reactants.
-"""
+"""RXNMapper (Schwaller et al. 2021) gives the same atom mappings with our attention maps in the place of its own."""
 
 import importlib.resources
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import ModuleType
 from unittest import mock
 
 import jax
@@ -22,39 +16,19 @@ import torch
 from compiled_models import assert_close
 from transformers import AlbertForMaskedLM
 
+from atom_maps import CONFIDENCES, HEAD, LAYER, REACTIONS, Maps, bonds_kept, mapper_of, package_at_hand
+from published_models import PACKAGES
 from transformer_jax import capture, from_transformers, padding_mask
 
 pytestmark = pytest.mark.slow
 
-LAYER, HEAD = 10, 5  # that map atoms, as the package has it
-REACTIONS = {
-    # The two of the package's README; its confidences are below.
-    "substitution": "CC(C)S.CN(C)C=O.Fc1cccnc1F.O=C([O-])[O-].[K+].[K+]>>CC(C)Sc1ncccc1F",
-    "deprotection": "C1COCCO1.CC(C)(C)OC(=O)CONC(=O)NCc1cccc2ccccc12.Cl>>O=C(O)CONC(=O)NCc1cccc2ccccc12",
-    "Fischer esterification": "CC(=O)O.CCO>>CC(=O)OCC",
-    "Suzuki coupling": "Brc1ccccc1.OB(O)c1ccc(OC)cc1>>COc1ccc(-c2ccccc2)cc1",
-    "Diels-Alder reaction": "C=CC=C.C=CC(=O)OC>>COC(=O)C1CC=CCC1",
-    "Claisen-Schmidt condensation": "CC(=O)c1ccccc1.O=Cc1ccccc1>>O=C(/C=C/c1ccccc1)c1ccccc1",
-    "azide and alkyne": "[N-]=[N+]=NCc1ccccc1.C#Cc1ccccc1>>c1ccc(Cn2cc(-c3ccccc3)nn2)cc1",
-    "acylation": "CC(=O)Cl.Nc1ccc(O)cc1>>CC(=O)Nc1ccc(O)cc1",
-    "aspirin": "O=C(O)c1ccccc1O.CC(=O)OC(C)=O>>CC(=O)Oc1ccccc1C(=O)O",
-    "Grignard reaction": "CC(C)=O.C[Mg]Br>>CC(C)(C)O",
-    "Wittig reaction": "C=P(c1ccccc1)(c1ccccc1)c1ccccc1.O=C1CCCCC1>>C=C1CCCCC1",
-}
-CONFIDENCES = {"substitution": 0.9565619900376546, "deprotection": 0.9704424331552834}  # as published
-Maps = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of tokens and which of them are no padding: [L, B, H, T, S]
-
 
 @pytest.fixture(scope="module", autouse=True)
 def packages(rxnmapper):
-    """The path on which the package is imported; `pkg_resources`, of which it needs one function, is gone."""
+    """The directory from which the package is imported."""
     pytest.importorskip("rxn.chemutils")
-    found = SimpleNamespace(resource_filename=lambda package, name: str(importlib.resources.files(package) / name))
-    path = rxnmapper.parent / "packages"
-    with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(sys, "path", [*sys.path, str(path)])
-        patches.setitem(sys.modules, "pkg_resources", found)
-        yield path
+    with package_at_hand():
+        yield PACKAGES
 
 
 @pytest.fixture(scope="module")
@@ -77,39 +51,6 @@ def our_maps(rxnmapper) -> Maps:
 @pytest.fixture(scope="module")
 def ours(our_maps, rxnmapper):
     return mapper_of(our_maps, rxnmapper)
-
-
-def mapper_of(maps: Maps, directory: Path) -> Any:
-    """The package's mapper, all of it but the model; it tokenizes with `transformers` below 5."""
-    from rxnmapper import RXNMapper
-    from rxnmapper.tokenization_smiles import BasicSmilesTokenizer
-
-    words = (directory / "vocab.txt").read_text().split()
-
-    class Mapper(RXNMapper):
-        def _load_model_and_tokenizer(self):
-            special = {"cls_token": "[CLS]", "sep_token": "[SEP]"}
-            return torch.nn.Identity(), SimpleNamespace(**special, basic_tokenizer=BasicSmilesTokenizer())
-
-        def maps_of(self, reactions):
-            """The tokens of each reaction, and all maps."""
-            rows = [self.tokenize_for_model(reaction) for reaction in reactions]
-            longest = max(map(len, rows))
-            if longest > 512:
-                raise ValueError(f"Reaction SMILES has {longest} tokens, should be at most 512")
-            tokens = np.zeros((len(rows), -(-longest // 64) * 64), int)  # of few lengths, each of which is compiled
-            for ids, row in zip(tokens, rows, strict=True):
-                ids[: len(row)] = [words.index(token if token in words else "[UNK]") for token in row]
-            return rows, maps(tokens, np.arange(tokens.shape[1]) < np.array([[len(row)] for row in rows]))
-
-        def convert_batch_to_attns(self, reactions, force_layer=None, force_head=None):
-            assert force_layer is None
-            assert force_head is None
-            rows, found = self.maps_of(reactions)
-            of_head = found[LAYER, :, HEAD]
-            return [torch.tensor(each[: len(row), : len(row)]) for row, each in zip(rows, of_head, strict=True)]
-
-    return Mapper({"model_path": str(directory)})
 
 
 def test_logits_and_streams_and_maps_are_those_of_transformers(rxnmapper, theirs):
@@ -174,19 +115,8 @@ def modules_of(directory: Path, *names: str) -> list[ModuleType]:
 
 
 def test_one_head_keeps_the_bonds_of_the_products_and_no_other_does(ours):
-    """A bond is kept if its atoms attend to bonded atoms of the reactants: no label says which atom is which."""
-    from rxnmapper.attention import AttentionScorer
-
-    kept, bonds = np.zeros((12, 8)), 0
-    for reaction in REACTIONS.values():
-        (tokens,), maps = ours.maps_of([reaction])
-        for place in np.ndindex(kept.shape):
-            scorer = AttentionScorer(reaction, tokens, maps[place[0], 0, place[1], : len(tokens), : len(tokens)])
-            came_from = scorer.combined_attentions_filt_atoms.argmax(1)
-            ends = np.nonzero(np.triu(scorer.adjacency_matrix_products))
-            kept[place] += scorer.adjacency_matrix_reactants[came_from[ends[0]], came_from[ends[1]]].sum()
-        bonds += len(ends[0])
-    share = kept / bonds
+    share, bonds = bonds_kept(ours, list(REACTIONS.values()))
+    assert bonds == 134
     by_layer, others = share[:, HEAD], np.delete(share, HEAD, axis=1)
     assert by_layer[LAYER] > 0.75
     assert others.max() < 0.55

@@ -8,8 +8,8 @@ import pytest
 import torch
 import transformers
 from compiled_models import applied, assert_close
-from documents import gguf_recipe
 
+from documents import gguf_recipe
 from transformer_jax import load_transformers
 
 pytestmark = pytest.mark.slow  # it compiles

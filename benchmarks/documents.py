@@ -1,16 +1,29 @@
 """The text of the documents and the code in them."""
 
 import re
+from pathlib import Path
 
-from repository import REPOSITORY
+REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 def text_of(page: str) -> str:
     return (REPOSITORY / page).read_text(encoding="utf-8")
 
 
+def section_of(page: str, heading: str) -> str:
+    """The part of a page below one of its headings of the second level."""
+    _, found, rest = text_of(page).partition(f"\n## {heading}\n")
+    if not found:
+        raise ValueError(f"{page} has no heading {heading!r}")
+    return rest.partition("\n## ")[0]
+
+
 def blocks_of(page: str, language: str) -> list[str]:
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text_of(page), re.DOTALL | re.MULTILINE)  # an end looks like a begin
+    return blocks_in(text_of(page), language)
+
+
+def blocks_in(text: str, language: str) -> list[str]:
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)  # an end looks like a begin
     return [block for its_language, block in blocks if its_language == language]
 
 
