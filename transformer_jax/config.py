@@ -13,6 +13,7 @@ from transformer_jax.setting_groups import MachineSettings, ModelSettings, Optim
 # Settings that `fit` alone reads.
 OF_FITTING = (
     *("max_epochs", "lr", "warmup", "schedule", "weight_decay", "adam_b1", "adam_b2", "gradient_clip", "freeze"),
+    "label_smoothing",  # of the tasks that have it
     *("eval_every", "patience", "log_every", "log_norms", "profile", "checkpoint_every", "checkpoint_minutes"),
 )
 EMA = "ema_"  # begins the names of the metrics of the parameters' moving average

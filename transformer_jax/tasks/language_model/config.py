@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from transformer_jax.config import Criterion, TrainingConfig
-from transformer_jax.errors import InputError, check_positive
+from transformer_jax.errors import InputError, check_positive, check_probability
 from transformer_jax.fields import setting
 from transformer_jax.setting_groups import MAX_WIDTH, FeedForward, Norm, Positions
 from transformer_jax.tasks.architecture import ARCHITECTURE, idle_with
@@ -49,6 +49,8 @@ class LanguageModelConfig(TrainingConfig):
     batch_size: int = 8  # windows in one step
     lr: float = 3e-3  # peak learning rate of the cosine schedule
     warmup: int = 100  # steps in which the learning rate rises from 0 to its peak
+    # probability that each target shares with all tokens in the training's loss; evaluation is without
+    label_smoothing: float = setting(0.0, check=check_probability)
     adam_b2: float = 0.99  # decay rate of Adam's mean of the gradients' squares
     eval_every: int = 5  # epochs between evaluations; the last epoch is always followed by one
     # text that the samples at the end continue; none: the beginnings of three parts of the test text

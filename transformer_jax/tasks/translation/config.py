@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.config import Criterion, TrainingConfig
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, check_probability
 from transformer_jax.fields import setting
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.runs.directory import kept_file
@@ -66,6 +66,8 @@ class TranslationConfig(TrainingConfig):
     batch_size: int = 64  # pairs in one step
     lr: float = 1e-3  # peak learning rate of the cosine schedule
     warmup: int | None = None  # steps in which the learning rate rises to its peak; none: a tenth, at most 100
+    # probability that each target shares with all tokens in the training's loss; evaluation is without
+    label_smoothing: float = setting(0.0, check=check_probability)
     eval_every: int | None = None  # epochs between evaluations; none: 1 on dates, on pairs about 20 evaluations in all
     # hypotheses that beam search keeps; 1 for greedy decoding
     beam_width: int = setting(1, changes_result=False, least=1, most=1024)

@@ -8,7 +8,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Int, PRNGKeyArray
@@ -41,6 +40,7 @@ from transformer_jax.tasks.translation.measures import char_error_rate, exact_ma
 from transformer_jax.tasks.translation.pairs import PairInputs, TextPair
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
+from transformer_jax.training.token_losses import cross_entropies
 from transformer_jax.trees import Arrays, Params
 
 LENGTH_STEP = 16  # texts are padded to a multiple of this length; each such length is compiled once
@@ -94,9 +94,10 @@ class TranslationTrainer(TextTrainer):
 
     def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
         logits = self.apply(params, batch.inputs, key, train=train)  # [B T V]
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)  # [B T]
+        losses = cross_entropies(logits, batch.targets, self.config.label_smoothing if train else 0.0)  # of [B T]
         real = batch.targets != self.tokenizers.target.pad
-        return {"loss": (losses, real), "accuracy": (logits.argmax(-1) == batch.targets, real)}
+        found = losses | {"accuracy": logits.argmax(-1) == batch.targets}
+        return {name: (values, real) for name, values in found.items()}
 
     def predict(self, inputs: str | Sequence[str]) -> Any:  # str of str, a list of a list
         """The translation of a text, or those of a list of texts.
