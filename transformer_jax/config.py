@@ -12,7 +12,18 @@ from transformer_jax.setting_groups import MachineSettings, ModelSettings, Optim
 
 # Settings that `fit` alone reads.
 OF_FITTING = (
-    *("max_epochs", "lr", "warmup", "schedule", "weight_decay", "adam_b1", "adam_b2", "gradient_clip", "freeze"),
+    *(
+        "max_epochs",
+        "lr",
+        "min_lr",
+        "warmup",
+        "schedule",
+        "weight_decay",
+        "adam_b1",
+        "adam_b2",
+        "gradient_clip",
+        "freeze",
+    ),
     "label_smoothing",  # of the tasks that have it
     *("eval_every", "patience", "log_every", "log_norms", "profile", "checkpoint_every", "checkpoint_minutes"),
 )
@@ -64,6 +75,8 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         rows, of_rows = self.batch_size // self.accumulate, "" if self.accumulate == 1 else " / accumulate"
         if self.num_devices and rows % self.num_devices:
             raise InputError(f"num_devices is {self.num_devices}; it must be a divisor of batch_size{of_rows}, {rows}")
+        if self.min_lr > self.lr:
+            raise InputError(f"min_lr is {self.min_lr}; it may be at most lr, {self.lr}")
         if self.best_by is not None:
             Criterion.parse(self.best_by)
         if self.pretrained is not None and self.init_from is not None:
@@ -138,6 +151,8 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         found = {} if self.distributed else dict.fromkeys(of_processes, "distributed is False")
         found |= {} if self.seeds is None else {"seed": "seeds gives those of the runs"}
         found |= {"lr": "the schedule noam takes its peak from model_dim and warmup"} if self.schedule == "noam" else {}
+        if self.schedule in ("constant", "noam"):
+            found |= {"min_lr": f"the schedule {self.schedule} does not decay to a given learning rate"}
         if self.pretrained is not None:
             of_model = {field.name for field in dataclasses.fields(ModelSettings)} - self.fields_with("per_machine")
             of_model -= {"num_heads"}  # which Flax's files of the tutorials do not contain

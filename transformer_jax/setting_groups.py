@@ -74,9 +74,10 @@ class OptimizationSettings:
     batch_size: int = setting(128, least=1, most=MAX_ROWS)  # samples in one step
     lr: float = setting(5e-4, check=check_positive)  # peak learning rate of the cosine schedule
     warmup: int = setting(50, least=0)  # steps in which the learning rate rises from 0 to its peak
-    # learning-rate schedule after the warmup: cosine to 0, constant, or noam, the paper's, whose peak width and warmup
-    # set
+    # learning-rate schedule after the warmup: cosine to min_lr, constant, or noam, the paper's, whose peak width and
+    # warmup set
     schedule: str = "cosine"
+    min_lr: float = setting(0.0, least=0)  # learning rate at the end of the cosine schedule
     # decoupled weight decay of Adam, not applied to biases, norms and embeddings
     weight_decay: float = setting(0.0, least=0)
     adam_b1: float = setting(0.9, check=check_probability)  # decay rate of Adam's mean of the gradients

@@ -92,6 +92,14 @@ def test_words_and_characters_of_the_training_are_one_token_each():
     assert characters.labels(characters.encode("日x")) == ["日", "x"]
 
 
+def test_words_that_are_rarer_than_a_least_count_are_written_as_bytes():
+    words = train_tokenizer("words:2+", [TEXT, "the fox", "The quick fox"])
+    assert words.decode(words.encode(TEXT)) == TEXT
+    assert words.labels(words.encode("The quick fox naps")) == ["The", " quick", " fox", *" naps"]
+    with pytest.raises(InputError, match=r"^tokenizer is words:7\+; no word of these texts occurs more than 3 times"):
+        train_tokenizer("words:7+", [TEXT, "the fox", "The quick fox"])
+
+
 def test_a_long_text_is_mapped_as_small_as_its_vocabulary_allows_and_must_come_back(tokenizer):
     content = np.frombuffer((TEXT * 2000).encode(), np.uint8)  # more than one part
     ids = tokenizer.encode_file(content, "the text")

@@ -16,6 +16,8 @@ WRONG = {
             "--pretrained reverse --num-layers 3",
             "--num-layers is 3, which has no effect: --pretrained is reverse, which",
         ),
+        ("--schedule constant --min-lr 1e-5", "--min-lr is 1e-05, which has no effect: the schedule constant does not"),
+        ("--lr 1e-4 --min-lr 1e-3", "--min-lr is 0.001; it may be at most lr, 0.0001"),
         ("--pretrained reverse --lr .5", "--lr is 0.5, which has no effect: --pretrained is reverse, so nothing"),
         ("--sweep lr=1e-3,3e-4 --schedule noam", "sweep holds lr, which has no effect: the schedule noam takes"),
         ("--overwrite", "--overwrite is True, which has no effect: a run goes on unless --no-resume is given, too"),
@@ -32,6 +34,12 @@ WRONG = {
     "translate.py": [
         ("--data nowhere.tsv", "nowhere.tsv can't be read: No such file or directory"),
         ("--data pairs --train-size 500", "--train-size is 500, which has no effect: --data is a file, of which all"),
+        (
+            "--data pairs --test-size 500",
+            "--test-size is 500, which has no effect: --data is a file, of which all pairs",
+        ),
+        ("--lower-case", "--lower-case is True, which has no effect: --data is none"),
+        ("--target-tokenizer words:2", "it must be bytes, characters, words, words:COUNT+, bpe:SIZE"),
         ("--val-data pairs", "--val-data is pairs, which has no effect: --data is none"),
         ("--length-penalty 2", "--length-penalty is 2.0, which has no effect: --beam-width is 1, for greedy decoding"),
         ("--architecture short --model-dim 64", "--model-dim is 64, which has no effect: architecture says what the"),

@@ -26,7 +26,8 @@ class LanguageModelConfig(TrainingConfig):
     """
 
     data: Path | None = None  # file of anything, read as bytes; without it, the standard library's docstrings
-    # tokens: bytes, characters, words, bpe:SIZE, unigram:SIZE (trained on the training text), or a tokenizer.json
+    # tokens: bytes, or characters, words, words:2+ (that occur twice or more), bpe:SIZE, unigram:SIZE, found in the
+    # training text, or a tokenizer.json
     tokenizer: str = setting("bytes", defines_model=True, kept_as=TOKENIZER, check=check_tokenizer)
     # config.json of a causal model of HuggingFace's, which says what the model is, in place of the flags
     architecture: Path | None = setting(None, defines_model=True, kept_as=ARCHITECTURE)

@@ -46,7 +46,11 @@ class TranslationConfig(TrainingConfig):
     data: Path | None = None  # file of pairs, source TAB target in each line; without it, dates
     val_data: Path | None = None  # file of validation pairs, with data; none: a part of data
     test_data: Path | None = None  # file of test pairs, with data; none: a part of data
-    # tokens of the sources: bytes, characters, words, bpe:SIZE, unigram:SIZE (trained on them), or a tokenizer.json
+    lower_case: bool = setting(
+        False, defines_model=True
+    )  # write the texts of data, and those to translate, in lower case
+    # tokens of the sources: bytes, or characters, words, words:2+ (that occur twice or more), bpe:SIZE, unigram:SIZE,
+    # found in the training texts, or a tokenizer.json
     source_tokenizer: str = setting("bytes", defines_model=True, kept_as=SOURCE_TOKENIZER, check=check_tokenizer)
     # tokens of the targets: as those of the sources
     target_tokenizer: str = setting("bytes", defines_model=True, kept_as=TARGET_TOKENIZER, check=check_tokenizer)
@@ -77,7 +81,7 @@ class TranslationConfig(TrainingConfig):
     def idle(self) -> dict[str, str]:
         found = super().idle() | idle_with(self.architecture, self.init_from)
         if self.data is None:
-            found |= dict.fromkeys(("val_data", "test_data"), "data is none, so that pairs are drawn")
+            found |= dict.fromkeys(("val_data", "test_data", "lower_case"), "data is none, so that pairs are drawn")
         else:
             found |= dict.fromkeys(SIZES, "data is a file, of which all pairs are taken")
         return found if self.beam_width > 1 else found | {"length_penalty": "beam_width is 1, for greedy decoding"}
@@ -114,13 +118,16 @@ class TranslationConfig(TrainingConfig):
 
     def cleaned(self, text: str) -> str:
         """A text as the training texts were cleaned: dates as people type them, pairs without white space around."""
-        return typed(text) if self.data is None else text.strip()
+        if self.data is None:
+            return typed(text)
+        return text.strip().lower() if self.lower_case else text.strip()
 
     def splits(self) -> PairSplits:
         """Training, validation and test pairs."""
         if self.data is None:
             return load_dates(self.train_size, self.val_size, self.test_size, max_bytes=self.max_bytes)
-        return load_pairs(self.data, val_path=self.val_data, test_path=self.test_data, max_bytes=self.max_bytes)
+        files = {"val_path": self.val_data, "test_path": self.test_data}
+        return load_pairs(self.data, **files, max_bytes=self.max_bytes, lower_case=self.lower_case)
 
     def test_pairs(self) -> Sequence[TextPair]:
         """Test pairs alone: dates take no time for the others."""

@@ -116,7 +116,7 @@ def _lengths(pairs: Sequence[TextPair], tokenizers: Tokenizers) -> tuple[Int[np.
 
 
 def load_pairs(
-    path: Path, *, val_path: Path | None = None, test_path: Path | None = None, max_bytes: int
+    path: Path, *, val_path: Path | None = None, test_path: Path | None = None, max_bytes: int, lower_case: bool = False
 ) -> PairSplits:
     """The pairs in files; no source text of the training set is in another one.
 
@@ -126,12 +126,15 @@ def load_pairs(
         path: file of pairs.
         val_path, test_path: files of the validation and the test pairs; None takes a part of the first file's.
         max_bytes: of a text.
+        lower_case: write all texts in lower case.
 
     Raises:
         InputError: a file cannot be read, a line is no pair, or too few pairs are left.
     """
     paths = {"all": path, "val": val_path, "test": test_path}
     read = {name: read_pairs(file) for name, file in paths.items() if file is not None}
+    if lower_case:
+        read = {name: [TextPair(p.source.lower(), p.target.lower()) for p in pairs] for name, pairs in read.items()}
     short = {name: _short_pairs(paths[name], pairs, max_bytes) for name, pairs in read.items()}
     parts = split_pairs(short["all"], short.get("val"), short.get("test"))
     num_short = sum(map(len, short.values()))

@@ -26,7 +26,7 @@ from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.byte_text import pad
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
 from transformer_jax.tasks.text_examples import TextTrainer, encode_all, texts_in, translation_examples
-from transformer_jax.tasks.tokenization import BYTES
+from transformer_jax.tasks.tokenization import name_of_tokens
 from transformer_jax.tasks.translation.config import (
     SOURCE_TOKENIZER,
     TARGET_TOKENIZER,
@@ -199,8 +199,9 @@ def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
     print(f"Exact match: {exact:.2%} of {len(pairs)}, character errors: {errors:.2%}")
     if trainer.config.data is not None:
         scores |= translation_scores(predictions, references) | {"pairs": data.splits.counts()}
-        print(f"chrF: {scores['chrf']:.1f}, BLEU: {scores['bleu']:.1f}")
-    tokens = "bytes" if trainer.config.target_tokenizer == BYTES else "tokens"
+        case = ", of texts in lower case" if trainer.config.lower_case else ""
+        print(f"chrF: {scores['chrf']:.1f}, BLEU: {scores['bleu']:.1f}{case}")
+    tokens = name_of_tokens(trainer.config.target_tokenizer)
     print(f"Accuracies are of {tokens}, each predicted after the right ones before it (teacher forcing):")
     return scores
 
