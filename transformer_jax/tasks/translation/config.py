@@ -46,9 +46,8 @@ class TranslationConfig(TrainingConfig):
     data: Path | None = None  # file of pairs, source TAB target in each line; without it, dates
     val_data: Path | None = None  # file of validation pairs, with data; none: a part of data
     test_data: Path | None = None  # file of test pairs, with data; none: a part of data
-    lower_case: bool = setting(
-        False, defines_model=True
-    )  # write the texts of data, and those to translate, in lower case
+    # write the texts of data, and those to translate, in lower case
+    lower_case: bool = setting(False, defines_model=True)
     # tokens of the sources: bytes, or characters, words, words:2+ (that occur twice or more), bpe:SIZE, unigram:SIZE,
     # found in the training texts, or a tokenizer.json
     source_tokenizer: str = setting("bytes", defines_model=True, kept_as=SOURCE_TOKENIZER, check=check_tokenizer)
