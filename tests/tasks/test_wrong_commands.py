@@ -42,6 +42,10 @@ WRONG = {
             "--test-size is 500, which has no effect: --data is a file, of which all pairs",
         ),
         ("--lower-case", "--lower-case is True, which has no effect: --data is none"),
+        (
+            "--data pairs --joint-tokenizer words --source-tokenizer words",
+            "--source-tokenizer is words, which has no effect",
+        ),
         ("--target-tokenizer words:2", "it must be bytes, characters, words, words:COUNT+, bpe:SIZE"),
         ("--val-data pairs", "--val-data is pairs, which has no effect: --data is none"),
         ("--length-penalty 2", "--length-penalty is 2.0, which has no effect: --beam-width is 1, for greedy decoding"),

@@ -22,7 +22,9 @@ from transformer_jax.tasks.translation.pairs import PairSplits, TextPair, Tokeni
 from transformer_jax.training.progress import quietly
 
 TASK = "TranslationTask"
-SOURCE_TOKENIZER, TARGET_TOKENIZER = "source_tokenizer.json", "target_tokenizer.json"  # in the directory of a run
+# In the directory of a run.
+SOURCE_TOKENIZER, TARGET_TOKENIZER = "source_tokenizer.json", "target_tokenizer.json"
+JOINT_TOKENIZER = "joint_tokenizer.json"
 MAX_DATES = 10**8  # each takes 400 bytes of memory, as a Python object
 MAX_LENGTH_PENALTY = 10  # above, the length's power overflows in float32 for long texts
 ENOUGH_STEPS = 2_000  # of a training on pairs, unless they take more than MOST_EPOCHS
@@ -53,6 +55,8 @@ class TranslationConfig(TrainingConfig):
     source_tokenizer: str = setting("bytes", defines_model=True, kept_as=SOURCE_TOKENIZER, check=check_tokenizer)
     # tokens of the targets: as those of the sources
     target_tokenizer: str = setting("bytes", defines_model=True, kept_as=TARGET_TOKENIZER, check=check_tokenizer)
+    # tokens of sources and targets alike, in place of the two, with one matrix of embeddings: as those of the sources
+    joint_tokenizer: str | None = setting(None, defines_model=True, kept_as=JOINT_TOKENIZER, check=check_tokenizer)
     # config.json of an encoder-decoder of HuggingFace's, in place of the flags; tokenizers must be tokenizer.json files
     architecture: Path | None = setting(None, defines_model=True, kept_as=ARCHITECTURE)
     # longest text in bytes; pairs with a longer one are left out
@@ -83,6 +87,9 @@ class TranslationConfig(TrainingConfig):
             found |= dict.fromkeys(("val_data", "test_data", "lower_case"), "data is none, so that pairs are drawn")
         else:
             found |= dict.fromkeys(SIZES, "data is a file, of which all pairs are taken")
+        if self.joint_tokenizer is not None:
+            of_both = "joint_tokenizer is that of sources and targets"
+            found |= dict.fromkeys(("source_tokenizer", "target_tokenizer"), of_both)
         return found if self.beam_width > 1 else found | {"length_penalty": "beam_width is 1, for greedy decoding"}
 
     @property
@@ -156,13 +163,16 @@ def tokenizers_of(config: TranslationConfig) -> Tokenizers:
         InputError: as `chosen_tokenizer` and `TranslationConfig.splits`.
     """
 
-    def of(side: str, setting: str, name: str) -> Tokenizer:
+    def of(setting: str, name: str, *sides: str) -> Tokenizer:
         data = dataclasses.replace(config, seed=0, name=None)  # of a sweep's runs the same
         kept = kept_file(config, TASK, name)
-        return chosen_tokenizer(setting, kept, lambda kind: _trained(kind, side, data, stamp(config.data)))
+        return chosen_tokenizer(setting, kept, lambda kind: _trained(kind, sides, data, stamp(config.data)))
 
-    source = of("source", config.source_tokenizer, SOURCE_TOKENIZER)
-    target = of("target", config.target_tokenizer, TARGET_TOKENIZER)
+    if config.joint_tokenizer is not None:
+        source = target = of(config.joint_tokenizer, JOINT_TOKENIZER, "source", "target")
+    else:
+        source = of(config.source_tokenizer, SOURCE_TOKENIZER, "source")
+        target = of(config.target_tokenizer, TARGET_TOKENIZER, "target")
     if (architecture := architecture_of(config.architecture, config, TASK)) is None:
         return Tokenizers(source, target)
     return Tokenizers(_as_in(architecture, source, "source"), _as_in(architecture, target, "target"))
@@ -177,5 +187,5 @@ def _as_in(architecture: Architecture, tokenizer: Tokenizer, side: str) -> Token
 
 
 @functools.lru_cache(8)  # the data and the model need the same
-def _trained(kind: str, side: str, config: TranslationConfig, stamp: object) -> Tokenizer:
-    return train_tokenizer(kind, [getattr(pair, side) for pair in config.splits().train])
+def _trained(kind: str, sides: tuple[str, ...], config: TranslationConfig, stamp: object) -> Tokenizer:
+    return train_tokenizer(kind, [getattr(pair, side) for pair in config.splits().train for side in sides])

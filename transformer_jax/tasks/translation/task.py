@@ -28,6 +28,7 @@ from transformer_jax.tasks.experiment import Results, chosen_config, train_and_t
 from transformer_jax.tasks.text_examples import TextTrainer, encode_all, texts_in, translation_examples
 from transformer_jax.tasks.tokenization import name_of_tokens
 from transformer_jax.tasks.translation.config import (
+    JOINT_TOKENIZER,
     SOURCE_TOKENIZER,
     TARGET_TOKENIZER,
     TASK,
@@ -85,7 +86,9 @@ class TranslationTrainer(TextTrainer):
         )
 
     def model_files(self) -> Mapping[str, str]:
-        files = {SOURCE_TOKENIZER: self.tokenizers.source.file, TARGET_TOKENIZER: self.tokenizers.target.file}
+        files = {JOINT_TOKENIZER: self.tokenizers.source.file}
+        if self.config.joint_tokenizer is None:
+            files = {SOURCE_TOKENIZER: self.tokenizers.source.file, TARGET_TOKENIZER: self.tokenizers.target.file}
         files[ARCHITECTURE] = None if self.architecture is None else self.architecture.text()
         return {name: content for name, content in files.items() if content is not None}
 
@@ -201,7 +204,7 @@ def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
         scores |= translation_scores(predictions, references) | {"pairs": data.splits.counts()}
         case = ", of texts in lower case" if trainer.config.lower_case else ""
         print(f"chrF: {scores['chrf']:.1f}, BLEU: {scores['bleu']:.1f}{case}")
-    tokens = name_of_tokens(trainer.config.target_tokenizer)
+    tokens = name_of_tokens(trainer.config.joint_tokenizer or trainer.config.target_tokenizer)
     print(f"Accuracies are of {tokens}, each predicted after the right ones before it (teacher forcing):")
     return scores
 
