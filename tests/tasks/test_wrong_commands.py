@@ -46,6 +46,7 @@ WRONG = {
             "--data pairs --joint-tokenizer words --source-tokenizer words",
             "--source-tokenizer is words, which has no effect",
         ),
+        ("--data pairs --batch-tokens 4", "--batch-tokens is 4; it must be at least 5, the length of a padded row"),
         ("--target-tokenizer words:2", "it must be bytes, characters, words, words:COUNT+, bpe:SIZE"),
         ("--val-data pairs", "--val-data is pairs, which has no effect: --data is none"),
         ("--length-penalty 2", "--length-penalty is 2.0, which has no effect: --beam-width is 1, for greedy decoding"),

@@ -71,6 +71,9 @@ class TranslationConfig(TrainingConfig):
     dim_feedforward: int = setting(256, defines_model=True, least=1, most=MAX_WIDTH)
     max_epochs: int | None = None  # passes over the training set; none: 1 on dates, on pairs what 2000 steps take
     batch_size: int = 64  # pairs in one step
+    # tokens in one step, as many pairs of similar length as have them with their padding: rows times the longer side;
+    # none: batch_size pairs, of which so many are translated at once in any case
+    batch_tokens: int | None = setting(None, least=1)
     lr: float = 1e-3  # peak learning rate of the cosine schedule
     warmup: int | None = None  # steps in which the learning rate rises to its peak; none: a tenth, at most 100
     # probability that each target shares with all tokens in the training's loss; evaluation is without
@@ -153,7 +156,8 @@ def translation_data(config: TranslationConfig) -> TranslationData:
     if config.data is not None:
         with quietly(config):
             print(summary(splits))
-    return TranslationData(*task_loaders(config, *splits.padded(tokenizers_of(config))), splits)
+    sets = splits.padded(tokenizers_of(config), config.batch_tokens)
+    return TranslationData(*task_loaders(config, *sets), splits)
 
 
 def tokenizers_of(config: TranslationConfig) -> Tokenizers:
