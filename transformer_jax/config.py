@@ -8,12 +8,14 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from transformer_jax.errors import InputError, head_width
 from transformer_jax.fields import marks, set_checked_fields, stored_values
-from transformer_jax.setting_groups import MachineSettings, ModelSettings, OptimizationSettings, RunSettings
+from transformer_jax.setting_groups import TAKEN, MachineSettings, ModelSettings, OptimizationSettings, RunSettings
 
 # Settings that `fit` alone reads.
 OF_FITTING = (
-    *("max_epochs", "lr", "warmup", "schedule", "weight_decay", "adam_b1", "adam_b2", "gradient_clip", "freeze"),
-    *("eval_every", "patience", "log_every", "log_norms", "profile", "checkpoint_every", "checkpoint_minutes"),
+    *("max_epochs", "lr", "min_lr", "warmup", "schedule", "optimizer", "weight_decay", "adam_b1", "adam_b2"),
+    *("gradient_clip", "freeze", "eval_every", "patience", "log_every", "log_norms", "profile"),
+    *("checkpoint_every", "checkpoint_minutes"),
+    "label_smoothing",  # of the tasks that have it
 )
 EMA = "ema_"  # begins the names of the metrics of the parameters' moving average
 
@@ -63,6 +65,8 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         rows, of_rows = self.batch_size // self.accumulate, "" if self.accumulate == 1 else " / accumulate"
         if self.num_devices and rows % self.num_devices:
             raise InputError(f"num_devices is {self.num_devices}; it must be a divisor of batch_size{of_rows}, {rows}")
+        if self.min_lr > self.lr:
+            raise InputError(f"min_lr is {self.min_lr}; it may be at most lr, {self.lr}")
         if self.best_by is not None:
             Criterion.parse(self.best_by)
         if self.pretrained is not None and self.init_from is not None:
@@ -137,6 +141,11 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         found = {} if self.distributed else dict.fromkeys(of_processes, "distributed is False")
         found |= {} if self.seeds is None else {"seed": "seeds gives those of the runs"}
         found |= {"lr": "the schedule noam takes its peak from model_dim and warmup"} if self.schedule == "noam" else {}
+        if self.schedule in ("constant", "noam"):
+            found |= {"min_lr": f"the schedule {self.schedule} does not decay to a given learning rate"}
+        taken = TAKEN.get(self.optimizer, {}).values()
+        not_taken = [name for name in ("weight_decay", "adam_b1", "adam_b2") if name not in taken]
+        found |= dict.fromkeys(not_taken, f"the optimizer {self.optimizer} does not take it")
         if self.pretrained is not None:
             of_model = {field.name for field in dataclasses.fields(ModelSettings)} - self.fields_with("per_machine")
             of_model -= {"num_heads"}  # which Flax's files of the tutorials do not contain

@@ -18,6 +18,19 @@ MAX_NAME = 244  # bytes of the name of a run's directory; file systems take 255,
 Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 Norm = Literal["layer", "rms"]
 FeedForward = Literal["relu", "gelu", "swiglu", "geglu"]
+Optimizer = Literal[
+    "adamw", "adam", "adabelief", "adafactor", "adagrad", "adamax", "adan", "amsgrad", "lamb", "lion", "muon", "nadam",
+    "nadamw", "radam", "rmsprop", "sgd", "yogi",
+]  # fmt: skip
+
+# What an optimizer takes beside the learning rate: settings, by the names of optax's arguments; nothing, if not listed.
+_BETAS, _DECAY = {"b1": "adam_b1", "b2": "adam_b2"}, {"weight_decay": "weight_decay"}
+TAKEN: Mapping[Optimizer, Mapping[str, str]] = {
+    **dict.fromkeys(("adabelief", "adam", "adamax", "amsgrad", "nadam", "radam", "yogi"), _BETAS),
+    **dict.fromkeys(("adamw", "lamb", "nadamw"), _BETAS | _DECAY),
+    **dict.fromkeys(("adan", "lion"), _DECAY),
+    "muon": {"adam_b1": "adam_b1", "adam_b2": "adam_b2"} | _DECAY,  # Adam of all but matrices
+}
 
 OF_EVALUATION = "_pretrained"  # ends the name of an evaluation's directory
 
@@ -74,10 +87,13 @@ class OptimizationSettings:
     batch_size: int = setting(128, least=1, most=MAX_ROWS)  # samples in one step
     lr: float = setting(5e-4, check=check_positive)  # peak learning rate of the cosine schedule
     warmup: int = setting(50, least=0)  # steps in which the learning rate rises from 0 to its peak
-    # learning-rate schedule after the warmup: cosine to 0, constant, or noam, the paper's, whose peak width and warmup
-    # set
+    # learning-rate schedule after the warmup: cosine to min_lr, constant, or noam, the paper's, whose peak width and
+    # warmup set
     schedule: str = "cosine"
-    # decoupled weight decay of Adam, not applied to biases, norms and embeddings
+    min_lr: float = setting(0.0, least=0)  # learning rate at the end of the cosine schedule
+    # by its name in optax, with optax's defaults of all that has no setting here
+    optimizer: Optimizer = "adamw"
+    # decoupled weight decay, not applied to biases, norms and embeddings
     weight_decay: float = setting(0.0, least=0)
     adam_b1: float = setting(0.9, check=check_probability)  # decay rate of Adam's mean of the gradients
     adam_b2: float = setting(0.999, check=check_probability)  # decay rate of Adam's mean of their squares

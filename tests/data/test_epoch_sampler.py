@@ -5,9 +5,10 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from transformer_jax.data.epoch_sampler import EpochBatchSampler
+from transformer_jax.data.epoch_sampler import EpochBatchSampler, TokenBatches
 
 GROUPS = np.random.default_rng(5).integers(3, size=101)
+TOKENS = TokenBatches(23, (2, 3, 11))
 
 
 def sampler(num_samples=37, batch_size=5, *, shuffle=True, drop_last=False, seed=2, groups=None) -> EpochBatchSampler:
@@ -18,7 +19,11 @@ def grouped(**options) -> EpochBatchSampler:
     return sampler(101, 7, groups=GROUPS, **options)
 
 
-@pytest.mark.parametrize("make", [sampler, grouped])
+def by_tokens(*, shuffle=True, seed=2) -> EpochBatchSampler:
+    return EpochBatchSampler(101, 11, shuffle=shuffle, drop_last=False, seed=seed, groups=GROUPS, token_batches=TOKENS)
+
+
+@pytest.mark.parametrize("make", [sampler, grouped, by_tokens])
 def test_the_order_is_a_function_of_seed_and_epoch(make):
     used = make()
     list(used.epoch(1))
@@ -33,7 +38,7 @@ def test_the_order_is_that_of_earlier_versions():
     assert list(sampler(7, 3, groups=np.arange(7) % 2).epoch(3)) == [[3], [6, 2, 0], [4, 5, 1]]
 
 
-@pytest.mark.parametrize("make", [sampler, grouped])
+@pytest.mark.parametrize("make", [sampler, grouped, by_tokens])
 @pytest.mark.parametrize("epoch", [0, 3])
 def test_an_epoch_holds_each_sample_once_and_its_number_in_each_batch(make, epoch):
     batches = list(make().epoch(epoch))
@@ -51,7 +56,7 @@ def test_the_last_batch_is_short_or_dropped(make, drop_last, sizes):
     assert [len(batch) for batch in make(drop_last=drop_last).epoch(0)] == sizes
 
 
-@pytest.mark.parametrize("make", [sampler, grouped])
+@pytest.mark.parametrize("make", [sampler, grouped, by_tokens])
 @pytest.mark.parametrize("first_batch", [0, 1, 7, 8, 15])
 def test_an_epoch_can_begin_at_any_of_its_batches(make, first_batch):
     assert list(make().epoch(3, first_batch)) == list(make().epoch(3))[first_batch:]
@@ -69,6 +74,15 @@ def test_a_batch_holds_one_group_but_where_two_meet():
     batches = list(grouped().epoch(0))
     assert sorted(map(len, batches)) == [3] + [7] * 14
     assert sum(len(set(GROUPS[batch])) > 1 for batch in batches) <= 2
+
+
+def test_a_batch_by_tokens_has_one_group_and_as_many_rows_as_fit_but_for_the_last_of_each():
+    batches = list(by_tokens().epoch(3))
+    for group, most in enumerate([11, 7, 2]):
+        sizes = [len(batch) for batch in batches if set(GROUPS[batch]) == {group}]
+        count = GROUPS.tolist().count(group)
+        assert sorted(sizes) == sorted([most] * (count // most) + [count % most] * (count % most > 0))
+    assert all(len(set(GROUPS[batch])) == 1 for batch in batches)
 
 
 def test_groups_come_in_random_order_and_without_shuffling_in_theirs_as_the_samples_within_one():

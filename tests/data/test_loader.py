@@ -9,8 +9,9 @@ import pytest
 
 from transformer_jax import InputError, make_loader, numpy_collate
 from transformer_jax.data.batch import StackedSamples
-from transformer_jax.data.epoch_sampler import EpochBatchSampler
+from transformer_jax.data.epoch_sampler import EpochBatchSampler, TokenBatches
 from transformer_jax.data.loader import Loader
+from transformer_jax.data.local_rows import RowRange
 from transformer_jax.tasks import ReverseDataset
 
 
@@ -162,6 +163,12 @@ def test_a_worker_ends_when_the_main_process_is_killed():
 def test_impossible_loaders_are_errors():
     with pytest.raises(InputError, match="batch_size is 38; it may be at most 37"):
         make_loader(ROWS, 38, drop_last=True)
+    by_tokens = TokenBatches(7, (3, 5))
+    for options in ({}, {"groups": np.arange(37) % 3}, {"groups": np.arange(37) % 2, "drop_last": True}):
+        with pytest.raises(InputError, match="such batches need groups from 0 to 1, and drop none"):
+            make_loader(ROWS, by_tokens, **options)
+    with pytest.raises(InputError, match="^batch_tokens is 7; several processes need batch_size"):
+        make_loader(ROWS, by_tokens, groups=np.arange(37) % 2).of_rows(RowRange(0, 1, 2))
     with pytest.raises(InputError, match="empty"):
         make_loader(StackedSamples(np.zeros((0, 3))), 4)
 

@@ -21,6 +21,7 @@ from transformer_jax.tasks.language_model import task as language_model
 from transformer_jax.tasks.language_model.task import language_model_data
 from transformer_jax.tasks.tokenization import PieceTokenizer, Tokenizer, check_tokenizer, read_pieces
 from transformer_jax.tasks.tokenizer_training import train_tokenizer
+from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer
 from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.signals import Interrupted
 
@@ -90,6 +91,14 @@ def test_words_and_characters_of_the_training_are_one_token_each():
     assert words.labels(words.encode("The lazy fox")) == ["The", " lazy", " fox"]
     characters = train_tokenizer("characters", [TEXT])
     assert characters.labels(characters.encode("日x")) == ["日", "x"]
+
+
+def test_words_that_are_rarer_than_a_least_count_are_written_as_bytes():
+    words = train_tokenizer("words:2+", [TEXT, "the fox", "The quick fox"])
+    assert words.decode(words.encode(TEXT)) == TEXT
+    assert words.labels(words.encode("The quick fox naps")) == ["The", " quick", " fox", *" naps"]
+    with pytest.raises(InputError, match=r"^tokenizer is words:7\+; no word of these texts occurs more than 3 times"):
+        train_tokenizer("words:7+", [TEXT, "the fox", "The quick fox"])
 
 
 def test_a_long_text_is_mapped_as_small_as_its_vocabulary_allows_and_must_come_back(tokenizer):
@@ -310,3 +319,22 @@ def test_translations_have_tokens_of_their_own(tmp_path):
     assert run.predict(["34", "71"]) == ["three four", "seven one"]
     (example,) = run.read_examples(["34"])
     assert (example.labels["encoder"], example.labels["decoder"]) == (["3", "4"], ["start", "three", " four"])
+
+
+def test_a_joint_tokenizer_is_that_of_both_sides_with_one_matrix_of_embeddings(tmp_path):
+    (tmp_path / "pairs").write_text("".join(f"das Haus {n}\tthe house {n}\n" for n in range(60)))
+    sizes = {name: value for name, value in TINY.items() if name != "seq_len"}
+    settings = {"joint_tokenizer": "words:2+", "data": tmp_path / "pairs", "checkpoint_dir": tmp_path}
+    trainer = TranslationTrainer(TranslationConfig(**sizes, **settings))
+    source, target = trainer.tokenizers
+    assert source is target
+    assert source.labels(source.encode("das house")) == ["das", " house"]
+    ids = source.encode("the house", delimited=True)[None]
+    params = drawn(trainer.model, ids, ids)["params"]
+    matrices = [array for array in jax.tree.leaves(params) if source.vocabulary_size in array.shape and array.ndim == 2]
+    assert len(matrices) == 1
+    trainer.params, trainer.results = params, {}
+    trainer.save(tmp_path / "saved")
+    saved = load_run(tmp_path / "saved")
+    assert saved.tokenizers.target.file == target.file
+    assert not (tmp_path / "saved" / "source_tokenizer.json").exists()

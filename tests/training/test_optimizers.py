@@ -1,10 +1,14 @@
 """Optimizers: a training is that of plain optax, and weight decay leaves out what it should."""
 
+import inspect
+from typing import get_args
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 import pytest
 from flax.traverse_util import flatten_dict
 from tiny_reverse import assert_near, loader, trainer_for
@@ -12,8 +16,9 @@ from tiny_reverse import assert_near, loader, trainer_for
 from transformer_jax import InputError, ReverseConfig
 from transformer_jax.data.batch import pad_batch
 from transformer_jax.data.loader import Loader
+from transformer_jax.setting_groups import OptimizationSettings, Optimizer
 from transformer_jax.tasks import ReverseTrainer
-from transformer_jax.training.optimizers import adam, decay_mask, matching, with_average, with_frozen
+from transformer_jax.training.optimizers import adam, decay_mask, matching, optimizer_of, with_average, with_frozen
 from transformer_jax.training.programs import create_programs
 
 
@@ -75,8 +80,43 @@ def updated(optimizer, params, gradient: float, step: int = 0, state=None):
     return optax.apply_updates(params, updates), state
 
 
+SETTINGS = {"weight_decay": 0.5, "adam_b1": 0.8, "adam_b2": 0.95}
+
+
+@pytest.mark.parametrize("name", get_args(Optimizer))
+def test_an_optimizer_is_that_of_optax_with_its_own_defaults_and_the_settings_that_it_takes(name):
+    def schedule(step):
+        return 0.1 * (step + 1)
+
+    make = getattr(optax, name, None) or getattr(optax.contrib, name)
+    values = dict(zip(("weight_decay", "b1", "b2"), SETTINGS.values(), strict=True)) | SETTINGS
+    values |= dict.fromkeys(("mask", "weight_decay_mask"), decay_mask)
+    own = {"lion": ("b1", "b2"), "adan": ("b1", "b2"), "adafactor": ("weight_decay_mask",)}.get(name, ())
+    arguments = {key: values[key] for key in inspect.signature(make).parameters.keys() & values.keys() - {*own}}
+    found, expected, state, expected_state = PARAMS, PARAMS, None, None
+    optimizer = optimizer_of(OptimizationSettings(optimizer=name, **SETTINGS), schedule)
+    expected_optimizer = make(schedule, **arguments)
+    for step, gradient in enumerate([3.0, -2.0]):
+        found, state = updated(optimizer, found, gradient, step, state)
+        expected, expected_state = updated(expected_optimizer, expected, gradient, step, expected_state)
+    assert_near(found, expected)
+    assert not np.allclose(found["a"]["bias"], PARAMS["a"]["bias"])
+
+
+def test_an_optimizer_of_whole_arrays_is_refused_for_stacked_layers():
+    with pytest.raises(
+        InputError, match="^optimizer is muon, which sees each array as a whole, and scan_layers is True"
+    ):
+        ReverseTrainer(ReverseConfig(optimizer="muon", scan_layers=True))
+
+
 @pytest.mark.parametrize(
-    ("optimizer", "gradient"), [(adam(lambda _: 0.1, weight_decay=0.5), np.nan), (optax.adafactor(0.1), 3.0)]
+    ("optimizer", "gradient"),
+    [
+        (adam(lambda _: 0.1, weight_decay=0.5), np.nan),
+        (optax.adafactor(0.1), 3.0),
+        (optimizer_of(OptimizationSettings(optimizer="muon", weight_decay=0.5), lambda _: 0.1), 3.0),
+    ],
 )
 def test_frozen_parameters_stay_and_have_no_state(optimizer, gradient):
     frozen = with_frozen(optimizer, "a/kernel")

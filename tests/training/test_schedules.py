@@ -22,6 +22,12 @@ def test_warmup_then_cosine(step, expected):
     assert float(warmup_then_cosine_schedule(5e-4, 50, 2000)(step)) == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.parametrize(("step", "expected"), [(0, 0), (5, 5e-4), (10, 1e-3), (20, 5.5e-4), (30, 1e-4), (37, 1e-4)])
+def test_a_run_decays_to_its_smallest_rate(step, expected):
+    config = TrainingConfig(lr=1e-3, min_lr=1e-4, warmup=10)
+    assert float(SCHEDULES["cosine"](config, 30)(step)) == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize("warmup", [1, 4000])
 @pytest.mark.parametrize("step", [0, 1, 3999, 4000, 4001, 100_000])
 def test_the_papers(step, warmup):

@@ -23,8 +23,8 @@ from transformer_jax.training.throughput import LogThroughput, Profile, ShowProg
 @pytest.mark.usefixtures("without_type_checks")  # the runner is a simple one
 def test_an_entry_holds_examples_flops_and_the_seconds_of_waiting_since_the_last_one():
     entries = []
-    runner = SimpleNamespace(flops_per_step=1e6, devices=own_device())
-    config = dataclasses.replace(CONFIG, log_every=3, batch_size=7)
+    runner = SimpleNamespace(flops_per_step=1e6, devices=own_device(), rows_per_step=7)
+    config = dataclasses.replace(CONFIG, log_every=3)
     throughput = LogThroughput(lambda step, scalars: entries.append((step, dict(scalars))), config, runner)
     for number in range(1, 7):
         throughput.on_step(Step(number, {}, per_second=11.0, waited=number / 8))

@@ -46,11 +46,12 @@ def compiled_gradients(trainer: LanguageModelTrainer, batch: Batch = BATCH):
 
 
 @pytest.mark.parametrize(
-    "fields", [{"tie_embeddings": False}, {"embeddings": EmbeddingSettings(output_bias=True, output_scale=0.5)}]
+    ("fields", "smoothing"),
+    [({"tie_embeddings": False}, 0.0), ({"embeddings": EmbeddingSettings(output_bias=True, output_scale=0.5)}, 0.1)],
 )
-def test_a_loss_in_parts_has_the_gradients_of_the_plain_one_and_never_all_logits(monkeypatch, fields):
+def test_a_loss_in_parts_has_the_gradients_of_the_plain_one_and_never_all_logits(monkeypatch, fields, smoothing):
     trainer = trainer_of(num_devices=1)
-    trainer = trainer_of(trainer.model.clone(**fields), num_devices=1)
+    trainer = trainer_of(trainer.model.clone(**fields), num_devices=1, label_smoothing=smoothing)
     gradients, sums, text = compiled_gradients(trainer)
     assert f"f32[{B},{T},{V}]" in text
     monkeypatch.setattr(token_losses, "LARGEST", FIVE_POSITIONS)

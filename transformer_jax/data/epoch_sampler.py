@@ -1,10 +1,15 @@
-"""The order of an epoch's batches, a function of the seed and the epoch's number."""
+"""The order of an epoch's batches, a function of the seed and the epoch's number, and how many samples they have."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import jax
 import numpy as np
-from jaxtyping import Int
+from jax.typing import ArrayLike
+from jaxtyping import Int, PyTree
+
+from transformer_jax.errors import InputError
 
 
 class EpochIndices(list[int]):
@@ -23,12 +28,46 @@ class EpochIndices(list[int]):
         self.whole: Sequence[int] = self if whole is None else whole
 
 
+@dataclasses.dataclass(frozen=True)
+class TokenBatches:
+    """Batches of as many samples as have a number of tokens: the rows times the longest padded sequence of a row.
+
+    It stands in the place of `make_loader`'s batch size; a batch holds samples of one group alone.
+
+    Raises:
+        InputError: a sample of some group has more tokens than a batch.
+    """
+
+    most: int  # tokens in a batch
+    lengths: tuple[int, ...]  # for the samples of each group that of the longest of their sequences, padded
+
+    def __post_init__(self) -> None:
+        if self.most < (longest := max(self.lengths)):
+            raise InputError(f"batch_tokens is {self.most}; it must be at least {longest}, the length of a padded row")
+
+    @property
+    def rows(self) -> list[int]:
+        """Samples in a batch of each group; the last batch of a group may be shorter."""
+        return [self.most // length for length in self.lengths]
+
+    def has_lengths_of(self, groups: Int[np.ndarray, " N"]) -> bool:
+        """Whether there is a length for each group."""
+        return bool(groups.min() >= 0 and groups.max() < len(self.lengths))
+
+    def rows_like(self, samples: PyTree[ArrayLike]) -> int:
+        """Samples in a whole batch of those that are padded as these are; sequences lie along the second axis."""
+        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(samples)]
+        longest = max(shape[1] for shape in shapes if len(shape) > 1)
+        return max(self.most // longest, shapes[0][0])
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class EpochBatchSampler:
     """Indices of the samples in each batch. Nothing in it changes, so that several epochs can be iterated at a time.
 
     With `groups`, samples of one group share batches. Where a group ends within a batch, samples of the next higher
-    group fill it up, so that there are as many batches as without groups. `make_loader` checks the fields.
+    group fill it up, so that there are as many batches as without groups. With `token_batches` a batch has samples of
+    one group alone. `make_loader` checks the fields.
     """
 
     num_samples: int  # N
@@ -38,9 +77,12 @@ class EpochBatchSampler:
     drop_last: bool  # leave out a last batch that is shorter than the others
     seed: int  # of the order
     groups: Int[np.ndarray, " N"] | None = None  # the group of each sample
+    token_batches: TokenBatches | None = None  # in the place of B; the last batch of a group may be shorter
 
     def __len__(self) -> int:
         """Batches in an epoch."""
+        if self.token_batches is not None:
+            return len(self._begins) - 1
         return self.num_samples // self.batch_size if self.drop_last else -(-self.num_samples // self.batch_size)
 
     def epoch(
@@ -64,6 +106,17 @@ class EpochBatchSampler:
         while first_batch < len(batches):
             num_batches = batches_at_once()
             chosen = batches[first_batch : first_batch + num_batches]
-            indices = [order[batch * self.batch_size : (batch + 1) * self.batch_size] for batch in chosen]
+            indices = [order[self._begins[batch] : self._begins[batch + 1]] for batch in chosen]
             yield EpochIndices(np.concatenate(indices).tolist(), epoch)
             first_batch += num_batches
+
+    @functools.cached_property
+    def _begins(self) -> Int[np.ndarray, " batches_1"]:
+        """Where each batch begins in the order of an epoch, and the last one ends."""
+        if self.groups is None or self.token_batches is None:
+            return np.minimum(np.arange(len(self) + 1) * self.batch_size, self.num_samples)
+        sizes = self.token_batches.rows
+        ends = np.cumsum(np.bincount(self.groups, minlength=len(sizes)))
+        starts = [0, *ends[:-1].tolist()]
+        begins = [np.arange(*span) for span in zip(starts, ends.tolist(), sizes, strict=True)]
+        return np.concatenate([*begins, ends[-1:]])

@@ -17,7 +17,7 @@ from jaxtyping import Int, PyTree
 
 from transformer_jax.argument_checks import Count, Size, check_arguments
 from transformer_jax.data.batch import Samples, as_pair, load_stacked, numpy_collate
-from transformer_jax.data.epoch_sampler import EpochBatchSampler, EpochIndices
+from transformer_jax.data.epoch_sampler import EpochBatchSampler, EpochIndices, TokenBatches
 from transformer_jax.data.local_rows import LocalRows, LocalSamples, RowRange
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import as_input_error
@@ -85,13 +85,15 @@ class Loader:
         num_workers: processes that load.
 
     Attributes:
-        batch_size: B.
+        batch_size: B; of batches by tokens the largest.
         has_groups: whether samples of one group share batches; batches of different groups may differ in shape.
+        token_batches: what batches by tokens are; None for batches of B samples.
     """
 
     def __init__(self, dataset: Dataset, sampler: EpochBatchSampler, num_workers: int) -> None:
         self.dataset, self._sampler, self._num_workers = dataset, sampler, num_workers
         self.batch_size, self.has_groups = sampler.batch_size, sampler.groups is not None
+        self.token_batches = sampler.token_batches
         self._newest_epoch = _NewestEpoch()
 
     def __len__(self) -> int:
@@ -138,7 +140,15 @@ class Loader:
             yield _checked(samples)
 
     def of_rows(self, rows: RowRange) -> "Loader":
-        """The same batches, of which a process loads these rows alone; it gives `LocalSamples`."""
+        """The same batches, of which a process loads these rows alone; it gives `LocalSamples`.
+
+        Raises:
+            InputError: the batches have a number of tokens, and so differ in their rows.
+        """
+        if self.token_batches is not None:
+            raise InputError(
+                f"batch_tokens is {self.token_batches.most}; several processes need batch_size in its place"
+            )
         return Loader(LocalRows(self.dataset, rows, self.batch_size), self._sampler, self._num_workers)
 
     def example(self) -> Samples:
@@ -190,7 +200,7 @@ def _checked(samples: PyTree) -> Any:  # Samples, but for a loader that `of_rows
 @check_arguments
 def make_loader(
     dataset: Dataset,
-    batch_size: Size,
+    batch_size: TokenBatches | Size,
     *,
     shuffle: bool = False,
     drop_last: bool = False,
@@ -203,7 +213,7 @@ def make_loader(
     Args:
         dataset: gives `(inputs, targets)` for an index, and `StackedSamples` for `EpochIndices` if it has
             `__getitems__`.
-        batch_size: B, samples in a batch; the last batch may be shorter.
+        batch_size: B, samples in a batch; the last batch may be shorter. Or `TokenBatches`, by the lengths of `groups`.
         shuffle: a new order in each epoch, a function of the seed and the epoch's number.
         drop_last: leave out a shorter last batch.
         seed: of the order.
@@ -213,20 +223,25 @@ def make_loader(
 
     Raises:
         InputError: the data set is empty, or smaller than one batch with `drop_last`; a number is below its minimum;
-            `groups` does not have one number for each sample.
+            `groups` does not have one number for each sample; or batches by tokens lack groups, or drop the last one.
     """
     if not (isinstance(dataset, Sized) and hasattr(dataset, "__getitem__")):
         raise InputError(f"dataset is a {type(dataset).__name__}; it must have a length, and a sample for each index")
     if len(dataset) == 0:
         raise InputError("the dataset is empty; it must hold at least one sample")
-    if drop_last and batch_size > len(dataset):
-        raise InputError(
-            f"batch_size is {batch_size}; it may be at most {len(dataset)}, the size of the training set, "
-            "since a shorter last batch is dropped"
-        )
     if groups is not None and (np.shape(groups) != (len(dataset),) or np.asarray(groups).dtype.kind not in "iu"):
         raise InputError(f"groups has shape {np.shape(groups)}; it must hold {len(dataset)} whole numbers")
+    by_tokens, rows = (batch_size, max(batch_size.rows)) if isinstance(batch_size, TokenBatches) else (None, batch_size)
+    if by_tokens is not None and (groups is None or drop_last or not by_tokens.has_lengths_of(groups)):
+        raise InputError(
+            f"batch_size is {by_tokens}; such batches need groups from 0 to {len(by_tokens.lengths) - 1}, and drop none"
+        )
+    if drop_last and rows > len(dataset):
+        raise InputError(
+            f"batch_size is {rows}; it may be at most {len(dataset)}, the size of the training set, "
+            "since a shorter last batch is dropped"
+        )
     sampler = EpochBatchSampler(
-        len(dataset), batch_size, shuffle=shuffle, drop_last=drop_last, seed=seed, groups=groups
+        len(dataset), rows, shuffle=shuffle, drop_last=drop_last, seed=seed, groups=groups, token_batches=by_tokens
     )
     return Loader(dataset, sampler, num_workers)

@@ -1,7 +1,7 @@
 """The data sets of a task, and their loaders."""
 
 import dataclasses
-import functools
+from typing import Any
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Dataset, Loader, make_loader
@@ -26,11 +26,15 @@ def task_loaders(
 
     Args:
         config: the run's settings; its seed is that of the order.
-        train, val, test: the sets; where one has `buckets`, these are the groups of samples that share batches.
+        train, val, test: the sets; where one has `buckets`, these are the groups of samples that share batches, and
+            where it has `token_batches`, its batches have a number of tokens, and none is left out.
         shuffle: a new order of the training set in each epoch; False for one that draws anew.
     """
-    load = functools.partial(make_loader, batch_size=config.batch_size)
-    load_train = functools.partial(load, drop_last=True, seed=config.seed, num_workers=config.num_workers)
-    groups = [getattr(dataset, "buckets", None) for dataset in (train, val, test)]
-    train_loader = load_train(train, shuffle=shuffle, groups=groups[0])
-    return train_loader, load(val, groups=groups[1]), load(test, groups=groups[2])
+
+    def load(dataset: Dataset, *, drop_last: bool = False, **order: Any) -> Loader:  # arguments of `make_loader`
+        by_tokens, groups = getattr(dataset, "token_batches", None), getattr(dataset, "buckets", None)
+        drop_last = drop_last and by_tokens is None
+        return make_loader(dataset, by_tokens or config.batch_size, drop_last=drop_last, groups=groups, **order)
+
+    order = {"shuffle": shuffle, "seed": config.seed, "num_workers": config.num_workers}
+    return load(train, drop_last=True, **order), load(val), load(test)

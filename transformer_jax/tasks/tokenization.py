@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import tokenizers
 
 BYTES = "bytes"
-KINDS = "bytes, characters, words, bpe:SIZE, unigram:SIZE, or the path of a tokenizer.json"
-TRAINED = re.compile(r"(characters|words)|(bpe|unigram):(\d+)")
+KINDS = "bytes, characters, words, words:COUNT+, bpe:SIZE, unigram:SIZE, or the path of a tokenizer.json"
+TRAINED = re.compile(r"characters|words(:[1-9]\d{0,8}\+)?|(bpe|unigram):(\d+)")
 SIZES = 300, 2**20  # least and most pieces that are trained; 256 of them are the bytes
 MAX_FILE_BYTES = 2**28
 CHUNK = 2**16  # characters of a text that are tokenized together, up to the end of a line
@@ -193,6 +193,12 @@ def check_tokenizer(name: str, value: str) -> None:
         raise InputError(f"{name} is {shortened(value)}; it must be {KINDS}")
     if match and match[3] and not SIZES[0] <= int(match[3][:9]) <= SIZES[1]:
         raise InputError(f"{name} is {value}; the number of pieces must be from {SIZES[0]} to {SIZES[1]}")
+
+
+def name_of_tokens(setting: str) -> str:
+    """What a report calls the tokens of a setting, one of `KINDS`: bytes, characters, words or pieces."""
+    kind = setting.partition(":")[0]
+    return kind if kind in (BYTES, "characters", "words") else "pieces"
 
 
 def chosen_tokenizer(setting: str, kept: Path | None, train: Callable[[str], Tokenizer]) -> Tokenizer:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformer_jax.errors import InputError
 from transformer_jax.tasks.tokenization import PieceTokenizer, import_extra, of_library
 
 if TYPE_CHECKING:
@@ -24,10 +25,11 @@ def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
 
     What is in no piece is written as its bytes. `bpe` merges the bytes that stand side by side most often (Sennrich et
     al. 2016); `unigram` takes the pieces under which the texts are most probable (Kudo 2018), and may find slightly
-    other ones each time; `characters` and `words` are those of the texts, of the words the 30 000 most frequent.
+    other ones each time; `characters` and `words` are those of the texts, of the words the 30 000 most frequent, with
+    `words:2+` of those that occur twice or more.
 
     Args:
-        setting: characters, words, bpe:SIZE or unigram:SIZE.
+        setting: characters, words, words:COUNT+, bpe:SIZE or unigram:SIZE.
         texts: of the training.
 
     Raises:
@@ -44,7 +46,13 @@ def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
             scores = _unigram_scores(library, texts, split, int(size) - len(BYTE_PIECES) - 1)
     else:
         counts = Counter(piece for text in texts for piece, _ in split.pre_tokenize_str(text))
-        scores = dict.fromkeys(sorted(piece for piece, _ in counts.most_common(MOST_WORDS)), -1.0)
+        least = int(size.removesuffix("+") or 1)
+        pieces = [piece for piece, count in counts.most_common(MOST_WORDS) if count >= least]
+        if counts and not pieces:
+            raise InputError(
+                f"tokenizer is {setting}; no word of these texts occurs more than {max(counts.values())} times"
+            )
+        scores = dict.fromkeys(sorted(pieces), -1.0)
     low = min(scores.values(), default=0.0) - 10  # a byte is taken where there is no piece
     vocabulary = [("<unk>", 0.0), *((piece, low) for piece in BYTE_PIECES), *scores.items()]
     found = library.Tokenizer(library.models.Unigram(vocabulary, 0, True))

@@ -124,7 +124,10 @@ def _settings_of_transformers(config_class: type[TrainingConfig], directory: Pat
     model: Any = model_of_config(directory / CONFIG)  # its class decides which field it has
     sizes = {name: getattr(model, name, None) for name in ("model_dim", "num_heads", "num_layers", "dim_feedforward")}
     sizes["num_layers"] = sizes["num_layers"] or getattr(model, "num_encoder_layers", None)
-    files = dict.fromkeys(kept, str(directory / TOKENIZER)) | {"architecture": directory / CONFIG}
+    needed = [
+        field.name for field in dataclasses.fields(config_class) if field.name in kept and field.default is not None
+    ]
+    files = dict.fromkeys(needed, str(directory / TOKENIZER)) | {"architecture": directory / CONFIG}
     return {name: value for name, value in (files | sizes).items() if value is not None}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from transformer_jax.config import EMA, Criterion, TrainingConfig
 from transformer_jax.data.loader import Loader
 from transformer_jax.errors import MAX_SIZE, InputError
+from transformer_jax.training.optimizers import OF_WHOLE_ARRAYS
 from transformer_jax.training.task import Task
 from transformer_jax.training.throughput import profiled_steps
 
@@ -25,7 +26,8 @@ def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, ha
 
     Raises:
         InputError: a required method is missing, a method is named nearly as a hook and so overrides nothing, or
-            `schedule` or `logger` names nothing.
+            `schedule` or `logger` names nothing; or layers that are stacked are frozen, or have an optimizer that sees
+            arrays as a whole.
     """
     required = [name for name in REQUIRED if not (has_model and name == "create_model")]
     if missing := [name for name in required if getattr(kind, name) is getattr(Task, name)]:
@@ -45,6 +47,11 @@ def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, ha
             raise InputError(f"{setting} is {name!r}; it must be one of {', '.join(known[setting])}")
     if len(set(config.logger_names)) < len(config.logger_names):  # before the run's directory is touched
         raise InputError(f"logger is {config.logger!r}; it must name each logger once")
+    if config.optimizer in OF_WHOLE_ARRAYS and config.scan_layers:
+        raise InputError(
+            f"optimizer is {config.optimizer}, which sees each array as a whole, and scan_layers is True, which stacks "
+            "those of layers; choose one"
+        )
     if config.freeze is not None and config.scan_layers:
         raise InputError(f"freeze is {config.freeze}, and scan_layers is True; layers that are stacked can't be frozen")
 

@@ -38,7 +38,7 @@ class Evaluator:
     def begin_to_compile(self, shapes: Params, loader: Loader) -> list[str]:
         """Compile in the background for a training with parameters of these shapes; return the metrics' names."""
         self.stacked_shapes = shapes if self._task.config.scan_layers else None
-        example = self._pad(self.local_samples(loader.example()))
+        example = self._pad(self.local_samples(loader.example()), loader)
         arguments = self._devices.shapes({"params": shapes})["params"], example, self._task.shared_constants
         of_loss, of_set = self._eval_step.trace(*arguments).out_info, self._task.dataset_metric_names
         if both := set(of_loss).intersection(of_set):
@@ -60,7 +60,7 @@ class Evaluator:
         params = self._devices.place({"params": params})["params"]
         # One that is not ours loads whole batches.
         batches = self.local_loader(loader) if isinstance(loader, Loader) else map(self.local_samples, loader)
-        steps = [self._eval_step(params, self._pad(samples), task.shared_constants) for samples in batches]
+        steps = [self._eval_step(params, self._pad(samples, loader), task.shared_constants) for samples in batches]
         sums = whole(steps) if jax.process_count() > 1 else jax.device_get(steps)
         for name in ("loss", task.config.criterion.metric.removeprefix(EMA)):
             if sums and name in sums[0] and not sum(step[name][1] for step in sums):
@@ -92,10 +92,12 @@ class Evaluator:
         """The rows of a batch that this process has, of a size that the devices can share."""
         return self._devices.rows_of_process(self._padded_size(batch_size))
 
-    def _pad(self, samples: Samples | LocalSamples) -> Batch:
-        """To the size of a batch; a larger one to what the devices can share."""
+    def _pad(self, samples: Samples | LocalSamples, loader: Iterable[Samples]) -> Batch:
+        """To the size of a batch of the loader; a larger one to what the devices can share."""
         if isinstance(samples, LocalSamples):
             return self._devices.place_rows(samples.padded())
+        if isinstance(loader, Loader) and loader.token_batches is not None:
+            return pad_batch(samples, self._devices.rows_that_divide(loader.token_batches.rows_like(samples)))
         return pad_batch(samples, self._padded_size(num_rows(samples)))
 
     def _padded_size(self, rows: int) -> int:

@@ -1,4 +1,4 @@
-"""The default optimizer, what its weight decay applies to, parameters chosen by path, and their moving average."""
+"""Optimizers by name, what its weight decay applies to, parameters chosen by path, and their moving average."""
 
 import math
 from collections.abc import Collection
@@ -8,14 +8,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 from jax.typing import ArrayLike
 
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import STACKED
+from transformer_jax.setting_groups import TAKEN, OptimizationSettings
 from transformer_jax.trees import Arrays, Params
 
+OF_WHOLE_ARRAYS = frozenset(
+    {"adafactor", "lamb", "muon"}
+)  # optimizers whose update of an element depends on all others
 NOT_DECAYED = frozenset({"bias", "scale", "embedding"})  # names of parameters of dense layers, norms, embeddings
 
 
@@ -37,6 +42,25 @@ def adam(
         return optax.chain(moments, scale_by_learning_rate(schedule))
     decay = optax.add_decayed_weights(weight_decay, mask=decay_mask)
     return optax.chain(moments, decay, scale_by_learning_rate(schedule))
+
+
+def optimizer_of(settings: OptimizationSettings, schedule: optax.Schedule) -> optax.GradientTransformation:
+    """The optimizer that settings name: optax's, with its own defaults of what they do not say.
+
+    Adam and AdamW are `adam`. Weight decay, where the optimizer has one, is multiplied by the learning rate.
+
+    Args:
+        settings: `optimizer`, and of `weight_decay`, `adam_b1` and `adam_b2` what it takes.
+        schedule: learning rate at a step.
+    """
+    name = settings.optimizer
+    arguments = {argument: getattr(settings, taken) for argument, taken in TAKEN.get(name, {}).items()}
+    if name in ("adam", "adamw"):
+        return adam(schedule, **arguments)
+    if name == "muon":
+        return optax.contrib.muon(schedule, **arguments, weight_decay_mask=decay_mask)
+    masks = {"mask": decay_mask} if "weight_decay" in arguments else {}
+    return getattr(optax, name)(schedule, **arguments, **masks)
 
 
 def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransformationExtraArgs:

@@ -23,7 +23,7 @@ from transformer_jax.training.task import Task
 if TYPE_CHECKING:
     from transformer_jax.training.trainer import TrainerModule
 
-OF_ADAM = ("adam_b1", "adam_b2", "weight_decay")  # settings that a task's own optimizer need not read
+OF_OPTIMIZER = ("optimizer", "adam_b1", "adam_b2", "weight_decay")  # settings that a task's own optimizer need not read
 Metrics = Mapping[str, Mapping[str, float]]  # mean of each metric, by split: val, test
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformer-jax")
 REPOSITORY = Path(__file__).parents[2]  # where the package is not installed
@@ -87,7 +87,7 @@ def results_of(task: "TrainerModule", metrics: Metrics) -> Json:
     accuracies = {f"{split}_acc": of_split["accuracy"] for split, of_split in metrics.items() if "accuracy" in of_split}
     seconds, settings = task.stopwatch.seconds, settings_of(task.name, task.config)
     if type(task).create_optimizer is not Task.create_optimizer:
-        settings = {name: value for name, value in settings.items() if name not in OF_ADAM}
+        settings = {name: value for name, value in settings.items() if name not in OF_OPTIMIZER}
     return {
         **accuracies,
         **metrics,

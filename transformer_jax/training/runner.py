@@ -66,6 +66,9 @@ class StepRunner:
     """
 
     def __init__(self, task: "TrainerModule", rule: UpdateRule, state: TrainState, loader: Loader) -> None:
+        self._token_batches = loader.token_batches
+        # Rows of a batch, on average.
+        self.rows_per_step = len(loader.dataset) / len(loader) if self._token_batches else task.config.batch_size
         self.devices, self._config, self._constants = task.devices, task.config, task.shared_constants
         self._rule, self._state_shapes = rule, task.devices.shapes(state)
         self._loss_function = task.devices.loss_of_split_params(task.batch_loss, task.config.remat)
@@ -166,4 +169,11 @@ class StepRunner:
         if isinstance(samples, LocalSamples):
             batches, count = samples.stacked(self._max_steps)
             return self.devices.place_rows(batches, rows_axis=1), count
-        return stack_batches(samples, self._config.batch_size, self._max_steps)
+        return stack_batches(samples, self._padded_rows(samples), self._max_steps)
+
+    def _padded_rows(self, samples: Samples) -> int:
+        """Rows of each batch of these shapes."""
+        if self._token_batches is None:
+            return self._config.batch_size
+        parts = self._config.accumulate  # each of which the devices share
+        return parts * self.devices.rows_that_divide(-(-self._token_batches.rows_like(samples) // parts))

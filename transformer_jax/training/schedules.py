@@ -30,16 +30,19 @@ def cosine_warmup_schedule(base_lr: float, warmup: int, max_iters: int) -> optax
     return schedule
 
 
-def warmup_then_cosine_schedule(base_lr: float, warmup: int, max_iters: int) -> optax.Schedule:
-    """Linear 0 → `base_lr` over `warmup` steps, then a cosine to 0 that ends at `max_iters`: the trainer's default.
+def warmup_then_cosine_schedule(base_lr: float, warmup: int, max_iters: int, min_lr: float = 0.0) -> optax.Schedule:
+    """Linear 0 → `base_lr` over `warmup` steps, then a cosine to `min_lr`, at `max_iters`: the trainer's default.
 
-    It is 0 from `max_iters` on. With `warmup = 0` it begins at `base_lr`.
+    It is `min_lr` from `max_iters` on. With `warmup = 0` it begins at `base_lr`.
 
     Raises:
-        InputError: `base_lr` is not a finite number above 0, or `warmup` is negative, or not below `max_iters`.
+        InputError: `base_lr` is not a finite number above 0; `warmup` is negative, or not below `max_iters`; or
+            `min_lr` is negative, or above `base_lr`.
     """
     _check(base_lr, warmup, max_iters)
-    return optax.warmup_cosine_decay_schedule(0.0 if warmup else base_lr, base_lr, warmup, max_iters)
+    if not 0 <= min_lr <= base_lr:
+        raise InputError(f"min_lr is {min_lr}; it must be from 0 to base_lr, {base_lr}")
+    return optax.warmup_cosine_decay_schedule(0.0 if warmup else base_lr, base_lr, warmup, max_iters, min_lr)
 
 
 def noam_schedule(d_model: int, warmup: int = 4000) -> optax.Schedule:
@@ -66,7 +69,7 @@ def _check(base_lr: float, warmup: int, max_iters: int) -> None:
 
 
 def _cosine(config: TrainingConfig, num_steps: int) -> optax.Schedule:
-    return warmup_then_cosine_schedule(config.lr, config.warmup, num_steps)
+    return warmup_then_cosine_schedule(config.lr, config.warmup, num_steps, config.min_lr)
 
 
 def _constant(config: TrainingConfig, num_steps: int) -> optax.Schedule:

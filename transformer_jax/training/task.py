@@ -19,7 +19,7 @@ from transformer_jax.devices.specs import default_spec
 from transformer_jax.errors import InputError
 from transformer_jax.mesh_axis import sum_over_devices
 from transformer_jax.training.metrics import Elements, Sums, weighted_sums
-from transformer_jax.training.optimizers import adam, stop_frozen
+from transformer_jax.training.optimizers import optimizer_of, stop_frozen
 from transformer_jax.training.schedules import SCHEDULES
 from transformer_jax.trees import Arrays, Inputs, Params, with_floats
 
@@ -111,14 +111,13 @@ class Task:
         return self.schedules[self.config.schedule](self.config, num_steps)
 
     def create_optimizer(self, num_steps: int) -> optax.GradientTransformation:
-        """The optimizer for a training of `num_steps` steps: by default Adam with the config's settings.
+        """The optimizer for a training of `num_steps` steps: by default that of `config.optimizer`.
 
         It gets the gradient of the mean loss, clipped to `config.gradient_clip`, and sees the parameters that are not
         frozen under their names; with `scan_layers` those of the layers are stacked. Its learning rate should be
         `create_schedule(num_steps)`, which is what is logged.
         """
-        config, schedule = self.config, self.create_schedule(num_steps)
-        return adam(schedule, b1=config.adam_b1, b2=config.adam_b2, weight_decay=config.weight_decay)
+        return optimizer_of(self.config, self.create_schedule(num_steps))
 
     def create_loggers(self, directory: Path, position: "LogPosition") -> "list[Logger]":
         """The loggers of a run in this directory: by default those that `config.logger` names.

@@ -55,7 +55,7 @@ class LogThroughput(Callback):
         if step.number % self._config.log_every:
             return
         scalars = {
-            "examples_per_second": step.per_second * self._config.batch_size,
+            "examples_per_second": step.per_second * self._runner.rows_per_step,
             "seconds_waiting_for_data": self._waited,
         }
         self._waited = 0.0

@@ -1,5 +1,6 @@
-"""Cross-entropy of a language model's tokens: of a large vocabulary the logits are never all there at once."""
+"""Cross-entropy of tokens, with label smoothing too; of a large vocabulary the logits are never all there at once."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,6 +17,37 @@ from transformer_jax.trees import Params
 LARGEST = 2**28  # bytes of logits in float32 that a device holds at once
 
 
+def cross_entropy(
+    logits: Float[ArrayLike, "*rows V"], targets: Int[ArrayLike, "*rows"], label_smoothing: float = 0.0
+) -> Float[Array, "*rows"]:
+    """The cross-entropy of each target, `torch.nn.CrossEntropyLoss(reduction="none", label_smoothing=ε)`.
+
+    With label smoothing ε (Szegedy et al. 2016, section 7) the target has the probability 1 - ε, and all V tokens share
+    ε: `-(1 - ε) log p(target) - ε / V Σᵥ log p(v)`.
+
+    Args:
+        logits: of each position.
+        targets: ids in the vocabulary; a negative one, which a weight of 0 must leave out, counts as 0.
+        label_smoothing: ε, from 0 to 1.
+    """
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(targets, 0))
+    if label_smoothing == 0:
+        return losses
+    of_all = jax.nn.logsumexp(logits, -1) - jnp.mean(logits, -1)
+    return (1 - label_smoothing) * losses + label_smoothing * of_all
+
+
+def cross_entropies(
+    logits: Float[ArrayLike, "*rows V"], targets: Int[ArrayLike, "*rows"], label_smoothing: float = 0.0
+) -> dict[str, Float[Array, "*rows"]]:
+    """`loss` of each target, to be minimised, and with label smoothing also the `cross_entropy` without it.
+
+    The arguments are those of `cross_entropy`.
+    """
+    losses = {"loss": cross_entropy(logits, targets, label_smoothing)}
+    return losses | ({"cross_entropy": cross_entropy(logits, targets)} if label_smoothing else {})
+
+
 def token_losses(
     trainer: TrainerModule,
     params: Params,
@@ -24,8 +56,9 @@ def token_losses(
     key: PRNGKeyArray | None,
     *,
     train: bool,
-) -> Float[Array, "B T"]:
-    """The cross-entropy of each target, for a `loss_function`.
+    of_logits: Callable[[Array, Array], Any] = cross_entropy,
+) -> Any:  # what `of_logits` returns
+    """The cross-entropy of each target `[B T]`, for a `loss_function`.
 
     Where the logits of all positions would be larger than 256 MiB on a device, a `TransformerLM` makes them for some
     positions after others, and in the backward pass again: 2 D V more FLOPs for each token. The result differs by
@@ -38,6 +71,7 @@ def token_losses(
         targets: ids in the vocabulary; a negative one, which a weight of 0 must leave out, counts as 0.
         key: for dropout; None where `train` is False.
         train: whether dropout is applied.
+        of_logits: gives the losses of logits `[*rows V]` and targets `[*rows]`, or a pytree of such arrays.
     """
     model, devices, targets = trainer.model, trainer.devices, jnp.asarray(targets)
     if type(model) is TransformerLM:
@@ -45,32 +79,35 @@ def token_losses(
         at_once = max(1, LARGEST // (4 * rows * model.vocabulary_size))  # positions
         if at_once < targets.shape[1]:
             hidden = trainer.apply(params, tokens, key, train=train, method="hidden_states")
-            return _in_parts(trainer, {name: params[name] for name in model.output_params}, hidden, targets, at_once)
-    return _cross_entropy(trainer.apply(params, tokens, key, train=train), targets)
-
-
-def _cross_entropy(logits: Float[Array, "*rows V"], targets: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
-    return optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(targets, 0))
+            head = {name: params[name] for name in model.output_params}
+            return _in_parts(trainer, head, hidden, targets, at_once, of_logits)
+    return of_logits(trainer.apply(params, tokens, key, train=train), targets)
 
 
 def _in_parts(
-    trainer: TrainerModule, head: Params, hidden: Float[Array, "B T D"], targets: Int[Array, "B T"], at_once: int
-) -> Float[Array, "B T"]:
+    trainer: TrainerModule,
+    head: Params,
+    hidden: Float[Array, "B T D"],
+    targets: Int[Array, "B T"],
+    at_once: int,
+    of_logits: Callable[[Array, Array], Any],
+) -> Any:  # of arrays [B T]
     @jax.checkpoint
-    def of_position(head: Params, hidden: Float[Array, "B D"], targets: Int[Array, " B"]) -> Float[Array, " B"]:
+    def of_position(head: Params, hidden: Float[Array, "B D"], targets: Int[Array, " B"]) -> Any:  # of arrays [B]
         # Parameters are rounded in here, so that their gradients are summed over the parts in float32.
         variables, (x,) = trainer.in_dtype({"params": head}, (hidden[:, None],))
         logits: Any = trainer.model.apply(variables, x, method="project")
-        return _cross_entropy(logits[:, 0].astype(jnp.float32), targets)
+        return of_logits(logits[:, 0].astype(jnp.float32), targets)
 
-    def of_all(head: Params, hidden: Float[Array, "T B D"], targets: Int[Array, "T B"]) -> Float[Array, "T B"]:
+    def of_all(head: Params, hidden: Float[Array, "T B D"], targets: Int[Array, "T B"]) -> Any:  # of arrays [T B]
         return jax.lax.map(lambda pair: of_position(head, *pair), (hidden, targets), batch_size=at_once)
 
-    def backward(arguments: Any, cotangent: Float[Array, "T B"]) -> tuple[Any, ...]:  # those of `of_all`
+    def backward(arguments: Any, cotangent: Any) -> tuple[Any, ...]:  # those of `of_all`
         head, hidden, targets = arguments
         return *jax.vjp(lambda head, hidden: of_all(head, hidden, targets), head, hidden)[1](cotangent), None
 
     # A derivative of its own, since the policy of a `jax.checkpoint` around it may keep what the one inside does not.
     losses = jax.custom_vjp(of_all)
     losses.defvjp(lambda *arguments: (of_all(*arguments), arguments), backward)
-    return losses(head, hidden.swapaxes(0, 1), targets.swapaxes(0, 1)).swapaxes(0, 1)
+    found = losses(head, hidden.swapaxes(0, 1), targets.swapaxes(0, 1))
+    return jax.tree.map(lambda of_positions: of_positions.swapaxes(0, 1), found)

@@ -1,13 +1,14 @@
 """Files of sentence pairs: what is read, how it is split, and what each bad line says."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from transformer_jax.data.length_buckets import Shape
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.translation.config import Tokenizers
+from transformer_jax.tasks.translation.config import Tokenizers, TranslationConfig
 from transformer_jax.tasks.translation.pairs import PairDataset, TextPair, load_pairs, read_pairs, split_pairs
 
 
@@ -39,6 +40,14 @@ def test_two_columns_are_read_further_ones_ignored_and_only_a_newline_ends_a_lin
 )
 def test_what_is_no_text_is_left_off(file, content):
     assert read_pairs(file(content)) == [TextPair("a", "b"), TextPair("c", "d")]
+
+
+def test_in_lower_case_sources_that_differ_in_case_alone_are_in_one_split(file):
+    content = "".join(f"Ä{number}\tB{number}\nä{number}\tC{number}\n" for number in range(31))
+    splits = load_pairs(file(content.encode()), max_bytes=7, lower_case=True)
+    assert {pair.target[0] for pair in splits.test} == {"b", "c"}
+    assert {pair.source for pair in splits.test}.isdisjoint(pair.source for pair in splits.train)
+    assert TranslationConfig(data=Path("x"), lower_case=True).cleaned(" ÄB ") == "äb"
 
 
 NO_UTF8 = ":3 is not UTF-8 ('utf-8' codec can't decode byte 0xe9 in position 2: invalid continuation byte)"

@@ -132,7 +132,7 @@ def test_the_command_translates_with_a_model_that_ships_and_with_another_search(
     assert "has 0 bytes" in by_path.stderr
 
 
-@pytest.mark.parametrize(("tokenizer", "unit"), [("bytes", "bytes"), ("words", "tokens")])
+@pytest.mark.parametrize(("tokenizer", "unit"), [("bytes", "bytes"), ("words:2+", "words"), ("bpe:300", "pieces")])
 @pytest.mark.usefixtures("without_type_checks")
 def test_the_report_says_of_what_accuracies_are(tokenizer, unit, capsys):
     config = TranslationConfig(target_tokenizer=tokenizer)

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from transformer_jax.config import Criterion, TrainingConfig
-from transformer_jax.errors import InputError, check_positive
+from transformer_jax.errors import InputError, check_positive, check_probability
 from transformer_jax.fields import setting
 from transformer_jax.setting_groups import MAX_WIDTH, FeedForward, Norm, Positions
 from transformer_jax.tasks.architecture import ARCHITECTURE, idle_with
@@ -26,7 +26,8 @@ class LanguageModelConfig(TrainingConfig):
     """
 
     data: Path | None = None  # file of anything, read as bytes; without it, the standard library's docstrings
-    # tokens: bytes, characters, words, bpe:SIZE, unigram:SIZE (trained on the training text), or a tokenizer.json
+    # tokens: bytes, or characters, words, words:2+ (that occur twice or more), bpe:SIZE, unigram:SIZE, found in the
+    # training text, or a tokenizer.json
     tokenizer: str = setting("bytes", defines_model=True, kept_as=TOKENIZER, check=check_tokenizer)
     # config.json of a causal model of HuggingFace's, which says what the model is, in place of the flags
     architecture: Path | None = setting(None, defines_model=True, kept_as=ARCHITECTURE)
@@ -49,6 +50,8 @@ class LanguageModelConfig(TrainingConfig):
     batch_size: int = 8  # windows in one step
     lr: float = 3e-3  # peak learning rate of the cosine schedule
     warmup: int = 100  # steps in which the learning rate rises from 0 to its peak
+    # probability that each target shares with all tokens in the training's loss; evaluation is without
+    label_smoothing: float = setting(0.0, check=check_probability)
     adam_b2: float = 0.99  # decay rate of Adam's mean of the gradients' squares
     eval_every: int = 5  # epochs between evaluations; the last epoch is always followed by one
     # text that the samples at the end continue; none: the beginnings of three parts of the test text

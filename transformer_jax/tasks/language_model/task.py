@@ -40,7 +40,7 @@ from transformer_jax.tasks.tokenization import Tokenizer, chosen_tokenizer, chun
 from transformer_jax.tasks.tokenizer_training import stamp, train_tokenizer
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
-from transformer_jax.training.token_losses import token_losses
+from transformer_jax.training.token_losses import cross_entropies, token_losses
 from transformer_jax.trees import Arrays, Params
 
 PICTURED = 64  # positions of a window in the pictures of the training, and in the examples of the test set
@@ -121,13 +121,18 @@ class LanguageModelTrainer(TextTrainer):
         return (inputs,)
 
     def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
-        losses = token_losses(self, params, batch.inputs, batch.targets, key, train=train)  # [B T]
+        smoothing = self.config.label_smoothing if train else 0.0
+        of_logits = functools.partial(cross_entropies, label_smoothing=smoothing)
+        losses = token_losses(
+            self, params, batch.inputs, batch.targets, key, train=train, of_logits=of_logits
+        )  # of [B T]
         scored = batch.targets != UNSCORED
-        bits, num_bytes = losses / math.log(2), self.tokenizer.num_bytes
+        elements = {name: (values, scored) for name, values in losses.items()}
+        bits, num_bytes = losses.get("cross_entropy", losses["loss"]) / math.log(2), self.tokenizer.num_bytes
         if num_bytes is None:
-            return {"loss": (losses, scored), "bits_per_byte": (bits, scored)}
+            return elements | {"bits_per_byte": (bits, scored)}
         of_target = jnp.asarray(num_bytes)[jnp.maximum(batch.targets, 0)]
-        return {"loss": (losses, scored), "bits_per_byte": (bits / jnp.maximum(of_target, 1), scored * of_target)}
+        return elements | {"bits_per_byte": (bits / jnp.maximum(of_target, 1), scored * of_target)}
 
     def predict(
         self,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.config import Criterion, TrainingConfig
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, check_probability
 from transformer_jax.fields import setting
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.runs.directory import kept_file
@@ -22,7 +22,9 @@ from transformer_jax.tasks.translation.pairs import PairSplits, TextPair, Tokeni
 from transformer_jax.training.progress import quietly
 
 TASK = "TranslationTask"
-SOURCE_TOKENIZER, TARGET_TOKENIZER = "source_tokenizer.json", "target_tokenizer.json"  # in the directory of a run
+# In the directory of a run.
+SOURCE_TOKENIZER, TARGET_TOKENIZER = "source_tokenizer.json", "target_tokenizer.json"
+JOINT_TOKENIZER = "joint_tokenizer.json"
 MAX_DATES = 10**8  # each takes 400 bytes of memory, as a Python object
 MAX_LENGTH_PENALTY = 10  # above, the length's power overflows in float32 for long texts
 ENOUGH_STEPS = 2_000  # of a training on pairs, unless they take more than MOST_EPOCHS
@@ -46,10 +48,15 @@ class TranslationConfig(TrainingConfig):
     data: Path | None = None  # file of pairs, source TAB target in each line; without it, dates
     val_data: Path | None = None  # file of validation pairs, with data; none: a part of data
     test_data: Path | None = None  # file of test pairs, with data; none: a part of data
-    # tokens of the sources: bytes, characters, words, bpe:SIZE, unigram:SIZE (trained on them), or a tokenizer.json
+    # write the texts of data, and those to translate, in lower case
+    lower_case: bool = setting(False, defines_model=True)
+    # tokens of the sources: bytes, or characters, words, words:2+ (that occur twice or more), bpe:SIZE, unigram:SIZE,
+    # found in the training texts, or a tokenizer.json
     source_tokenizer: str = setting("bytes", defines_model=True, kept_as=SOURCE_TOKENIZER, check=check_tokenizer)
     # tokens of the targets: as those of the sources
     target_tokenizer: str = setting("bytes", defines_model=True, kept_as=TARGET_TOKENIZER, check=check_tokenizer)
+    # tokens of sources and targets alike, in place of the two, with one matrix of embeddings: as those of the sources
+    joint_tokenizer: str | None = setting(None, defines_model=True, kept_as=JOINT_TOKENIZER, check=check_tokenizer)
     # config.json of an encoder-decoder of HuggingFace's, in place of the flags; tokenizers must be tokenizer.json files
     architecture: Path | None = setting(None, defines_model=True, kept_as=ARCHITECTURE)
     # longest text in bytes; pairs with a longer one are left out
@@ -64,8 +71,13 @@ class TranslationConfig(TrainingConfig):
     dim_feedforward: int = setting(256, defines_model=True, least=1, most=MAX_WIDTH)
     max_epochs: int | None = None  # passes over the training set; none: 1 on dates, on pairs what 2000 steps take
     batch_size: int = 64  # pairs in one step
+    # tokens in one step, as many pairs of similar length as have them with their padding: rows times the longer side;
+    # none: batch_size pairs, of which so many are translated at once in any case
+    batch_tokens: int | None = setting(None, least=1)
     lr: float = 1e-3  # peak learning rate of the cosine schedule
     warmup: int | None = None  # steps in which the learning rate rises to its peak; none: a tenth, at most 100
+    # probability that each target shares with all tokens in the training's loss; evaluation is without
+    label_smoothing: float = setting(0.0, check=check_probability)
     eval_every: int | None = None  # epochs between evaluations; none: 1 on dates, on pairs about 20 evaluations in all
     # hypotheses that beam search keeps; 1 for greedy decoding
     beam_width: int = setting(1, changes_result=False, least=1, most=1024)
@@ -75,9 +87,12 @@ class TranslationConfig(TrainingConfig):
     def idle(self) -> dict[str, str]:
         found = super().idle() | idle_with(self.architecture, self.init_from)
         if self.data is None:
-            found |= dict.fromkeys(("val_data", "test_data"), "data is none, so that pairs are drawn")
+            found |= dict.fromkeys(("val_data", "test_data", "lower_case"), "data is none, so that pairs are drawn")
         else:
             found |= dict.fromkeys(SIZES, "data is a file, of which all pairs are taken")
+        if self.joint_tokenizer is not None:
+            of_both = "joint_tokenizer is that of sources and targets"
+            found |= dict.fromkeys(("source_tokenizer", "target_tokenizer"), of_both)
         return found if self.beam_width > 1 else found | {"length_penalty": "beam_width is 1, for greedy decoding"}
 
     @property
@@ -112,13 +127,16 @@ class TranslationConfig(TrainingConfig):
 
     def cleaned(self, text: str) -> str:
         """A text as the training texts were cleaned: dates as people type them, pairs without white space around."""
-        return typed(text) if self.data is None else text.strip()
+        if self.data is None:
+            return typed(text)
+        return text.strip().lower() if self.lower_case else text.strip()
 
     def splits(self) -> PairSplits:
         """Training, validation and test pairs."""
         if self.data is None:
             return load_dates(self.train_size, self.val_size, self.test_size, max_bytes=self.max_bytes)
-        return load_pairs(self.data, val_path=self.val_data, test_path=self.test_data, max_bytes=self.max_bytes)
+        files = {"val_path": self.val_data, "test_path": self.test_data}
+        return load_pairs(self.data, **files, max_bytes=self.max_bytes, lower_case=self.lower_case)
 
     def test_pairs(self) -> Sequence[TextPair]:
         """Test pairs alone: dates take no time for the others."""
@@ -138,7 +156,8 @@ def translation_data(config: TranslationConfig) -> TranslationData:
     if config.data is not None:
         with quietly(config):
             print(summary(splits))
-    return TranslationData(*task_loaders(config, *splits.padded(tokenizers_of(config))), splits)
+    sets = splits.padded(tokenizers_of(config), config.batch_tokens)
+    return TranslationData(*task_loaders(config, *sets), splits)
 
 
 def tokenizers_of(config: TranslationConfig) -> Tokenizers:
@@ -148,13 +167,16 @@ def tokenizers_of(config: TranslationConfig) -> Tokenizers:
         InputError: as `chosen_tokenizer` and `TranslationConfig.splits`.
     """
 
-    def of(side: str, setting: str, name: str) -> Tokenizer:
+    def of(setting: str, name: str, *sides: str) -> Tokenizer:
         data = dataclasses.replace(config, seed=0, name=None)  # of a sweep's runs the same
         kept = kept_file(config, TASK, name)
-        return chosen_tokenizer(setting, kept, lambda kind: _trained(kind, side, data, stamp(config.data)))
+        return chosen_tokenizer(setting, kept, lambda kind: _trained(kind, sides, data, stamp(config.data)))
 
-    source = of("source", config.source_tokenizer, SOURCE_TOKENIZER)
-    target = of("target", config.target_tokenizer, TARGET_TOKENIZER)
+    if config.joint_tokenizer is not None:
+        source = target = of(config.joint_tokenizer, JOINT_TOKENIZER, "source", "target")
+    else:
+        source = of(config.source_tokenizer, SOURCE_TOKENIZER, "source")
+        target = of(config.target_tokenizer, TARGET_TOKENIZER, "target")
     if (architecture := architecture_of(config.architecture, config, TASK)) is None:
         return Tokenizers(source, target)
     return Tokenizers(_as_in(architecture, source, "source"), _as_in(architecture, target, "target"))
@@ -169,5 +191,5 @@ def _as_in(architecture: Architecture, tokenizer: Tokenizer, side: str) -> Token
 
 
 @functools.lru_cache(8)  # the data and the model need the same
-def _trained(kind: str, side: str, config: TranslationConfig, stamp: object) -> Tokenizer:
-    return train_tokenizer(kind, [getattr(pair, side) for pair in config.splits().train])
+def _trained(kind: str, sides: tuple[str, ...], config: TranslationConfig, stamp: object) -> Tokenizer:
+    return train_tokenizer(kind, [getattr(pair, side) for pair in config.splits().train for side in sides])

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Int, Shaped
 
 from transformer_jax.data.batch import BatchDataset, StackedSamples
-from transformer_jax.data.epoch_sampler import EpochIndices
+from transformer_jax.data.epoch_sampler import EpochIndices, TokenBatches
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_shape
 from transformer_jax.errors import InputError
@@ -59,15 +59,27 @@ class PairDataset(BatchDataset):
         pairs: a source and a target text each.
         shapes: from the smallest to the largest, with START and END counted.
         tokenizers: of their texts.
+        batch_tokens: in a batch, with the padding of its longer side; None for batches of a number of pairs.
+
+    Raises:
+        InputError: a pair has more tokens than a batch.
     """
 
-    def __init__(self, pairs: Sequence[TextPair], shapes: Sequence[Shape], tokenizers: Tokenizers) -> None:
+    def __init__(
+        self,
+        pairs: Sequence[TextPair],
+        shapes: Sequence[Shape],
+        tokenizers: Tokenizers,
+        batch_tokens: int | None = None,
+    ) -> None:
         self.pairs, self.shapes, self.tokenizers = pairs, shapes, tokenizers
         self.lengths = _lengths(pairs, tokenizers)
         # [N], the shape of each pair: `groups` of `make_loader`, which puts pairs of one shape into one batch. A batch
         # of dates then has 1.28 source positions for each real one, and 3.8 when pairs are mixed: one text in 50 is of
         # the longest shape, and 72 of 100 batches of 64 hold such a text.
         self.buckets = smallest_shape(*self.lengths, shapes).astype(np.int8)
+        longer = tuple(max(shape.source, shape.target - 1) for shape in shapes)  # as `__getitems__` pads them
+        self.token_batches = None if batch_tokens is None else TokenBatches(batch_tokens, longer)
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -101,11 +113,13 @@ class PairSplits(NamedTuple):
         numbers = {name: len(getattr(self, name)) for name in ("train", "val", "test")}
         return {**numbers, "too_long": self.too_long, "held_elsewhere": self.held_elsewhere}
 
-    def padded(self, tokenizers: Tokenizers) -> tuple[PairDataset, PairDataset, PairDataset]:
+    def padded(
+        self, tokenizers: Tokenizers, batch_tokens: int | None = None
+    ) -> tuple[PairDataset, PairDataset, PairDataset]:
         """Data sets of the three, padded to shapes that are chosen for all of them together."""
         sources, targets = zip(*(_lengths(pairs, tokenizers) for pairs in self[:3]), strict=True)
         shapes = choose_shapes(np.concatenate(sources), np.concatenate(targets))
-        train, val, test = (PairDataset(pairs, shapes, tokenizers) for pairs in self[:3])
+        train, val, test = (PairDataset(pairs, shapes, tokenizers, batch_tokens) for pairs in self[:3])
         return train, val, test
 
 
@@ -116,7 +130,7 @@ def _lengths(pairs: Sequence[TextPair], tokenizers: Tokenizers) -> tuple[Int[np.
 
 
 def load_pairs(
-    path: Path, *, val_path: Path | None = None, test_path: Path | None = None, max_bytes: int
+    path: Path, *, val_path: Path | None = None, test_path: Path | None = None, max_bytes: int, lower_case: bool = False
 ) -> PairSplits:
     """The pairs in files; no source text of the training set is in another one.
 
@@ -126,12 +140,15 @@ def load_pairs(
         path: file of pairs.
         val_path, test_path: files of the validation and the test pairs; None takes a part of the first file's.
         max_bytes: of a text.
+        lower_case: write all texts in lower case.
 
     Raises:
         InputError: a file cannot be read, a line is no pair, or too few pairs are left.
     """
     paths = {"all": path, "val": val_path, "test": test_path}
     read = {name: read_pairs(file) for name, file in paths.items() if file is not None}
+    if lower_case:
+        read = {name: [TextPair(p.source.lower(), p.target.lower()) for p in pairs] for name, pairs in read.items()}
     short = {name: _short_pairs(paths[name], pairs, max_bytes) for name, pairs in read.items()}
     parts = split_pairs(short["all"], short.get("val"), short.get("test"))
     num_short = sum(map(len, short.values()))

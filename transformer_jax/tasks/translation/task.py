@@ -8,7 +8,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Int, PRNGKeyArray
@@ -27,8 +26,9 @@ from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.byte_text import pad
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
 from transformer_jax.tasks.text_examples import TextTrainer, encode_all, texts_in, translation_examples
-from transformer_jax.tasks.tokenization import BYTES
+from transformer_jax.tasks.tokenization import name_of_tokens
 from transformer_jax.tasks.translation.config import (
+    JOINT_TOKENIZER,
     SOURCE_TOKENIZER,
     TARGET_TOKENIZER,
     TASK,
@@ -41,6 +41,7 @@ from transformer_jax.tasks.translation.measures import char_error_rate, exact_ma
 from transformer_jax.tasks.translation.pairs import PairInputs, TextPair
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
+from transformer_jax.training.token_losses import cross_entropies
 from transformer_jax.trees import Arrays, Params
 
 LENGTH_STEP = 16  # texts are padded to a multiple of this length; each such length is compiled once
@@ -85,7 +86,9 @@ class TranslationTrainer(TextTrainer):
         )
 
     def model_files(self) -> Mapping[str, str]:
-        files = {SOURCE_TOKENIZER: self.tokenizers.source.file, TARGET_TOKENIZER: self.tokenizers.target.file}
+        files = {JOINT_TOKENIZER: self.tokenizers.source.file}
+        if self.config.joint_tokenizer is None:
+            files = {SOURCE_TOKENIZER: self.tokenizers.source.file, TARGET_TOKENIZER: self.tokenizers.target.file}
         files[ARCHITECTURE] = None if self.architecture is None else self.architecture.text()
         return {name: content for name, content in files.items() if content is not None}
 
@@ -94,9 +97,10 @@ class TranslationTrainer(TextTrainer):
 
     def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
         logits = self.apply(params, batch.inputs, key, train=train)  # [B T V]
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)  # [B T]
+        losses = cross_entropies(logits, batch.targets, self.config.label_smoothing if train else 0.0)  # of [B T]
         real = batch.targets != self.tokenizers.target.pad
-        return {"loss": (losses, real), "accuracy": (logits.argmax(-1) == batch.targets, real)}
+        found = losses | {"accuracy": logits.argmax(-1) == batch.targets}
+        return {name: (values, real) for name, values in found.items()}
 
     def predict(self, inputs: str | Sequence[str]) -> Any:  # str of str, a list of a list
         """The translation of a text, or those of a list of texts.
@@ -198,8 +202,9 @@ def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
     print(f"Exact match: {exact:.2%} of {len(pairs)}, character errors: {errors:.2%}")
     if trainer.config.data is not None:
         scores |= translation_scores(predictions, references) | {"pairs": data.splits.counts()}
-        print(f"chrF: {scores['chrf']:.1f}, BLEU: {scores['bleu']:.1f}")
-    tokens = "bytes" if trainer.config.target_tokenizer == BYTES else "tokens"
+        case = ", of texts in lower case" if trainer.config.lower_case else ""
+        print(f"chrF: {scores['chrf']:.1f}, BLEU: {scores['bleu']:.1f}{case}")
+    tokens = name_of_tokens(trainer.config.joint_tokenizer or trainer.config.target_tokenizer)
     print(f"Accuracies are of {tokens}, each predicted after the right ones before it (teacher forcing):")
     return scores
 
