@@ -25,7 +25,7 @@ from atom_maps import CONFIDENCES, HEAD, REACTIONS, mapper_of, package_at_hand
 from documents import REPOSITORY, blocks_in, section_of, text_of
 from harness import markdown
 from real_model_pictures import atoms_picture, induction_picture, sentences_picture
-from sentence_vectors import SENTENCES
+from sentences import SENTENCES
 from transformer_jax.cli import parse, run
 
 PAGE = "docs/real_models.md"

@@ -23,7 +23,8 @@ Optimizer = Literal[
     "nadamw", "radam", "rmsprop", "sgd", "yogi",
 ]  # fmt: skip
 
-# What an optimizer takes beside the learning rate: settings, by the names of optax's arguments; nothing, if not listed.
+# Settings that an optimizer takes beside the learning rate, by the names of optax's arguments; one that is not listed
+# takes none.
 _BETAS, _DECAY = {"b1": "adam_b1", "b2": "adam_b2"}, {"weight_decay": "weight_decay"}
 TAKEN: Mapping[Optimizer, Mapping[str, str]] = {
     **dict.fromkeys(("adabelief", "adam", "adamax", "amsgrad", "nadam", "radam", "yogi"), _BETAS),

@@ -114,15 +114,18 @@ def test_processors_are_called_in_their_order_and_a_beam_s_log_probabilities_are
         greedy_decode(constant, {}, 1, **settings, processors=[suppressed_tokens([0, 1, 2])])
 
 
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: suppressed_tokens([1, -1]), "a token of suppressed_tokens is -1; it must be at least 0"),
         (lambda: suppressed_tokens([1], stop=-2), "stop is -2"),
+        (lambda: suppressed_until("ab", 3), "tokens of suppressed_until is 'ab'"),
         (lambda: forced_token(1, -1), "position is -1"),
         (lambda: repetition_penalty(0.0), "penalty is 0.0"),
         (lambda: no_repeated_ngrams(0), "size is 0"),
         (lambda: excluded_sequences([[1], []]), "sequences has one without tokens"),
+        (lambda: excluded_sequences([1]), r"sequences is \[1\]"),
         (lambda: excluded(suppressed_tokens([V]), 0), f"a token of suppressed_tokens is {V}; it must be below {V}"),
     ],
 )

@@ -74,9 +74,11 @@ def test_a_template_that_is_missing_damaged_or_unsafe_or_refuses_is_one_line(fil
     assert "\n" not in str(caught.value)
 
 
-def test_a_conversation_without_messages_is_an_error(files):
+@pytest.mark.usefixtures("without_type_checks")
+@pytest.mark.parametrize("messages", ["hello", [], ["hello"]])
+def test_messages_are_mappings(files, messages):
     with pytest.raises(InputError, match='messages is .*; it must be a list of {"role": …, "content": …}'):
-        chat_text(files, [])
+        chat_text(files, messages)
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ def check_num_steps(config: TrainingConfig, loader: Loader) -> int:
         InputError: its batches are not those of the config, there are too many steps, or `config.profile` begins after
             the last one.
     """
-    if not loader.has_groups and loader.batch_size != config.batch_size:  # steps are cut from rows by the config
+    if loader.token_batches is None and loader.batch_size != config.batch_size:  # by which steps are cut from rows
         raise InputError(f"train_loader has batches of {loader.batch_size}; config.batch_size is {config.batch_size}")
     steps_per_epoch = len(loader)
     num_steps = steps_per_epoch * config.max_epochs

@@ -104,6 +104,11 @@ def model_of_config(file: Path) -> SettingsModule:
 
 
 def family_in(file: Path) -> tuple[Family, ConfigKeys]:
+    """The family of a model and the keys of its config, from a `config.json`.
+
+    Raises:
+        InputError: the file can't be read, or its `model_type` is none of `FAMILIES`.
+    """
     config = _read_config(file)
     if config.get("model_type") not in tuple(FAMILIES):  # a tuple, since it may be of any type
         kind = shortened(config.get("model_type"))
