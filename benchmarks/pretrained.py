@@ -1,19 +1,26 @@
-"""Measures a GPT-2 with random weights, opened by `from_transformers` and by `transformers` in PyTorch.
+"""Measures a causal model, opened by `from_transformers` and by `transformers` in PyTorch.
 
-python benchmarks/pretrained.py                         # GPT-2 small: about six minutes on two CPU cores
+python benchmarks/pretrained.py           # GPT-2 small with random weights: about six minutes on two CPU cores
 python benchmarks/pretrained.py --num-layers 2 --width 64 --vocabulary 97   # seconds, as the test does
+taskset -c 0 .venv/bin/python benchmarks/pretrained.py --directory data/real/smollm2 --batch-size 1 --no-compiled
+                                          # published weights, a prompt of 512 tokens, one core: six minutes
 
-Loading is measured in a process of its own, with the memory that it adds at its peak. A pass is that of 8 × 512 tokens;
-a generated token is one step with a cache of 128 positions, of 1 and of 16 rows. The contestants take turns
-(`harness.py`). The least time to read the weights from memory is measured by summing them up.
+A pass is that of 8 × 512 tokens; a generated token is one step with a cache of 128 positions, of 1 and of 16 rows. The
+contestants take turns (`harness.py`). The least time to read the weights from memory is measured by summing them up.
+What counts memory or first calls has a process of its own (`pretrained_process.py`): loading, and, where the directory
+has a tokenizer, the first answers and steps of fine-tuning.
 """
 
 import dataclasses
 import functools
+import itertools
+import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
 
 import jax
 import jax.numpy as jnp
@@ -24,21 +31,7 @@ from transformer_jax import from_transformers
 from transformer_jax.cli import parse, run
 from transformer_jax.fields import set_checked_fields, setting
 
-LOAD = """
-import re, sys, time
-from pathlib import Path
-import jax, jax.numpy as jnp
-from transformer_jax.weights.huggingface import pretrained
-
-def most():  # bytes of memory that this process had at its peak; ru_maxrss begins with that of its parent
-    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
-
-jnp.zeros(1).block_until_ready()
-before, began = most(), time.perf_counter()
-_, variables = pretrained.from_transformers(sys.argv[1])
-seconds = time.perf_counter() - began
-print(seconds, (most() - before) / sum(leaf.nbytes for leaf in jax.tree.leaves(variables)))
-"""
+PROCESS = Path(__file__).with_name("pretrained_process.py")
 CACHE = 128  # positions
 
 
@@ -46,6 +39,7 @@ CACHE = 128  # positions
 class PretrainedConfig:
     """Measure a pretrained model."""
 
+    directory: Path | None = None  # with the files of a model; None for a GPT-2 with random weights, as follows
     width: int = setting(768, least=64)  # D, of heads 64 wide
     num_layers: int = setting(12, least=1)  # L
     vocabulary: int = setting(50257, least=2)  # V
@@ -66,8 +60,8 @@ def contestants(config: PretrainedConfig, directory: str) -> dict[str, Calls]:
     import transformers
 
     model, variables = from_transformers(directory)
-    theirs = transformers.GPT2LMHeadModel.from_pretrained(directory).eval()
-    tokens = np.random.default_rng(0).integers(config.vocabulary, size=(config.batch_size, config.length))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    tokens = np.random.default_rng(0).integers(theirs.config.vocab_size, size=(config.batch_size, config.length))
     ids, forward = torch.tensor(tokens), jax.jit(model.apply)
 
     calls: dict[str, Calls] = {
@@ -104,37 +98,44 @@ def _torch_step(model: Callable[..., object], cache: object, tokens: object) -> 
     cache.crop(-1)  # what it added
 
 
+def measure_processes(what: str, directory: str, repeats: int) -> dict[str, float]:
+    """Figures of both contestants by `pretrained_process.py`, medians of processes in turns."""
+    found: dict[str, list[float]] = {}
+    for _, contestant in itertools.product(range(repeats), ("ours", "theirs")):
+        command = [sys.executable, str(PROCESS), contestant, what, directory]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        for name, value in json.loads(printed.splitlines()[-1]).items():
+            found.setdefault(f"{contestant} {name}", []).append(value)
+    return {name: median(values) for name, values in found.items()}
+
+
 def measure(config: PretrainedConfig) -> dict[str, dict[str, float]]:
-    """Milliseconds by what is measured and by contestant, and the figures of loading."""
+    """By what is measured and by contestant milliseconds, or in the order of loading the figures of processes."""
     import torch
     import transformers
 
-    with tempfile.TemporaryDirectory() as directory:
-        of_gpt2 = transformers.GPT2Config(
-            vocab_size=config.vocabulary, n_embd=config.width, n_layer=config.num_layers, n_head=config.width // 64
-        )
-        transformers.GPT2LMHeadModel(of_gpt2).save_pretrained(directory)
-        loads = [
-            subprocess.run([sys.executable, "-c", LOAD, directory], check=True, capture_output=True, text=True)
-            for _ in range(min(3, config.repeats))
-        ]
+    with tempfile.TemporaryDirectory() as random_weights:
+        directory = str(config.directory or random_weights)
+        if config.directory is None:
+            of_gpt2 = transformers.GPT2Config(
+                vocab_size=config.vocabulary, n_embd=config.width, n_layer=config.num_layers, n_head=config.width // 64
+            )
+            transformers.GPT2LMHeadModel(of_gpt2).save_pretrained(directory)
+        kinds = ["load"] if config.directory is None else ["load", "answer", "fine-tuning"]
+        found = {what: measure_processes(what, directory, min(3, config.repeats)) for what in kinds}
         calls = contestants(config, directory)
         weights = list(jax.tree.leaves(from_transformers(directory)[1]))
     read = jax.jit(lambda arrays: sum(jnp.sum(array) for array in arrays))
     calls["token, batch 1"]["reading the weights"] = lambda: jax.block_until_ready(read(weights))
-    seconds, memory = np.median([[*map(float, load.stdout.split())] for load in loads], axis=0)
-    found: dict[str, dict[str, float]] = {"load": {"seconds": seconds, "peak memory / weights": memory}}
     with torch.inference_mode():
         for what, of_what in calls.items():
-            found[what] = measure_turns(of_what, config.repeats)
+            found[f"{what}, ms"] = measure_turns(of_what, config.repeats)
     return found
 
 
 def main(config: PretrainedConfig) -> None:
-    found = measure(config)
-    for what, figures in found.items():
-        unit = "" if what == "load" else " ms"
-        print(f"{what}: " + ", ".join(f"{name} {value:.4g}{unit}" for name, value in figures.items()))
+    for what, figures in measure(config).items():
+        print(f"{what}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
 
 
 if __name__ == "__main__":

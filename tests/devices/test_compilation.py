@@ -1,6 +1,7 @@
 """Compiled steps: once for each shape, also where the compilation was begun ahead of the first call."""
 
 import os
+import platform
 import subprocess
 import sys
 
@@ -72,6 +73,30 @@ print({float(sum) for sum in sums})
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     process = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert process.stdout == "{32768.0}\n", process.stderr
+
+
+@pytest.mark.slow
+def test_a_call_finds_the_memory_of_the_one_before():
+    """A call with 40 MiB inside touches 10 240 pages, and takes them from the system each time otherwise."""
+    program = """
+import resource, jax, jax.numpy as jnp
+from transformer_jax import prepare_jax
+prepare_jax()
+x = jnp.ones((3300, 4))
+call = jax.jit(lambda x: (x @ x.T) @ x).lower(x).compile()
+assert call.memory_analysis().temp_size_in_bytes > 40 * 2**20
+for _ in range(3):
+    call(x).block_until_ready()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    call(x).block_until_ready()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 10)
+"""
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("it is a setting of glibc")
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    process = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert float(process.stdout) < 5000, process.stderr  # half of the pages: other threads take and free memory too
 
 
 def test_the_callers_settings_hold_for_what_is_compiled_in_the_background():

@@ -1,6 +1,8 @@
 """Programs that are compiled in the background, ahead of their first call, and once for each shape of a batch."""
 
+import ctypes
 import functools
+import platform
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -20,6 +22,8 @@ OptionTable: TypeAlias = dict[str, dict[str, Option]]  # options by backend; a b
 STEP_OPTIONS: OptionTable = {"cpu": {"xla_backend_optimization_level": 1}}
 # A program that runs once, or a few times: compiling it takes longer than running it.
 RUN_ONCE_OPTIONS: OptionTable = {"cpu": {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}}
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # the numbers of glibc's settings, from its malloc.h
 
 # Calls that a caller may be ahead of the devices. From 32 on, XLA lets the next one wait in a thread that a CPU device
 # needs; where there are no more threads than devices, one of them waits for ever for another's sum.
@@ -150,15 +154,16 @@ class BackgroundProgram(Generic[Result]):
 
 @check_arguments
 def prepare_jax(config: TrainingConfig | None = None) -> None:
-    """Set JAX up for training in this process: devices for the CPU cores, other processes, the cache of programs.
+    """Set up this process for training: devices for the CPU cores, other processes, the cache of programs, memory.
 
-    These are global settings of JAX. Commands and the functions that run a whole experiment call it; no constructor
+    These are global settings of JAX, and of the memory allocator (`keep_freed_memory`). Commands and the functions that run a whole experiment call it; no constructor
     does.
 
     Raises:
         InputError: as `join_processes`.
         OSError: the directory of the cache can't be made.
     """
+    keep_freed_memory()
     provide_cpu_devices()
     if config is not None:
         join_processes(config)
@@ -166,3 +171,17 @@ def prepare_jax(config: TrainingConfig | None = None) -> None:
         config.compilation_cache.mkdir(parents=True, exist_ok=True)  # JAX only warns where it can't
         jax.config.update("jax_compilation_cache_dir", str(config.compilation_cache.absolute()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)  # the default leaves out small programs
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep what a call of a program has freed, for the next call, instead of giving it back to the system.
+
+    A program takes memory for its activations at each call and frees it at the end. From 32 MiB on glibc asks the
+    system for it each time, which clears each page anew: up to a third of such a call on a CPU, as docs/performance.md
+    measures. The process keeps at most 256 MiB that it does not use. Other C libraries are left as they are.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    libc = ctypes.CDLL(None)
+    libc.mallopt(M_MMAP_THRESHOLD, 64 << 20)  # more than that has no place in the heap of a thread
+    libc.mallopt(M_TRIM_THRESHOLD, 256 << 20)

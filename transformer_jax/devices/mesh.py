@@ -14,7 +14,7 @@ from transformer_jax.devices.specs import AXES, DATA, FSDP, TENSOR, default_spec
 from transformer_jax.errors import InputError
 
 NUM_CPU_DEVICES = "jax_num_cpu_devices"  # the setting of JAX
-MIN_ROWS = 8  # of a batch on one CPU device, where the number of devices is not set: fewer gain a small model nothing
+MIN_ROWS = 6  # of a batch on one CPU device, where the number of devices is not set: fewer gain a small model nothing
 
 
 def choose_devices(config: TrainingConfig, spec_of: SpecOf = default_spec) -> Devices:
