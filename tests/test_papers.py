@@ -47,6 +47,12 @@ def test_a_run_that_was_tested_again_keeps_its_line(tmp_path):
     assert json.loads(file.read_text())["seed0"]["eval_seconds"] == 7
 
 
+def test_a_table_is_left_out_where_the_data_that_it_needs_are_not_here(tmp_path, capsys):
+    make_tables.make(make_tables.Papers(checkpoint_dir=tmp_path, quick=True, train="Multi30k"))
+    assert "# Multi30k: needs data/multi30k" in capsys.readouterr().out
+    assert "| BLEU | 36.5 | not run | 0 | – |" in (tmp_path / "papers.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.slow
 def test_a_quick_table_that_is_made_again_goes_on_and_is_the_same(tmp_path, monkeypatch, capsys):
     def here(command, **options):

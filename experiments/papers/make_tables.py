@@ -23,7 +23,7 @@ from tables import TABLES
 from transformer_jax import run
 from transformer_jax.cli import parse
 
-FOLDER = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 IMAGES = PAGE.parent / "images"
 ABOUT_THE_RUN = ("settings", "model", "git_commit", "num_devices")  # which the command tells
 
@@ -43,10 +43,13 @@ def make(papers: Papers) -> None:
     below = papers.checkpoint_dir.resolve()
     results, page, images = (below / "results", below / PAGE.name, below) if papers.quick else (RESULTS, PAGE, IMAGES)
     for name, table in TABLES.items():
-        if papers.train in ("all", name):
+        is_here = table.data is None or ((ROOT / table.data).exists() and not papers.quick)
+        if papers.train in ("all", name) and not is_here:
+            print(f"# {name}: needs {table.data}", flush=True)
+        elif papers.train in ("all", name):
             print(f"# {name}", flush=True)
             more = ["--checkpoint-dir", str(below), *(["--seeds", "0", *table.quick.split()] if papers.quick else [])]
-            subprocess.run([sys.executable, *shlex.split(table.command), *more], cwd=FOLDER.parents[1], check=True)
+            subprocess.run([sys.executable, *shlex.split(table.command), *more], cwd=ROOT, check=True)
             keep(below / name, results / name / "results.json")
         if table.picture is not None and (runs := kept(results / name / "results.json")):
             picture(table.picture, runs).savefig(images / f"papers_{name}.png", dpi=80)

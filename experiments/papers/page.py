@@ -15,6 +15,10 @@ from transformer_jax.plots import plot_curves
 PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
 RESULTS = Path(__file__).parent / "results"
 MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(?=<!-- end of the table -->)", re.DOTALL)
+HEADED = re.compile(
+    r"^#+ ([^\n]*)\n(?:(?!^#).)*?<!-- table (\w+) -->", re.DOTALL | re.MULTILINE
+)  # a section's first one
+OVERVIEW = re.compile(r"(<!-- overview -->\n).*?(?=<!-- end of the overview -->)", re.DOTALL)
 
 
 class Line(NamedTuple):
@@ -42,6 +46,7 @@ class Table(NamedTuple):
     columns: Sequence[str] = ("here",)
     picture: Picture | None = None
     quick: str = "--quick"  # flags with which a run takes seconds
+    data: str | None = None  # what others made and the command needs, below the repository; it is left out without
 
 
 def kept(file: Path) -> dict[str, dict]:
@@ -55,23 +60,40 @@ def text(tables: Mapping[str, Table], results: Path = RESULTS) -> str:
     def renewed(place: re.Match[str]) -> str:
         return place[1] + made(tables[place[2]], kept(results / place[2] / "results.json"))
 
-    return MARKED.sub(renewed, PAGE.read_text(encoding="utf-8"))
+    page = MARKED.sub(renewed, PAGE.read_text(encoding="utf-8"))
+    rows = []
+    for heading, name in HEADED.findall(page):
+        first, runs = tables[name].lines[0], kept(results / name / "results.json")
+        _, published, here, *_, seeds, seconds = cells(first, runs)
+        anchor = re.sub(r"[^\w]+", "-", heading.lower()).strip("-")
+        minutes = f"{float(seconds) * int(seeds) / 60:.0f}" if runs else "–"
+        rows.append([f"[{heading}](#{anchor})", f"{first.label}: {published}", here, seeds, minutes])
+    titles = ["", "published", "here", "seeds", "minutes of all"]
+    table = "\n".join(map(row, [titles, ["---"] * len(titles), *rows]))
+    return OVERVIEW.sub(lambda place: f"{place[1]}\n{table}\n\n", page)
 
 
 def made(table: Table, runs: dict[str, dict]) -> str:
     """A table, its command, and the machine."""
     titles = ["", "published", *table.columns, "seeds", "seconds of a run"]
-    lines = [titles, ["---"] * len(titles)]
-    for line in table.lines:
-        found = [run for name, run in sorted(runs.items()) if name.startswith(line.runs)]
-        columns = [[x for run in found if isinstance(x := at(run, path), int | float)] for path in line.paths]
-        seconds = [run["train_seconds"] + run["compile_seconds"] for run in found]
-        time = f"{statistics.mean(seconds):.0f}" if seconds else "–"
-        lines.append([line.label, line.published, *map(spread, columns), str(len(columns[0])), time])
-    rows = ["|".join(["", *(f" {cell} " if cell else " " for cell in line), ""]) for line in lines]
+    rows = map(row, [titles, ["---"] * len(titles), *(cells(line, runs) for line in table.lines)])
     machines = {f"{run['machine']}, jax {run['versions']['jax']}" for run in runs.values()}
     command, made_on = f"```\n.venv/bin/python {table.command}\n```", "; ".join(sorted(machines)) or "no machine yet"
     return "\n".join(["", *rows, "", command, "", f"Made on: {made_on}.", "", ""])
+
+
+def cells(line: Line, runs: Mapping[str, dict]) -> list[str]:
+    """A line of a table: what it is, the published number, those made here, how many seeds, and seconds of one."""
+    found = [run for name, run in sorted(runs.items()) if name.startswith(line.runs)]
+    columns = [[x for run in found if isinstance(x := at(run, path), int | float)] for path in line.paths]
+    seconds = [run["train_seconds"] + run["compile_seconds"] for run in found]
+    time = f"{statistics.mean(seconds):.0f}" if seconds else "–"
+    return [line.label, line.published, *map(spread, columns), str(len(columns[0])), time]
+
+
+def row(of_cells: Sequence[str]) -> str:
+    """A row in Markdown."""
+    return "|".join(["", *(f" {cell} " if cell else " " for cell in of_cells), ""])
 
 
 def at(results: Any, path: str) -> Any:

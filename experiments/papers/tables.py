@@ -60,6 +60,20 @@ SCAN = tuple(
         ("relative, shared layers", "1, of one of the two", "positions=relative,share_layers=true"),
     )
 )
+SHAKESPEARE = (
+    "experiments/language_model.py --data data/tinyshakespeare.txt --tokenizer characters --seq-len 64 --stride 64 "
+    "--model-dim 128 --num-heads 4 --num-layers 4 --batch-size 12 --train-size 24000 --max-epochs 1 --lr 1e-3 "
+    "--min-lr 1e-4 --adam-b2 0.99"
+)
+BOTH_LOSSES = ("val/loss", "test/loss")
+MULTI30K = "data/multi30k"
+TRANSLATE = (
+    f"experiments/translate.py --data {MULTI30K}/train.de-en.tsv --val-data {MULTI30K}/val.de-en.tsv "
+    f"--test-data {MULTI30K}/test_2016_flickr.de-en.tsv --lower-case --source-tokenizer words:2+ "
+    "--target-tokenizer words:2+ --model-dim 256 --num-heads 8 --num-layers 3 --dim-feedforward 512 "
+    "--dropout-prob 0.1 --attention-dropout 0.1 --positions learned --lr 5e-4 --schedule constant --warmup 0 "
+    "--batch-size 128 --max-epochs 10 --eval-every 1"
+)
 FEW = "--max-epochs 1 --warmup 1"
 TABLES = {
     "ReverseTask": Table(
@@ -100,5 +114,29 @@ TABLES = {
         "experiments/papers/in_context.py --tiny --sweep lr=0.0001,0.001 --seeds 0..4",
         IN_CONTEXT,
         ("Transformer", "least squares"),
+    ),
+    "Shakespeare": Table(
+        f"{SHAKESPEARE} --dim-feedforward 512 --feed-forward gelu --norm layer --positions learned --weight-decay 0.1 "
+        "--name Shakespeare --seeds 0..4",
+        [Line("nats a character", "1.88", "seed", BOTH_LOSSES)],
+        ("90 to 95 % of the text", "95 to 100 %"),
+        data="data/tinyshakespeare.txt",
+    ),
+    "Shakespeare_defaults": Table(
+        f"{SHAKESPEARE} --name Shakespeare_defaults --seeds 0..4",
+        [Line("nats a character", "–", "seed", BOTH_LOSSES)],
+        ("90 to 95 % of the text", "95 to 100 %"),
+        data="data/tinyshakespeare.txt",
+    ),
+    "Multi30k": Table(
+        f"{TRANSLATE} --name Multi30k --seeds 0..1",
+        [Line("BLEU", "36.5", "seed", ("bleu",))],
+        data=MULTI30K,
+    ),
+    "Photographs": Table(
+        "experiments/anomaly.py --dataset files --features data/photographs/features.npy --labels "
+        "data/photographs/labels.npy --max-epochs 100 --name Photographs --seeds 0..4",
+        [Line("accuracy", "0.9466 (JAX), 0.9442 (PyTorch) on CIFAR-100", "seed", ACCURACY)],
+        data="data/photographs",
     ),
 }

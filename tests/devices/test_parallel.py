@@ -58,7 +58,9 @@ def test_what_the_devices_have_is_added_up_inside_a_sharded_step_alone():
     assert {name: float(value) for name, value in alone.items()} == {"rows": 66, "number": 0, "state": 2}
 
 
-@pytest.mark.parametrize(("batch_size", "chosen"), [(24, 3), (128, 2), (16, 2), (2 * 37, 2), (95, 1), (12, 2), (10, 1), (11, 1)])
+@pytest.mark.parametrize(
+    ("batch_size", "chosen"), [(24, 3), (128, 2), (16, 2), (2 * 37, 2), (95, 1), (12, 2), (10, 1), (11, 1)]
+)
 def test_the_number_of_devices_that_is_chosen_divides_the_batch_into_parts_that_are_not_too_small(batch_size, chosen):
     if jax.default_backend() == "cpu":
         assert len(jax.devices()) == 3  # set for all tests

@@ -156,8 +156,8 @@ class BackgroundProgram(Generic[Result]):
 def prepare_jax(config: TrainingConfig | None = None) -> None:
     """Set up this process for training: devices for the CPU cores, other processes, the cache of programs, memory.
 
-    These are global settings of JAX, and of the memory allocator (`keep_freed_memory`). Commands and the functions that run a whole experiment call it; no constructor
-    does.
+    These are global settings of JAX, and of the memory allocator (`keep_freed_memory`). Commands and the functions that
+    run a whole experiment call it; no constructor does.
 
     Raises:
         InputError: as `join_processes`.
