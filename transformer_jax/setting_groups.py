@@ -163,7 +163,7 @@ class RunSettings:
 class MachineSettings:
     """Which devices and processes share the work, and how they save time and memory."""
 
-    # activations that the backward pass recomputes to save memory: none, all but products with parameters, or all
+    # activations recomputed in the backward pass to save memory: none, all but products with parameters (dots), or all
     remat: Literal["none", "dots", "all"] = setting("none", changes_result=False, defines_model=True)
     # run the blocks as a loop in the program, so that it compiles as fast as a single block
     scan_layers: bool = setting(False, changes_result=False, defines_model=True)
