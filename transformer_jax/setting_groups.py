@@ -100,7 +100,7 @@ class OptimizationSettings:
     adam_b2: float = setting(0.999, check=check_probability)  # decay rate of Adam's moving average of squared gradients
     # maximum global norm of the gradient, to which it is clipped; none disables clipping
     gradient_clip: float | None = setting(1.0, check=check_positive)
-    # decay of a moving average of the parameters, which is evaluated as well, e.g. 0.999; 0 averages nothing
+    # decay of a moving average of the parameters, which is evaluated as well, e.g. 0.999; 0 disables averaging
     ema: float | None = setting(None, check=check_probability)
     # model to start training from (run, saved model, published model or tutorial file); its model settings are used
     # unless they are given
@@ -143,7 +143,7 @@ class RunSettings:
     quiet: bool = setting(False, per_machine=True)  # print only warnings and errors
     # also print the parameter table, the attention implementation and memory of a step, and unknown compiler options
     verbose: bool = setting(False, per_machine=True)
-    # number of steps between checkpoints; 0: timed checkpoints only
+    # number of steps between checkpoints; 0: only timed checkpoints and those at evaluations
     checkpoint_every: int = setting(0, changes_result=False, least=0)
     # minutes between timed checkpoints, which are saved in addition to those at evaluations
     checkpoint_minutes: float = setting(5.0, changes_result=False, check=check_positive)
@@ -185,7 +185,7 @@ class MachineSettings:
     connect_timeout: float = setting(300.0, per_machine=True, check=check_positive)
     # number of parts of a batch, which are computed one after another to save memory; their gradients are added up
     accumulate: int = setting(1, changes_result=False, least=1)
-    # number of steps per compiled call; 0 chooses it by their duration
+    # number of steps per compiled call; 0: chosen by the duration of a step
     steps_per_call: int = setting(0, changes_result=False, least=0)
     compilation_cache: Path | None = setting(None, per_machine=True)  # directory in which compiled programs are kept
 

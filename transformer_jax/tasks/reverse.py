@@ -43,7 +43,7 @@ class ReverseConfig(TrainingConfig):
 
     # numbers in a sequence
     seq_len: int = setting(16, defines_model=True, least=1, most=TransformerPredictor.max_len)
-    num_categories: int = setting(10, defines_model=True, least=2, most=2**20)  # number of different numbers, from 0
+    num_categories: int = setting(10, defines_model=True, least=2, most=2**20)  # number of distinct values, from 0 up
     train_size: int = setting(50_000, least=1)  # number of sequences in the training set
     val_size: int = setting(1_000, least=1)  # number of sequences in the validation set
     test_size: int = setting(10_000, least=1)  # number of sequences in the test set

@@ -26,10 +26,10 @@ class LanguageModelConfig(TrainingConfig):
     """
 
     data: Path | None = None  # any file, read as bytes; none: the docstrings of Python's standard library
-    # tokenizer: bytes; characters, words, words:2+ (those that occur at least twice), bpe:SIZE or unigram:SIZE, built from
-    # the training text; or a tokenizer.json file
+    # tokenizer: bytes; characters, words, words:2+ (those that occur at least twice), bpe:SIZE or unigram:SIZE, built
+    # from the training text; or a tokenizer.json file
     tokenizer: str = setting("bytes", defines_model=True, kept_as=TOKENIZER, check=check_tokenizer)
-    # config.json of a HuggingFace causal model, which defines the model instead of the model flags
+    # config.json of a HuggingFace causal model, which defines the model in place of the flags
     architecture: Path | None = setting(None, defines_model=True, kept_as=ARCHITECTURE)
     # maximum number of tokens that the model sees; each position predicts the next token from those up to it
     seq_len: int = setting(256, defines_model=True, least=2, most=2**20)
@@ -50,7 +50,7 @@ class LanguageModelConfig(TrainingConfig):
     batch_size: int = 8  # windows per step
     lr: float = 3e-3  # peak learning rate of the cosine schedule
     warmup: int = 100  # warm-up steps, over which the learning rate rises from 0 to its peak
-    # label smoothing: probability that each target shares with all tokens in the training loss; not used in evaluation
+    # label smoothing: part of each target's probability that all tokens share in the training loss; off in evaluation
     label_smoothing: float = setting(0.0, check=check_probability)
     adam_b2: float = 0.99  # decay rate of Adam's moving average of squared gradients
     eval_every: int = 5  # number of epochs between evaluations; the last epoch is always followed by one

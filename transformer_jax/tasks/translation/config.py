@@ -76,7 +76,7 @@ class TranslationConfig(TrainingConfig):
     batch_tokens: int | None = setting(None, least=1)
     lr: float = 1e-3  # peak learning rate of the cosine schedule
     warmup: int | None = None  # warm-up steps of the learning rate; none: a tenth of all steps, at most 100
-    # label smoothing: probability that each target shares with all tokens in the training loss; not used in evaluation
+    # label smoothing: part of each target's probability that all tokens share in the training loss; off in evaluation
     label_smoothing: float = setting(0.0, check=check_probability)
     eval_every: int | None = None  # epochs between evaluations; none: 1 on dates, about 20 evaluations in all on pairs
     # number of hypotheses that beam search keeps; 1: greedy decoding
