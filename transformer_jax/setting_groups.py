@@ -57,24 +57,24 @@ class ModelSettings:
     """Sizes and parts of the model."""
 
     model_dim: int = setting(32, defines_model=True, least=1, most=MAX_WIDTH)  # width of the model
-    num_heads: int = setting(1, defines_model=True)  # attention heads, a divisor of the width
-    num_layers: int = setting(1, defines_model=True, least=1, most=MAX_LAYERS)  # blocks in each stack
-    share_layers: bool = setting(False, defines_model=True)  # all blocks of a stack have the same parameters
-    # dropout probability inside the blocks and the output network
+    num_heads: int = setting(1, defines_model=True)  # number of attention heads; it must divide model_dim
+    num_layers: int = setting(1, defines_model=True, least=1, most=MAX_LAYERS)  # number of blocks in each stack
+    share_layers: bool = setting(False, defines_model=True)  # use the same parameters in all blocks of a stack
+    # dropout probability in the blocks and the output network
     dropout_prob: float = setting(0.0, defines_model=True, check=check_probability)
-    # how the model knows the order: positions added to the embeddings (sinusoidal, learned), in the self-attention
-    # (rotary, alibi, relative), or none
+    # positional encoding: added to the embeddings (sinusoidal, learned), part of self-attention (rotary, alibi,
+    # relative), or none
     positions: Positions = setting("sinusoidal", defines_model=True)
-    norm: Norm = setting("layer", defines_model=True)  # norm of the residual connections
-    norm_first: bool = setting(False, defines_model=True)  # norms before the sub-layers, not after them as in the paper
-    # feed-forward network of the blocks: two layers with relu or gelu between, or three with a gate
+    norm: Norm = setting("layer", defines_model=True)  # norm of the residual connections: LayerNorm or RMSNorm
+    norm_first: bool = setting(False, defines_model=True)  # normalise before sub-layers, not after as in the paper
+    # feed-forward network of the blocks: two layers with relu or gelu in between, or three with a gate (swiglu, geglu)
     feed_forward: FeedForward = setting("relu", defines_model=True)
-    num_kv_heads: int | None = setting(None, defines_model=True)  # heads of keys and values, which query heads share
+    num_kv_heads: int | None = setting(None, defines_model=True)  # shared key/value heads; none: one per query head
     # normalise each head's queries and keys by their root mean square
     qk_norm: bool = setting(False, defines_model=True)
     # dropout probability of the attention weights
     attention_dropout: float = setting(0.0, defines_model=True, check=check_probability)
-    # how attention is computed: plain holds all weights, blockwise none, fused runs a kernel; auto takes what suits
+    # attention implementation: plain stores all weights, blockwise stores none, fused runs a kernel; auto chooses one
     attention: Literal["auto", "plain", "blockwise", "fused"] = setting("auto", per_machine=True, defines_model=True)
 
 
@@ -82,36 +82,36 @@ class ModelSettings:
 class OptimizationSettings:
     """How long, with which optimizer, and from which parameters the model is trained."""
 
-    # type of the computations; parameters, softmax and sums stay float32
+    # dtype of the computations; parameters, softmax and sums stay float32
     dtype: Literal["float32", "bfloat16"] = "float32"
     max_epochs: int = setting(10, least=1)  # passes over the training set
-    batch_size: int = setting(128, least=1, most=MAX_ROWS)  # samples in one step
+    batch_size: int = setting(128, least=1, most=MAX_ROWS)  # samples per step
     lr: float = setting(5e-4, check=check_positive)  # peak learning rate of the cosine schedule
-    warmup: int = setting(50, least=0)  # steps in which the learning rate rises from 0 to its peak
-    # learning-rate schedule after the warmup: cosine to min_lr, constant, or noam, the paper's, whose peak width and
-    # warmup set
+    warmup: int = setting(50, least=0)  # warm-up steps, over which the learning rate rises from 0 to its peak
+    # learning-rate schedule after the warm-up: cosine (decays to min_lr), constant, or noam (the paper's, whose peak
+    # follows from model_dim and warmup)
     schedule: str = "cosine"
     min_lr: float = setting(0.0, least=0)  # learning rate at the end of the cosine schedule
-    # by its name in optax, with optax's defaults of all that has no setting here
+    # name of an optax optimizer; hyperparameters without a setting here keep optax's defaults
     optimizer: Optimizer = "adamw"
     # decoupled weight decay, not applied to biases, norms and embeddings
     weight_decay: float = setting(0.0, least=0)
-    adam_b1: float = setting(0.9, check=check_probability)  # decay rate of Adam's mean of the gradients
-    adam_b2: float = setting(0.999, check=check_probability)  # decay rate of Adam's mean of their squares
-    # largest global norm of the gradient; none does not clip
+    adam_b1: float = setting(0.9, check=check_probability)  # decay rate of Adam's moving average of gradients
+    adam_b2: float = setting(0.999, check=check_probability)  # decay rate of Adam's moving average of squared gradients
+    # maximum global norm of the gradient, to which it is clipped; none disables clipping
     gradient_clip: float | None = setting(1.0, check=check_positive)
-    # decay of a moving average of the parameters, evaluated beside them, as 0.999; 0 averages nothing
+    # decay of a moving average of the parameters, which is evaluated as well, e.g. 0.999; 0 disables averaging
     ema: float | None = setting(None, check=check_probability)
-    # begin with these parameters (run, saved model, published or a tutorials' file), and the settings of their model
-    # unless they are given, too
+    # model to start training from (run, saved model, published model or tutorial file); its model settings are used
+    # unless they are given
     init_from: str | None = None
-    init_only: str | None = None  # take only these arrays of init_from, written as for freeze
-    freeze: str | None = None  # do not train these modules or arrays: paths with commas between, as encoder,*/bias
-    seed: int = setting(42, least=0)  # seed of the parameters, the dropout and the order of the training set
-    # epochs between evaluations; the last epoch is always followed by one
+    init_only: str | None = None  # patterns of the arrays to take from init_from, in the format of freeze
+    freeze: str | None = None  # comma-separated paths of modules or arrays that are not trained, e.g. encoder,*/bias
+    seed: int = setting(42, least=0)  # random seed of the parameters, dropout and order of the training set
+    # number of epochs between evaluations; the last epoch is always followed by one
     eval_every: int = setting(5, least=1)
-    best_by: str | None = None  # val/METRIC:max or val/METRIC:min chooses the best model; none: the task's own choice
-    # evaluations without a better model after which training stops; 0 for never
+    best_by: str | None = None  # val/METRIC:max or val/METRIC:min selects the best model; none: the task's default
+    # number of evaluations without a better model after which training stops; 0 disables early stopping
     patience: int = setting(0, least=0)
 
 
@@ -134,60 +134,60 @@ class RunSettings:
     5. With --pretrained nothing is trained; the results go to a directory of their own, which is always begun anew.
     """
 
-    # where curves go: tensorboard, csv, or both with a comma
+    # loggers of the curves: tensorboard, csv, or both, separated by a comma
     logger: str = setting("tensorboard", changes_result=False)
-    # steps between entries of the curves; an epoch always ends in one
+    # number of steps between log entries; the end of an epoch is always logged
     log_every: int = setting(50, changes_result=False, least=1)
-    log_norms: bool = setting(False, changes_result=False)  # log the norms of each layer's gradients and parameters too
-    profile: str | None = setting(None, per_machine=True)  # START:STOP, steps to trace for TensorBoard
-    quiet: bool = setting(False, per_machine=True)  # print nothing but warnings and errors
-    # print the table of parameters, which attention a step runs, its memory, and what the compiler does not know, too
+    log_norms: bool = setting(False, changes_result=False)  # also log each layer's gradient and parameter norms
+    profile: str | None = setting(None, per_machine=True)  # range of steps to trace for TensorBoard, START:STOP
+    quiet: bool = setting(False, per_machine=True)  # print only warnings and errors
+    # also print the parameter table, the attention implementation and memory of a step, and unknown compiler options
     verbose: bool = setting(False, per_machine=True)
-    # steps between checkpoints; 0 for none beside the timed ones
+    # number of steps between checkpoints; 0: only timed checkpoints and those at evaluations
     checkpoint_every: int = setting(0, changes_result=False, least=0)
-    # minutes between checkpoints beside those of evaluations
+    # minutes between timed checkpoints, which are saved in addition to those at evaluations
     checkpoint_minutes: float = setting(5.0, changes_result=False, check=check_positive)
-    checkpoint_dir: Path = setting(Path("checkpoints"), per_machine=True)  # parent of the run's directory
-    # name of the run's directory; none for the task's name
+    checkpoint_dir: Path = setting(Path("checkpoints"), per_machine=True)  # parent directory of the run's directory
+    # name of the run's directory; none: the task's name
     name: str | None = setting(None, per_machine=True, check=check_directory_name)
-    seeds: str | None = setting(None, per_machine=True)  # train a run for each of these seeds: 0..4, or 0,3,7
-    # train a run for each combination of these values, as lr=1e-3,3e-4 num_layers=1,2
+    seeds: str | None = setting(None, per_machine=True)  # train one run for each of these seeds, e.g. 0..4 or 0,3,7
+    # train one run for each combination of these values, e.g. lr=1e-3,3e-4 num_layers=1,2
     sweep: tuple[str, ...] = setting((), per_machine=True)
-    # evaluate this model (run, shipped, published), train nothing
+    # model to evaluate without training (run, shipped or published model)
     pretrained: str | None = setting(None, changes_result=False)
-    resume: bool = setting(True, per_machine=True)  # go on with a run of the same settings, or begin it anew
-    overwrite: bool = setting(False, per_machine=True)  # with --no-resume: replace a finished run, too
+    resume: bool = setting(True, per_machine=True)  # resume a run with the same settings, or begin it anew
+    overwrite: bool = setting(False, per_machine=True)  # with --no-resume, also replace a finished run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MachineSettings:
     """Which devices and processes share the work, and how they save time and memory."""
 
-    # activations that the backward pass computes again to save memory: none, all but dots, or all
+    # activations recomputed in the backward pass to save memory: none, all but products with parameters (dots), or all
     remat: Literal["none", "dots", "all"] = setting("none", changes_result=False, defines_model=True)
-    # run the blocks as a loop in the program, which then compiles as fast as one block
+    # run the blocks as a loop in the program, so that it compiles as fast as a single block
     scan_layers: bool = setting(False, changes_result=False, defines_model=True)
-    mesh: str | None = setting(None, per_machine=True)  # devices by axes (data, fsdp, tensor), as data=4,fsdp=2
-    # how devices share the work: replicated, sharded, or auto, which is sharded where the mesh splits parameters
+    mesh: str | None = setting(None, per_machine=True)  # devices per axis (data, fsdp, tensor), e.g. data=4,fsdp=2
+    # how devices share the work: replicated, sharded, or auto (sharded if the mesh splits parameters)
     strategy: Literal["auto", "replicated", "sharded"] = setting("auto", per_machine=True)
-    # devices that share each batch; 0 for one GPU, or some CPU cores
+    # number of devices that share each batch; 0: one GPU, or some CPU cores
     num_devices: int = setting(0, per_machine=True, least=0)
-    # processes that load data; 0 loads in the main process
+    # number of processes that load data; 0: load in the main process
     num_workers: int = setting(0, per_machine=True, least=0, most=MAX_WORKERS)
-    # train together with other processes, each started with this command: on SLURM, MPI, Kubernetes or TPU pods as it
-    # is, elsewhere with the next three settings
+    # train together with other processes, each started with this command: as is on SLURM, MPI, Kubernetes or TPU pods,
+    # elsewhere with coordinator, num_processes and process_id
     distributed: bool = setting(False, per_machine=True)
-    # HOST:PORT of process 0, at which the others find it
+    # address of process 0, HOST:PORT, to which the other processes connect
     coordinator: str | None = setting(None, per_machine=True, check=check_address)
-    num_processes: int | None = setting(None, per_machine=True, least=1)  # processes that train together
-    process_id: int | None = setting(None, per_machine=True, least=0)  # number of this process, from 0
-    # seconds in which all processes must have met
+    num_processes: int | None = setting(None, per_machine=True, least=1)  # number of processes that train together
+    process_id: int | None = setting(None, per_machine=True, least=0)  # index of this process, from 0
+    # seconds within which all processes must have connected
     connect_timeout: float = setting(300.0, per_machine=True, check=check_positive)
-    # parts of a batch that are computed one after another, in less memory, and added up
+    # number of parts of a batch, which are computed one after another to save memory; their gradients are added up
     accumulate: int = setting(1, changes_result=False, least=1)
-    # steps in one compiled call; 0 chooses by duration
+    # number of steps per compiled call; 0: chosen by the duration of a step
     steps_per_call: int = setting(0, changes_result=False, least=0)
-    compilation_cache: Path | None = setting(None, per_machine=True)  # where compiled programs are kept
+    compilation_cache: Path | None = setting(None, per_machine=True)  # directory in which compiled programs are kept
 
 
 GROUPS: Mapping[str, type] = {  # the groups of flags that every task has, by their titles in --help

@@ -43,10 +43,10 @@ class ReverseConfig(TrainingConfig):
 
     # numbers in a sequence
     seq_len: int = setting(16, defines_model=True, least=1, most=TransformerPredictor.max_len)
-    num_categories: int = setting(10, defines_model=True, least=2, most=2**20)  # the numbers are 0 … num_categories - 1
-    train_size: int = setting(50_000, least=1)  # sequences in the training set
-    val_size: int = setting(1_000, least=1)  # sequences in the validation set
-    test_size: int = setting(10_000, least=1)  # sequences in the test set
+    num_categories: int = setting(10, defines_model=True, least=2, most=2**20)  # number of distinct values, from 0 up
+    train_size: int = setting(50_000, least=1)  # number of sequences in the training set
+    val_size: int = setting(1_000, least=1)  # number of sequences in the validation set
+    test_size: int = setting(10_000, least=1)  # number of sequences in the test set
     # dropout probability of the one-hot inputs
     input_dropout_prob: float = setting(0.0, defines_model=True, check=check_probability)
 

@@ -32,23 +32,23 @@ class AnomalyConfig(TrainingConfig):
 
     dataset: ClassVar[str]  # name of the data set of images
     image_shape: ClassVar[tuple[int, ...]]  # of one image
-    batch_size: int = 64  # sets in one step
-    warmup: int = 100  # steps in which the learning rate rises from 0 to its peak
-    set_size: int = setting(10, least=2, most=4096)  # images in a set, the odd one among them
+    batch_size: int = 64  # sets per step
+    warmup: int = 100  # warm-up steps, over which the learning rate rises from 0 to its peak
+    set_size: int = setting(10, least=2, most=4096)  # number of images in a set, including the odd one
     model_dim: int = 64  # width of the model
-    num_heads: int = 4  # attention heads, a divisor of the width
+    num_heads: int = 4  # number of attention heads; it must divide model_dim
     num_layers: int = 2  # encoder blocks
     dropout_prob: float = 0.1  # dropout probability in the encoder and the output network
     # dropout probability of the image features
     input_dropout_prob: float = setting(0.1, defines_model=True, check=check_probability)
-    # positions in the set, which has none: any other word than none makes the model depend on the order
+    # positional encoding of the set, which is unordered: any value but none makes the model depend on the order
     positions: Positions = "none"
-    # how an element knows the others (Lee et al. 2019): none, by self-attention; isab, by attention through 16 learned
-    # points; pma, also from a vector of the whole set, which is added to each of them
+    # how images of a set see each other (Lee et al. 2019): self-attention (none), self-attention through 16 learned
+    # points (isab), or self-attention and a pooled vector of the whole set, which is added to each element (pma)
     pooling: Literal["none", "isab", "pma"] = setting("none", defines_model=True)
-    data_dir: Path = setting(Path("data"), per_machine=True)  # directory of CIFAR-100 and its features
-    # where the table of features lies: on the device, on the host, which sends each batch's rows, or auto: host if
-    # it is larger than 1 GiB
+    data_dir: Path = setting(Path("data"), per_machine=True)  # directory of the CIFAR-100 data and features
+    # where the table of features is stored: device, host (which sends each batch's rows), or auto (host if the table is
+    # larger than 1 GiB)
     features_on: Literal["auto", "device", "host"] = setting("auto", per_machine=True)
 
     def resolved(self, steps_per_epoch: int) -> "AnomalyConfig":
@@ -105,8 +105,8 @@ class Cifar100Config(AnomalyConfig):
     max_epochs: int = 100  # passes over the training set
     model_dim: int = 256  # width of the model
     num_layers: int = 4  # encoder blocks
-    features_dir: Path | None = setting(None, per_machine=True)  # directory of ready feature files, if any
-    # pixels to which images are enlarged for the ResNet
+    features_dir: Path | None = setting(None, per_machine=True)  # directory of precomputed feature files, if any
+    # width and height, in pixels, to which images are enlarged for the ResNet
     resolution: int = setting(224, least=1, most=MAX_RESOLUTION)
 
     def table(self) -> FeatureTable:
@@ -122,8 +122,8 @@ class FilesConfig(AnomalyConfig):
 
     dataset: ClassVar[str] = "files"
     image_shape: ClassVar[tuple[int, ...]] = ()
-    features: Path | None = None  # .npy of the images' features, [images, features], mapped
-    labels: Path | None = None  # .npy of the images' classes, whole numbers, [images]
+    features: Path | None = None  # .npy file of the images' features, [images, features], memory-mapped
+    labels: Path | None = None  # .npy file of the images' classes, integers, [images]
     max_epochs: int = 60  # passes over the training set
     lr: float = 1e-3  # peak learning rate of the cosine schedule
 

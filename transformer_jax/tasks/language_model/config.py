@@ -25,44 +25,44 @@ class LanguageModelConfig(TrainingConfig):
         InputError: at construction, for a value that cannot work.
     """
 
-    data: Path | None = None  # file of anything, read as bytes; without it, the standard library's docstrings
-    # tokens: bytes, or characters, words, words:2+ (that occur twice or more), bpe:SIZE, unigram:SIZE, found in the
-    # training text, or a tokenizer.json
+    data: Path | None = None  # any file, read as bytes; none: the docstrings of Python's standard library
+    # tokenizer: bytes; characters, words, words:2+ (those that occur at least twice), bpe:SIZE or unigram:SIZE, built
+    # from the training text; or a tokenizer.json file
     tokenizer: str = setting("bytes", defines_model=True, kept_as=TOKENIZER, check=check_tokenizer)
-    # config.json of a causal model of HuggingFace's, which says what the model is, in place of the flags
+    # config.json of a HuggingFace causal model, which defines the model in place of the flags
     architecture: Path | None = setting(None, defines_model=True, kept_as=ARCHITECTURE)
-    # tokens that the model sees at most; each position predicts the next one from those up to it
+    # maximum number of tokens that the model sees; each position predicts the next token from those up to it
     seq_len: int = setting(256, defines_model=True, least=2, most=2**20)
-    # tokens that a window of the evaluation scores, after others as context; none: half
+    # number of tokens that each evaluation window scores, with the tokens before them as context; none: half the window
     stride: int | None = setting(None, least=1)
-    # windows in an epoch, at random places of the training text
+    # number of windows per epoch, at random positions in the training text
     train_size: int = setting(1_600, least=1, most=10**9)
     model_dim: int = 128  # width of the model
-    num_heads: int = 4  # attention heads, a divisor of the width
-    num_layers: int = 4  # causal blocks
-    # width inside the feed-forward networks
+    num_heads: int = 4  # number of attention heads; it must divide model_dim
+    num_layers: int = 4  # number of causal blocks
+    # hidden width of the feed-forward networks
     dim_feedforward: int = setting(344, defines_model=True, least=1, most=MAX_WIDTH)
     positions: Positions = "rotary"
     norm: Norm = "rms"
     norm_first: bool = True
     feed_forward: FeedForward = "swiglu"
     max_epochs: int = 10  # passes over train_size windows
-    batch_size: int = 8  # windows in one step
+    batch_size: int = 8  # windows per step
     lr: float = 3e-3  # peak learning rate of the cosine schedule
-    warmup: int = 100  # steps in which the learning rate rises from 0 to its peak
-    # probability that each target shares with all tokens in the training's loss; evaluation is without
+    warmup: int = 100  # warm-up steps, over which the learning rate rises from 0 to its peak
+    # label smoothing: part of each target's probability that all tokens share in the training loss; off in evaluation
     label_smoothing: float = setting(0.0, check=check_probability)
-    adam_b2: float = 0.99  # decay rate of Adam's mean of the gradients' squares
-    eval_every: int = 5  # epochs between evaluations; the last epoch is always followed by one
-    # text that the samples at the end continue; none: the beginnings of three parts of the test text
+    adam_b2: float = 0.99  # decay rate of Adam's moving average of squared gradients
+    eval_every: int = 5  # number of epochs between evaluations; the last epoch is always followed by one
+    # prompt of the samples after training; none: the beginnings of three parts of the test text
     prompt: str | None = setting(None, changes_result=False)
-    # tokens by which a sample continues its prompt
+    # number of tokens by which a sample continues its prompt
     max_new: int = setting(300, changes_result=False, least=1)
-    # temperature of the samples: below 1 prefers probable tokens
+    # sampling temperature; values below 1 favour probable tokens
     temperature: float = setting(0.8, changes_result=False, check=check_positive)
-    # most probable tokens of which one is drawn; none: all
+    # number of most probable tokens to sample from; none: all
     top_k: int | None = setting(None, changes_result=False, least=1)
-    # draw of the most probable tokens of this probability; none: all
+    # nucleus sampling: sample from the smallest set of tokens with this total probability; none: all
     top_p: float | None = setting(None, changes_result=False, most=1, check=check_positive)
 
     def __post_init__(self) -> None:

@@ -45,43 +45,43 @@ class TranslationConfig(TrainingConfig):
         InputError: at construction, for a value that cannot work.
     """
 
-    data: Path | None = None  # file of pairs, source TAB target in each line; without it, dates
-    val_data: Path | None = None  # file of validation pairs, with data; none: a part of data
-    test_data: Path | None = None  # file of test pairs, with data; none: a part of data
-    # write the texts of data, and those to translate, in lower case
+    data: Path | None = None  # file of pairs, with source TAB target on each line; none: dates
+    val_data: Path | None = None  # file of validation pairs, used with data; none: a part of data
+    test_data: Path | None = None  # file of test pairs, used with data; none: a part of data
+    # convert the texts of data, and the texts to translate, to lower case
     lower_case: bool = setting(False, defines_model=True)
-    # tokens of the sources: bytes, or characters, words, words:2+ (that occur twice or more), bpe:SIZE, unigram:SIZE,
-    # found in the training texts, or a tokenizer.json
+    # tokenizer of the sources: bytes; characters, words, words:2+ (those that occur at least twice), bpe:SIZE or
+    # unigram:SIZE, built from the training texts; or a tokenizer.json file
     source_tokenizer: str = setting("bytes", defines_model=True, kept_as=SOURCE_TOKENIZER, check=check_tokenizer)
-    # tokens of the targets: as those of the sources
+    # tokenizer of the targets, in the format of source_tokenizer
     target_tokenizer: str = setting("bytes", defines_model=True, kept_as=TARGET_TOKENIZER, check=check_tokenizer)
-    # tokens of sources and targets alike, in place of the two, with one matrix of embeddings: as those of the sources
+    # one tokenizer and one embedding matrix for both sources and targets, in the format of source_tokenizer
     joint_tokenizer: str | None = setting(None, defines_model=True, kept_as=JOINT_TOKENIZER, check=check_tokenizer)
-    # config.json of an encoder-decoder of HuggingFace's, in place of the flags; tokenizers must be tokenizer.json files
+    # config.json of a HuggingFace encoder-decoder, instead of model flags; the tokenizers must be tokenizer.json files
     architecture: Path | None = setting(None, defines_model=True, kept_as=ARCHITECTURE)
-    # longest text in bytes; pairs with a longer one are left out
+    # maximum length of a text in bytes; pairs with a longer text are left out
     max_bytes: int = setting(256, defines_model=True, least=1, most=Transformer.max_len - 2)
-    train_size: int = setting(192_000, least=1, most=MAX_DATES)  # dates in the training set
-    val_size: int = setting(1_000, least=1, most=MAX_DATES)  # dates in the validation set
-    test_size: int = setting(2_000, least=1, most=MAX_DATES)  # dates in the test set
+    train_size: int = setting(192_000, least=1, most=MAX_DATES)  # number of dates in the training set
+    val_size: int = setting(1_000, least=1, most=MAX_DATES)  # number of dates in the validation set
+    test_size: int = setting(2_000, least=1, most=MAX_DATES)  # number of dates in the test set
     model_dim: int = 128  # width of the model
-    num_heads: int = 4  # attention heads, a divisor of the width
-    num_layers: int = 2  # blocks in each stack
-    # width inside the feed-forward networks
+    num_heads: int = 4  # number of attention heads; it must divide model_dim
+    num_layers: int = 2  # number of blocks in each stack
+    # hidden width of the feed-forward networks
     dim_feedforward: int = setting(256, defines_model=True, least=1, most=MAX_WIDTH)
-    max_epochs: int | None = None  # passes over the training set; none: 1 on dates, on pairs what 2000 steps take
-    batch_size: int = 64  # pairs in one step
-    # tokens in one step, as many pairs of similar length as have them with their padding: rows times the longer side;
-    # none: batch_size pairs, of which so many are translated at once in any case
+    max_epochs: int | None = None  # passes over the training set; none: 1 on dates, as many as 2000 steps take on pairs
+    batch_size: int = 64  # pairs per step
+    # tokens per step, padding included (pairs times the longer side), filled with pairs of similar length; none:
+    # batch_size pairs per step; translation always takes batch_size pairs at once
     batch_tokens: int | None = setting(None, least=1)
     lr: float = 1e-3  # peak learning rate of the cosine schedule
-    warmup: int | None = None  # steps in which the learning rate rises to its peak; none: a tenth, at most 100
-    # probability that each target shares with all tokens in the training's loss; evaluation is without
+    warmup: int | None = None  # warm-up steps of the learning rate; none: a tenth of all steps, at most 100
+    # label smoothing: part of each target's probability that all tokens share in the training loss; off in evaluation
     label_smoothing: float = setting(0.0, check=check_probability)
-    eval_every: int | None = None  # epochs between evaluations; none: 1 on dates, on pairs about 20 evaluations in all
-    # hypotheses that beam search keeps; 1 for greedy decoding
+    eval_every: int | None = None  # epochs between evaluations; none: 1 on dates, about 20 evaluations in all on pairs
+    # number of hypotheses that beam search keeps; 1: greedy decoding
     beam_width: int = setting(1, changes_result=False, least=1, most=1024)
-    # exponent α of beam search; a larger one favours long texts
+    # exponent α of the length penalty in beam search; larger values favour long texts
     length_penalty: float = setting(0.6, changes_result=False, least=0, most=MAX_LENGTH_PENALTY)
 
     def idle(self) -> dict[str, str]:
