@@ -204,6 +204,7 @@ def test_steps_of_decoding_are_captured_and_patched_as_the_whole_pass():
         ({HEADS: knock_out(0, 0)}, r"knock_out is for logits and weights of attention"),
     ],
 )
+@pytest.mark.usefixtures("without_type_checks")
 def test_a_patch_that_does_not_fit_is_an_error(variables, patches, message):
     with pytest.raises(InputError, match=message):
         traced(variables, patches)

@@ -16,7 +16,7 @@ from transformer_jax.decoding.checks import (
     Ends,
     Grow,
     Step,
-    check_arguments,
+    check_decoding,
     check_scores,
     checked_processing,
     checked_step,
@@ -72,7 +72,7 @@ def beam_search(
     """
     n_best = beam_width if n_best is None else n_best
     ends = Ends.of(start_token, end_token, pad_token)
-    check_arguments(step, cache, batch_size, max_length, grow)
+    check_decoding(step, cache, batch_size, max_length, grow)
     check_sizes(beam_width=beam_width, n_best=n_best)
     check_value("early_stopping", early_stopping, bool | Literal["never"])
     if n_best > beam_width:

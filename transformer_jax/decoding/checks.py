@@ -44,7 +44,7 @@ class Ends(NamedTuple):
         return cls(start_token, end_tokens, pad_token)
 
 
-def check_arguments(step: Step, cache: Cache, batch_size: int, max_length: int, grow: Grow | None) -> None:
+def check_decoding(step: Step, cache: Cache, batch_size: int, max_length: int, grow: Grow | None) -> None:
     """Check the arguments that all decoding functions share.
 
     Without `grow` the step is traced once, without being run, at its last position, which is known here and traced in

@@ -58,7 +58,7 @@ from transformer_jax.decoding.checks import (
     Ends,
     Grow,
     Step,
-    check_arguments,
+    check_decoding,
     check_scores,
     checked_processing,
     checked_step,
@@ -111,7 +111,7 @@ def greedy_decode(
         return jnp.argmax(log_probs, axis=-1)
 
     ends = Ends.of(start_token, end_token, pad_token)
-    check_arguments(step, cache, batch_size, max_length, grow)
+    check_decoding(step, cache, batch_size, max_length, grow)
     process = checked_processing(processors, prompt, batch_size, start_token)
     return _decode(choose, process, step, cache, batch_size, ends, max_length, grow)
 
@@ -153,7 +153,7 @@ def sample(
         return draw_tokens(log_probs, jax.random.fold_in(key, position), temperature, top_k, top_p)
 
     ends = Ends.of(start_token, end_token, pad_token)
-    check_arguments(step, cache, batch_size, max_length, grow)
+    check_decoding(step, cache, batch_size, max_length, grow)
     process = checked_processing(processors, prompt, batch_size, start_token)
     return _decode(choose, process, step, cache, batch_size, ends, max_length, grow)
 

@@ -27,9 +27,6 @@ from transformer_jax.trees import pytree_class, static_field
 # Numbers, those of each example, or truth values; None stands for all.
 Indices: TypeAlias = int | Sequence[int] | Sequence[Sequence[int]] | np.ndarray | Array | None
 Function: TypeAlias = Callable[[Array], ArrayLike]
-# The change of an activation: a new value, a function of it, a patch, or a list of functions and patches. `parts_of`
-# reads it; what is none of these is an error where the patch meets its activation.
-Change: TypeAlias = object
 
 
 class Patch:
@@ -38,6 +35,10 @@ class Patch:
     def apply(self, x: Array, site: ActivationSite) -> Array:
         """The changed activation."""
         raise NotImplementedError
+
+
+# The change of an activation: a new value, a function of it, a patch, or a list of functions and patches.
+Change: TypeAlias = ArrayLike | Function | Patch | Sequence[Function | Patch]
 
 
 @pytree_class
