@@ -79,24 +79,24 @@ print({float(sum) for sum in sums})
 def test_a_call_finds_the_memory_of_the_one_before():
     """A call with 40 MiB inside touches 10 240 pages, and takes them from the system each time otherwise."""
     program = """
-import resource, jax, jax.numpy as jnp
+import resource, statistics, jax, jax.numpy as jnp
 from transformer_jax import prepare_jax
 prepare_jax()
 x = jnp.ones((3300, 4))
 call = jax.jit(lambda x: (x @ x.T) @ x).lower(x).compile()
 assert call.memory_analysis().temp_size_in_bytes > 40 * 2**20
-for _ in range(3):
+touched = []
+for _ in range(30):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     call(x).block_until_ready()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(10):
-    call(x).block_until_ready()
-print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 10)
+    touched.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(statistics.median(touched))  # the first call of each thread touches them all
 """
     if platform.libc_ver()[0] != "glibc":
         pytest.skip("it is a setting of glibc")
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     process = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    assert float(process.stdout) < 5000, process.stderr  # half of the pages: other threads take and free memory too
+    assert float(process.stdout) < 1000, process.stderr
 
 
 def test_the_callers_settings_hold_for_what_is_compiled_in_the_background():
