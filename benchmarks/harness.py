@@ -33,6 +33,12 @@ def measure_turns(
     return {name: median(of_name) for name, of_name in turns.items()}
 
 
+def print_figures(found: Mapping[str, Mapping[str, float]], unit: str = "") -> None:
+    """A line for each thing that was measured, with the figure of each contestant."""
+    for what, figures in found.items():
+        print(f"{what}: " + ", ".join(f"{name} {value:.4g}{unit}" for name, value in figures.items()))
+
+
 def markdown(header: list[str], rows: Iterable[Iterable[object]]) -> str:
     """A table in Markdown; columns after the first are aligned to the right."""
     lines = ["---", *["---:"] * (len(header) - 1)]

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from harness import measure_turns
+from harness import measure_turns, print_figures
 from transformer_jax import from_transformers
 from transformer_jax.cli import parse, run
 from transformer_jax.fields import set_checked_fields, setting
@@ -134,8 +134,7 @@ def measure(config: PretrainedConfig) -> dict[str, dict[str, float]]:
 
 
 def main(config: PretrainedConfig) -> None:
-    for what, figures in measure(config).items():
-        print(f"{what}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+    print_figures(measure(config))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 python benchmarks/pretrained_process.py ours load DIRECTORY   # as `benchmarks/pretrained.py` calls it; prints figures
 
-load: seconds, and memory at its peak over that of the weights. answer: seconds of the first answer of 16 tokens, of
-another one to a prompt one token longer, and to one of twice the length. fine-tuning: seconds of a step of AdamW on
-4 × 128 tokens, the median of those after the first, and memory at the peak of the process, in GB.
+load: seconds to open the directory, and peak memory divided by the size of the weights.
+answer: seconds for the first answer of 16 tokens, then for a prompt that is 1 token longer, and for one 11 longer.
+fine-tuning: median seconds of an AdamW step on 4 × 128 tokens, without the first step, and the peak memory of the
+process in GB.
 """
 
 import json

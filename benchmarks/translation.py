@@ -17,7 +17,7 @@ import optax
 import torch
 from torch import Tensor, nn
 
-from harness import measure_turns
+from harness import measure_turns, print_figures
 from reference_tasks import positions
 from transformer_jax import Transformer, prepare_jax
 from transformer_jax.cli import parse, run
@@ -143,8 +143,7 @@ def measure(config: SizesConfig) -> dict[str, dict[str, float]]:
 
 
 def main(config: SizesConfig) -> None:
-    for what, of_what in measure(config).items():
-        print(f"{what}: " + ", ".join(f"{name} {value:.4g} ms" for name, value in of_what.items()))
+    print_figures(measure(config), " ms")
 
 
 if __name__ == "__main__":

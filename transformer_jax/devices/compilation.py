@@ -178,7 +178,7 @@ def keep_freed_memory() -> None:
 
     A program takes memory for its activations at each call and frees it at the end. From 32 MiB on glibc asks the
     system for it each time, which clears each page anew: up to a third of such a call on a CPU, as docs/performance.md
-    measures. The process keeps at most 256 MiB that it does not use. Other C libraries are left as they are.
+    measures. Each heap keeps up to 256 MiB of freed memory. Other C libraries are not touched.
     """
     if platform.libc_ver()[0] != "glibc":
         return
