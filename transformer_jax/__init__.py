@@ -1,5 +1,33 @@
 """transformer-jax: a Transformer in JAX and Flax to understand, trust and bend.
 
+A model is a Flax `linen` module:
+
+    import jax, numpy as np
+    from transformer_jax import TransformerPredictor, capture, load_run, train_reverse
+
+    model = TransformerPredictor(model_dim=32, num_classes=10, num_heads=4, num_layers=2)
+    x = np.zeros((8, 16, 10), np.float32)  # [B T features]
+    variables = model.init(jax.random.key(0), x)
+    logits = model.apply(variables, x)  # [B T C]
+
+Training writes a run directory, `checkpoints/short`, from which any process can open the model again:
+
+    trainer, results = train_reverse(max_epochs=2, seq_len=8, name="short")
+    run = load_run("checkpoints/short")  # or a model that ships: "reverse", "digits", "dates"
+    run.predict([3, 1, 4, 1, 5, 9, 2, 6])
+
+Every activation has a name and can be captured, or changed with `patch`:
+
+    logits, seen = capture(model, variables, x, names=["encoder.layers.0.attention.weights"])
+
+The parts of the package (the most common names can also be imported from here):
+
+    nn          models, blocks, layers, positions    tasks       reverse, anomaly, translation, text, your own
+    attention   the function, masks, biases          decoding    greedy, sampling, beam search
+    data        data sets and loaders                inspection  capture, patch, attribution, probes, circuits
+    training    trainer, callbacks, schedules        plots       figures of attention maps, sets, curves
+    runs        run directories, loggers             weights     PyTorch and HuggingFace
+
 Letters of dimensions, in types, docstrings and comments alike:
 
     B  batch                          H  heads
