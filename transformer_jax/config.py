@@ -141,7 +141,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         found = {} if self.distributed else dict.fromkeys(of_processes, "distributed is False")
         found |= {} if self.seeds is None else {"seed": "seeds gives those of the runs"}
         found |= {"lr": "the schedule noam takes its peak from model_dim and warmup"} if self.schedule == "noam" else {}
-        if self.schedule in ("constant", "noam"):
+        if self.schedule in ("constant", "inverse_sqrt", "noam"):
             found |= {"min_lr": f"the schedule {self.schedule} does not decay to a given learning rate"}
         taken = TAKEN.get(self.optimizer, {}).values()
         not_taken = [name for name in ("weight_decay", "adam_b1", "adam_b2") if name not in taken]

@@ -86,10 +86,10 @@ class OptimizationSettings:
     dtype: Literal["float32", "bfloat16"] = "float32"
     max_epochs: int = setting(10, least=1)  # passes over the training set
     batch_size: int = setting(128, least=1, most=MAX_ROWS)  # samples per step
-    lr: float = setting(5e-4, check=check_positive)  # peak learning rate of the cosine schedule
+    lr: float = setting(5e-4, check=check_positive)  # peak learning rate of the schedule
     warmup: int = setting(50, least=0)  # warm-up steps, over which the learning rate rises from 0 to its peak
-    # learning-rate schedule after the warm-up: cosine (decays to min_lr), constant, or noam (the paper's, whose peak
-    # follows from model_dim and warmup)
+    # learning-rate schedule after the warm-up: cosine (decays to min_lr), constant, inverse_sqrt (falls as 1/√step), or
+    # noam (the paper's: inverse_sqrt with a peak that follows from model_dim and warmup)
     schedule: str = "cosine"
     min_lr: float = setting(0.0, least=0)  # learning rate at the end of the cosine schedule
     # name of an optax optimizer; hyperparameters without a setting here keep optax's defaults

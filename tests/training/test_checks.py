@@ -47,7 +47,7 @@ MISTAKEN = type("Mistaken", (Trainer,), {"create_optimiser": lambda self: None})
         (NAMELESS, {}, r"dataset_metric_names of Nameless is \(\); it must list those of dataset_metrics"),
         (ONE_WORD, {}, "dataset_metric_names of OneWord is 'f1'; it must list those"),
         (MISTAKEN, {}, "Mistaken.create_optimiser overrides nothing; is create_optimizer meant"),
-        (Trainer, {"schedule": "cosin"}, "schedule is 'cosin'; it must be one of cosine, noam, constant"),
+        (Trainer, {"schedule": "cosin"}, "schedule is 'cosin'; it must be one of cosine, noam, inverse_sqrt, constant"),
         (Trainer, {"logger": "csv, csv"}, "logger is 'csv, csv'; it must name each logger once"),
         (Trainer, {"logger": "csv, tensorbord"}, "logger is 'tensorbord'; it must be one of tensorboard, csv"),
     ],

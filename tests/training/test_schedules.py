@@ -53,3 +53,9 @@ def test_without_warmup_training_begins_at_the_peak():
 def test_the_constant_schedule_stays_at_the_peak(warmup, rates):
     schedule = SCHEDULES["constant"](TrainingConfig(lr=0.5, warmup=warmup), 7)
     assert [float(schedule(step)) for step in (0, 2, 31)] == pytest.approx(rates)
+
+
+@pytest.mark.parametrize(("warmup", "rates"), [(0, [0.5, 0.5, 0.25, 0.1]), (4, [0.0, 0.125, 0.5, 0.2])])
+def test_the_inverse_square_root_falls_from_the_given_peak(warmup, rates):
+    schedule = SCHEDULES["inverse_sqrt"](TrainingConfig(lr=0.5, warmup=warmup), 31)
+    assert [float(schedule(step)) for step in (0, 1, 4, 25)] == pytest.approx(rates)

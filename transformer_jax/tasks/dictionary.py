@@ -49,7 +49,7 @@ class DictionaryConfig(TrainingConfig):
     sparsity: float = setting(0.3, least=0)
     held_out: int = setting(4096, least=1)  # rows at the end for validation, and as many behind them for the test
     batch_size: int = 1024  # rows in one step
-    lr: float = 2e-3  # peak learning rate of the cosine schedule
+    lr: float = 2e-3  # peak learning rate of the schedule
 
     @property
     def target_dim(self) -> int:

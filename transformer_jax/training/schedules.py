@@ -76,7 +76,22 @@ def _constant(config: TrainingConfig, num_steps: int) -> optax.Schedule:
     return optax.warmup_constant_schedule(0.0 if config.warmup else config.lr, config.lr, config.warmup)
 
 
+def _inverse_sqrt(config: TrainingConfig, num_steps: int) -> optax.Schedule:
+    """The shape of `noam_schedule` with a peak of `lr`: `lr · min(t / warmup, (t / warmup)^-½)`."""
+
+    def schedule(step: ArrayLike) -> Array:
+        rise = jnp.asarray(step) / config.warmup if config.warmup else 1.0
+        return config.lr * jnp.minimum(rise, (jnp.maximum(step, 1) / max(config.warmup, 1)) ** -0.5)
+
+    return schedule
+
+
 # A schedule by the name that `schedule` gives it, from a run's settings and its number of steps.
 SCHEDULES: Mapping[str, Callable[[TrainingConfig, int], optax.Schedule]] = MappingProxyType(
-    {"cosine": _cosine, "noam": lambda config, _: noam_schedule(config.model_dim, config.warmup), "constant": _constant}
+    {
+        "cosine": _cosine,
+        "noam": lambda config, _: noam_schedule(config.model_dim, config.warmup),
+        "inverse_sqrt": _inverse_sqrt,
+        "constant": _constant,
+    }
 )

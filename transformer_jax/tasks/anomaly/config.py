@@ -84,7 +84,7 @@ class DigitsConfig(AnomalyConfig):
     dataset: ClassVar[str] = "digits"
     image_shape: ClassVar[tuple[int, ...]] = (8, 8)
     max_epochs: int = 60  # passes over the training set
-    lr: float = 1e-3  # peak learning rate of the cosine schedule
+    lr: float = 1e-3  # peak learning rate of the schedule
 
     def table(self) -> FeatureTable:
         return digits_table()
@@ -125,7 +125,7 @@ class FilesConfig(AnomalyConfig):
     features: Path | None = None  # .npy file of the images' features, [images, features], memory-mapped
     labels: Path | None = None  # .npy file of the images' classes, integers, [images]
     max_epochs: int = 60  # passes over the training set
-    lr: float = 1e-3  # peak learning rate of the cosine schedule
+    lr: float = 1e-3  # peak learning rate of the schedule
 
     def table(self) -> FeatureTable:
         if self.features is None or self.labels is None:

@@ -48,7 +48,7 @@ class LanguageModelConfig(TrainingConfig):
     feed_forward: FeedForward = "swiglu"
     max_epochs: int = 10  # passes over train_size windows
     batch_size: int = 8  # windows per step
-    lr: float = 3e-3  # peak learning rate of the cosine schedule
+    lr: float = 3e-3  # peak learning rate of the schedule
     warmup: int = 100  # warm-up steps, over which the learning rate rises from 0 to its peak
     # label smoothing: part of each target's probability that all tokens share in the training loss; off in evaluation
     label_smoothing: float = setting(0.0, check=check_probability)

@@ -74,7 +74,7 @@ class TranslationConfig(TrainingConfig):
     # tokens per step, padding included (pairs times the longer side), filled with pairs of similar length; none:
     # batch_size pairs per step; translation always takes batch_size pairs at once
     batch_tokens: int | None = setting(None, least=1)
-    lr: float = 1e-3  # peak learning rate of the cosine schedule
+    lr: float = 1e-3  # peak learning rate of the schedule
     warmup: int | None = None  # warm-up steps of the learning rate; none: a tenth of all steps, at most 100
     # label smoothing: part of each target's probability that all tokens share in the training loss; off in evaluation
     label_smoothing: float = setting(0.0, check=check_probability)

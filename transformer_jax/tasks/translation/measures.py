@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from transformer_jax.tasks.experiment import Results
+
 
 def exact_match(predictions: Sequence[str], references: Sequence[str]) -> float:
     """Fraction of the predictions, at least one, that equal their reference."""
@@ -20,11 +22,16 @@ def char_error_rate(predictions: Sequence[str], references: Sequence[str]) -> fl
     return errors / sum(map(len, references))
 
 
-def translation_scores(predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """`chrf` (Popović 2015) and `bleu` (Papineni et al. 2002) of the whole corpus, each 0 … 100, from sacrebleu."""
+def translation_scores(predictions: Sequence[str], references: Sequence[str]) -> Results:
+    """Return `chrf` (Popović 2015) and `bleu` (Papineni et al. 2002) of the whole corpus, 0 … 100, from sacrebleu.
+
+    `bleu_signature` states sacrebleu's settings and version, as Post 2018 asks of every reported BLEU.
+    """
     import sacrebleu
 
+    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
     return {
-        "chrf": sacrebleu.corpus_chrf(predictions, [references]).score,
-        "bleu": sacrebleu.corpus_bleu(predictions, [references]).score,
+        "chrf": chrf.corpus_score(predictions, [references]).score,
+        "bleu": bleu.corpus_score(predictions, [references]).score,
+        "bleu_signature": str(bleu.get_signature()),
     }

@@ -203,7 +203,7 @@ def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
     if trainer.config.data is not None:
         scores |= translation_scores(predictions, references) | {"pairs": data.splits.counts()}
         case = ", of texts in lower case" if trainer.config.lower_case else ""
-        print(f"chrF: {scores['chrf']:.1f}, BLEU: {scores['bleu']:.1f}{case}")
+        print(f"chrF: {scores['chrf']:.1f}, BLEU: {scores['bleu']:.1f}{case} ({scores['bleu_signature']})")
     tokens = name_of_tokens(trainer.config.joint_tokenizer or trainer.config.target_tokenizer)
     print(f"Accuracies are of {tokens}, each predicted after the right ones before it (teacher forcing):")
     return scores
