@@ -86,7 +86,7 @@ def by_head(logit, batch, head, query, key, factors):
         (lambda: BiasFunction(3), "fn is 3; it must be Callable"),
         (
             lambda: applied(BiasFunction(lambda x, b, h, q, k: x > 0)),
-            r"<lambda> gave .*bool\[2, .*; it must give",
+            r"<lambda> returned .*bool\[2, .*; it must return",
         ),
         (lambda: ALiBi(H) + Causal(), r"bias is Causal\(\); it must be an array of numbers"),
     ],

@@ -93,7 +93,7 @@ def test_a_run_of_other_parts_is_opened_with_them_anywhere_and_scored_with_any_i
     parts = {"positions": "relative", "norm": "rms", "feed_forward": "geglu", "num_kv_heads": 1, "qk_norm": True}
     settings = SHORT | parts | {"checkpoint_dir": tmp_path}
     blockwise, results = tj.train_reverse(**settings | {"quiet": False}, verbose=True, attention="blockwise")
-    assert "blockwise attention of 5 × 5 logits: it was asked for; not plain: " in capsys.readouterr().out
+    assert "blockwise attention of 5 × 5 logits: it was requested; not plain: " in capsys.readouterr().out
     run = tj.load_run(blockwise.run.path)
     assert {name: getattr(run.config, name) for name in parts} == parts
     assert run.config.attention == run.model.settings.attention.implementation == "auto"
