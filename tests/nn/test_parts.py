@@ -117,7 +117,7 @@ def test_a_function_of_ones_own_computes_the_attention():
     total = np.exp(np.einsum("bhtd,bhsd->bhts", found["queries"], found["keys"]) / np.sqrt(WIDTH)).sum(-1)
     expected = weights * (total / (1 + total))[..., None] @ found["values"]
     np.testing.assert_allclose(found["head_outputs"], expected, atol=1e-6)
-    with pytest.raises(InputError, match="implementation is a function, which has no weights"):
+    with pytest.raises(InputError, match="implementation is a function, which returns no weights"):
         module.apply(variables, X, return_attention=True)
 
 
@@ -279,7 +279,7 @@ def test_parts_that_do_not_fit_the_heads_are_an_error_at_construction():
 @pytest.mark.parametrize("positions", [RotaryPositions(), RelativePositions()])
 def test_positions_inside_attention_are_no_part_of_cross_attention(positions):
     module = MultiheadAttention(D, H, positions=positions)
-    with pytest.raises(InputError, match="memory is given, but positions is .* self-attention alone"):
+    with pytest.raises(InputError, match="memory is given, but positions is .* self-attention only"):
         module.init(jax.random.key(0), X, X)
     block = DecoderBlock(D, H, F, settings=BlockSettings(positions=positions))
     params = drawn(block, X, X)

@@ -80,7 +80,7 @@ class ArrayBias(AttentionBias):
     def __post_init__(self) -> None:
         array = as_array("bias", self.array)
         if not jnp.issubdtype(array.dtype, jnp.floating):
-            raise InputError(f"bias has type {array.dtype}; it must be floating-point; pass a mask as `mask`")
+            raise InputError(f"bias has type {array.dtype}; it must be of a floating-point type; pass masks as mask")
         object.__setattr__(self, "array", jnp.asarray(array))
         self._wide()
 

@@ -183,7 +183,7 @@ class ArrayMask(AttentionMask):
 
 @pytree_class
 class Combined(AttentionMask):
-    """Combination of two masks: `first & second` (keys that both allow) or `first | second` (keys that either allows)."""
+    """Combination of two masks: `first & second` (both allow a key) or `first | second` (either allows it)."""
 
     first: AttentionMask
     second: AttentionMask
