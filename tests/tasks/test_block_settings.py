@@ -75,7 +75,7 @@ def test_as_many_positions_are_learned_as_the_task_has(trainer, length):
     ("settings", "message"),
     [
         ({"num_heads": 4, "num_kv_heads": 3}, "num_kv_heads is 3; it must divide num_heads, 4"),
-        ({"model_dim": 15, "num_heads": 3, "positions": "rotary"}, "5 of a head's 5 elements turn"),
+        ({"model_dim": 15, "num_heads": 3, "positions": "rotary"}, "5 of a head's 5 elements are rotated"),
         ({"attention_dropout": 1.0}, "attention_dropout is 1.0"),
         ({"positions": "rotating"}, "positions is 'rotating'.* sinusoidal"),
     ],
