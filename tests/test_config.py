@@ -18,7 +18,7 @@ def test_a_criterion_reads_what_it_writes_and_nothing_else():
     assert TrainingConfig(best_by="val/loss:max").criterion == Criterion("loss", "max")
     assert str(Criterion("loss", "max")) == "val/loss:max"
     for text in ("loss:min", "train/loss:min", "val/:min", "val/loss", "val/loss:least"):
-        with pytest.raises(InputError, match="it must be val/METRIC:max or val/METRIC:min, as val/loss:min"):
+        with pytest.raises(InputError, match="it must be val/METRIC:max or val/METRIC:min, e.g. val/loss:min"):
             TrainingConfig(best_by=text)
 
 

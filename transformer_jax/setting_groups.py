@@ -1,4 +1,4 @@
-"""The settings that every task has, in groups. `TrainingConfig` is all of them."""
+"""Groups of settings that every task has; `TrainingConfig` combines them."""
 
 import dataclasses
 import re
@@ -11,9 +11,9 @@ from transformer_jax.fields import setting
 
 MAX_WIDTH = 2**20  # of a model, and of its feed-forward networks
 MAX_ROWS = 2**24  # of a batch
-MAX_LAYERS = 1000  # each one is compiled apart; the deepest published Transformer has as many (DeepNet, 2022)
+MAX_LAYERS = 1000  # each layer is compiled separately; the deepest published Transformer has 1000 (DeepNet, 2022)
 MAX_WORKERS = 256  # processes, each with Python, JAX and PyTorch in its memory
-MAX_NAME = 244  # bytes of the name of a run's directory; file systems take 255, and an evaluation has an ending
+MAX_NAME = 244  # bytes of a run directory's name; file systems allow 255, and evaluations append `OF_EVALUATION`
 
 Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 Norm = Literal["layer", "rms"]
@@ -23,27 +23,27 @@ Optimizer = Literal[
     "nadamw", "radam", "rmsprop", "sgd", "yogi",
 ]  # fmt: skip
 
-# Settings that an optimizer takes beside the learning rate, by the names of optax's arguments; one that is not listed
-# takes none.
+# Settings that an optimizer takes besides the learning rate, by the names of optax's arguments; optimizers that are not
+# listed take none.
 _BETAS, _DECAY = {"b1": "adam_b1", "b2": "adam_b2"}, {"weight_decay": "weight_decay"}
 TAKEN: Mapping[Optimizer, Mapping[str, str]] = {
     **dict.fromkeys(("adabelief", "adam", "adamax", "amsgrad", "nadam", "radam", "yogi"), _BETAS),
     **dict.fromkeys(("adamw", "lamb", "nadamw"), _BETAS | _DECAY),
     **dict.fromkeys(("adan", "lion"), _DECAY),
-    "muon": {"adam_b1": "adam_b1", "adam_b2": "adam_b2"} | _DECAY,  # Adam of all but matrices
+    "muon": {"adam_b1": "adam_b1", "adam_b2": "adam_b2"} | _DECAY,  # Adam for all parameters but matrices
 }
 
-OF_EVALUATION = "_pretrained"  # ends the name of an evaluation's directory
+OF_EVALUATION = "_pretrained"  # suffix of the directory of an evaluation
 
 
 def check_address(name: str, value: str) -> None:
-    """Raise an `InputError` unless a field is HOST:PORT."""
+    """Raise an `InputError` unless a value is HOST:PORT."""
     if not re.fullmatch(r"[^\s:/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}", value):
-        raise InputError(f"{name} is {value!r}; it must be HOST:PORT, as node1:12345")
+        raise InputError(f"{name} is {value!r}; it must be HOST:PORT, e.g. node1:12345")
 
 
 def check_directory_name(name: str, value: str) -> None:
-    """Raise an `InputError` unless a field names one directory, also with `OF_EVALUATION`."""
+    """Raise an `InputError` unless a value is a valid directory name, also with the suffix `OF_EVALUATION`."""
     is_one = value not in ("", ".", "..") and not {"/", "\\"} & set(value) and value == value.strip()
     if not (is_one and value.isprintable() and len(value.encode()) <= MAX_NAME and not value.endswith(OF_EVALUATION)):
         raise InputError(

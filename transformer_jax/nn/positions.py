@@ -116,7 +116,7 @@ class PositionalEncoding(AddedPositions):
 
 
 class AttentionPositions(nn.Module):
-    """Base class of positions inside self-attention, which rotate queries and keys, add a bias to the logits, or both."""
+    """Base class of positions inside self-attention: rotated queries and keys, a bias of the logits, or both."""
 
     def encode(self, x: Float[Array, "B heads T d"], first: First, length: int) -> Float[Array, "B heads T d"]:
         """Encode the positions `first` … `first + T - 1` in queries or keys.
