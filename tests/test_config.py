@@ -49,7 +49,7 @@ def test_an_exported_config_has_the_defaults_of_the_settings_that_do_not_change_
         ({"lr": -math.inf}, "lr is -inf; it must be finite"),
         ({"checkpoint_dir": Path("a\udcff")}, r"checkpoint_dir is 'a\\udcff'; it must be UTF-8 without control"),
         ({"pretrained": "a\nb"}, r"pretrained is 'a\\nb'; it must be UTF-8 without control characters"),
-        ({"coordinator": "node1"}, "coordinator is 'node1'; it must be HOST:PORT, as node1:12345"),
+        ({"coordinator": "node1"}, "coordinator is 'node1'; it must be HOST:PORT, e.g. node1:12345"),
         ({"distributed": True, "seeds": "0..1"}, "distributed is True, but seeds and sweep"),
     ],
 )

@@ -80,7 +80,7 @@ class ModelSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizationSettings:
-    """How long, with which optimizer, and from which parameters the model is trained."""
+    """Length of the training, optimizer, and initial parameters."""
 
     # dtype of the computations; parameters, softmax and sums stay float32
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -117,21 +117,21 @@ class OptimizationSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Where a run is kept, what is saved and logged, and which runs one command trains.
+    """Directory of a run, what is saved and logged, and which runs one command trains.
 
     Rules for a run's directory, in this order:
 
     1. If the directory is empty, the run begins.
 
-    2. With --no-resume, an unfinished run is begun anew; a finished one (it has results) only with --overwrite.
+    2. With --no-resume, an unfinished run starts over; a finished run (one with results) only with --overwrite.
 
-    3. Otherwise the run goes on from its newest readable checkpoint; a finished one is evaluated again.
+    3. Otherwise the run is resumed from its newest readable checkpoint; a finished run is evaluated again.
 
-    4. A run of other settings is left alone: an error names them. Settings that do not change the trained parameters
-    may differ: those of logging, loading and saving, the number of steps per call, and, except for rounding, how the
+    4. A run with different settings is not touched; an error lists the differences. Settings that do not change the
+    trained parameters may differ: logging, loading, saving, the number of steps per call, and (up to rounding) how the
     work is computed (num_devices, mesh, strategy, accumulate, remat, attention).
 
-    5. With --pretrained nothing is trained; the results go to a directory of their own, which is always begun anew.
+    5. With --pretrained nothing is trained; the results go to a separate directory, which is always overwritten.
     """
 
     # loggers of the curves: tensorboard, csv, or both, separated by a comma
@@ -161,7 +161,7 @@ class RunSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MachineSettings:
-    """Which devices and processes share the work, and how they save time and memory."""
+    """Devices and processes that share the work, and how they save time and memory."""
 
     # activations recomputed in the backward pass to save memory: none, all but products with parameters (dots), or all
     remat: Literal["none", "dots", "all"] = setting("none", changes_result=False, defines_model=True)
@@ -190,7 +190,7 @@ class MachineSettings:
     compilation_cache: Path | None = setting(None, per_machine=True)  # directory in which compiled programs are kept
 
 
-GROUPS: Mapping[str, type] = {  # the groups of flags that every task has, by their titles in --help
+GROUPS: Mapping[str, type] = {  # groups of flags that every task has, by title in --help
     "model": ModelSettings,
     "training": OptimizationSettings,
     "run": RunSettings,

@@ -1,9 +1,8 @@
 """Cached decoding: forward passes over new positions only, with cached keys and values of earlier positions.
 
-The model is called as in training, and method calls inside it are intercepted. Self-attention projects the new
-positions and attends to the cached keys and values of all positions; cross-attention uses the projections of the
-encoder's output, which are computed once; causal mask, biases and positions start at the first new position. Custom
-blocks therefore need no decoding code.
+The model is called as in training, with some methods intercepted: self-attention projects the new positions and attends
+to the cached keys and values of all positions; the encoder's output is projected for cross-attention only once; causal
+mask, biases and positions start at the first new position. Custom blocks therefore need no decoding code.
 """
 
 from collections.abc import Callable
