@@ -18,7 +18,7 @@ def test_a_criterion_reads_what_it_writes_and_nothing_else():
     assert TrainingConfig(best_by="val/loss:max").criterion == Criterion("loss", "max")
     assert str(Criterion("loss", "max")) == "val/loss:max"
     for text in ("loss:min", "train/loss:min", "val/:min", "val/loss", "val/loss:least"):
-        with pytest.raises(InputError, match="it must be val/METRIC:max or val/METRIC:min, as val/loss:min"):
+        with pytest.raises(InputError, match="it must be val/METRIC:max or val/METRIC:min, e.g. val/loss:min"):
             TrainingConfig(best_by=text)
 
 
@@ -49,7 +49,7 @@ def test_an_exported_config_has_the_defaults_of_the_settings_that_do_not_change_
         ({"lr": -math.inf}, "lr is -inf; it must be finite"),
         ({"checkpoint_dir": Path("a\udcff")}, r"checkpoint_dir is 'a\\udcff'; it must be UTF-8 without control"),
         ({"pretrained": "a\nb"}, r"pretrained is 'a\\nb'; it must be UTF-8 without control characters"),
-        ({"coordinator": "node1"}, "coordinator is 'node1'; it must be HOST:PORT, as node1:12345"),
+        ({"coordinator": "node1"}, "coordinator is 'node1'; it must be HOST:PORT, e.g. node1:12345"),
         ({"distributed": True, "seeds": "0..1"}, "distributed is True, but seeds and sweep"),
     ],
 )

@@ -1,10 +1,10 @@
-"""Checks of the arguments of models and functions: of arrays, and of fields and arguments by their annotations.
+"""Checks of arrays, and of fields and arguments against their annotations.
 
-Types and shapes are always checked; inside `jax.jit` this costs time at tracing alone, and changes no compiled program.
-Values are checked where they are known, outside of `jax.jit`. Inside it they are not, so that a program which gets ids
-from elsewhere calls `check_token_ids` on the host, before its compiled function.
+Dtypes and shapes are always checked; inside `jax.jit` this takes time during tracing only and does not change the
+compiled program. Values are checked only outside of `jax.jit`, where they are known. A program that gets ids from
+elsewhere should therefore call `check_token_ids` on the host, before its compiled function.
 
-The fields of a dataclass are checked by their annotations (those of configs by `transformer_jax.fields`):
+The fields of a dataclass are checked against their annotations (those of configs by `transformer_jax.fields`):
 
     @dataclasses.dataclass(frozen=True)
     class Layer:
@@ -38,10 +38,10 @@ from transformer_jax.errors import (
     shortened,
 )
 
-Shapes: TypeAlias = dict[str, tuple[int, ...]]  # of arrays, by path
-Abstract: TypeAlias = dict[str, jax.ShapeDtypeStruct]  # arrays by path, of which none is made
+Shapes: TypeAlias = dict[str, tuple[int, ...]]  # shapes of arrays by path
+Abstract: TypeAlias = dict[str, jax.ShapeDtypeStruct]  # shapes and dtypes of arrays by path
 MAX_OFFSET = 2**30  # of a position; sums with an index stay below 2**31
-# Numbers with a check, which is called with the name and the value, and raises an `InputError`.
+# Annotated numbers; the check is called with the name and the value, and raises an `InputError`.
 Size = Annotated[int, functools.partial(check_whole, minimum=1)]
 Count = Annotated[int, functools.partial(check_whole, minimum=0)]
 Probability = Annotated[float, check_probability]
@@ -52,15 +52,15 @@ R = TypeVar("R")
 
 
 def check_fields(instance: Any) -> None:
-    """Raise an `InputError` unless each field passes `check_value` by its annotation."""
+    """Raise an `InputError` unless each field passes `check_value` with its annotation."""
     for name, hint in _hints(type(instance)).items():  # type: ignore[arg-type]  # a class can be hashed
         check_value(name, getattr(instance, name), hint)
 
 
 def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that first checks its arguments by their annotations, as `check_value` does."""
+    """Decorator that checks the arguments of a function against their annotations with `check_value`."""
 
-    @functools.cache  # at the first call: annotations may name what is defined below the function
+    @functools.cache  # evaluated at the first call, since annotations may refer to later definitions
     def described() -> tuple[inspect.Signature, dict[str, Any]]:
         return inspect.signature(function), get_type_hints(function, include_extras=True)
 
@@ -69,7 +69,7 @@ def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
         signature, hints = described()
         for name, value in signature.bind(*args, **kwargs).arguments.items():
             hint = hints.get(name)
-            check_value(name, value, getattr(hint, "__bound__", None) or hint)  # of a `TypeVar` its bound
+            check_value(name, value, getattr(hint, "__bound__", None) or hint)  # the bound of a `TypeVar`
         return function(*args, **kwargs)
 
     return call
@@ -79,7 +79,7 @@ def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
 def _hints(kind: Any) -> dict[str, Any]:
     try:
         hints = get_type_hints(kind, include_extras=True)
-    except NameError:  # a user's class, some of whose annotations only a type checker can resolve
+    except NameError:  # a user's class with annotations that only a type checker can resolve
         return {}
     return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.name not in ("parent", "name")}
 
@@ -88,12 +88,12 @@ def check_sequence(name: str, x: object, width: int | None = None) -> None:
     """Check that `x` is a batch of sequences of features, `[B, T, D]`.
 
     Args:
-        name: of the argument, for the message.
+        name: name of the argument, for the message.
         x: the argument; B, T and D are at least 1.
         width: D; None for any.
 
     Raises:
-        InputError: `x` is of no floating-point type, or of another shape.
+        InputError: `x` is not floating-point, or has another shape.
     """
     array = as_array(name, x)
     allowed = f"[B, T, {'D' if width is None else width}]"
@@ -106,17 +106,17 @@ def check_sequence(name: str, x: object, width: int | None = None) -> None:
 def check_token_ids(name: str, tokens: object, vocabulary_size: int, shape: str = "[B, T]") -> None:
     """Check that all ids are in a vocabulary.
 
-    Outside of it `jax.numpy.take` reads NaN, or the embedding of another token for negative ids. The values of a traced
-    array are unknown and are not checked.
+    For an id outside the vocabulary, `jax.numpy.take` returns NaN, or another token's embedding if the id is negative.
+    The values of a traced array are not checked.
 
     Args:
-        name: of the argument, for the message.
+        name: name of the argument, for the message.
         tokens: the argument.
         vocabulary_size: V; the ids are 0 … V - 1.
-        shape: of the argument, in the house's letters; its rank is checked.
+        shape: expected shape in letters; the rank is checked.
 
     Raises:
-        InputError: `tokens` is of no integer type, of another rank, or holds an id outside the vocabulary.
+        InputError: `tokens` is not an integer array, has another rank, or contains an id outside the vocabulary.
     """
     array = as_array(name, tokens)
     if not jnp.issubdtype(array.dtype, jnp.integer):
@@ -129,10 +129,10 @@ def check_token_ids(name: str, tokens: object, vocabulary_size: int, shape: str 
 
 
 def as_array(name: str, x: object) -> Shaped[Array | np.ndarray, "..."]:
-    """`x` itself if it is an array, traced or not; else a NumPy array of it.
+    """Return `x` if it is an array, traced or not; else convert it to a NumPy array.
 
     Raises:
-        InputError: `x` is a list of lists of different lengths, or holds something else than numbers.
+        InputError: `x` is a list of lists of different lengths, or contains anything but numbers.
     """
     if isinstance(x, Array | np.ndarray):
         return x
@@ -140,7 +140,7 @@ def as_array(name: str, x: object) -> Shaped[Array | np.ndarray, "..."]:
         array = np.asarray(x)
     except ValueError:
         raise InputError(f"{name} has rows of different lengths; it must be an array") from None
-    except (TypeError, RuntimeError):  # PyTorch's, of a tensor that is on another device or has gradients
+    except (TypeError, RuntimeError):  # from PyTorch, for a tensor on another device or with gradients
         raise InputError(f"{name} is {shortened(x)}; it must be an array of numbers") from None
     if array.dtype.kind in "OSU":
         raise InputError(f"{name} is {shortened(x)}; it must be an array of numbers")
@@ -148,12 +148,12 @@ def as_array(name: str, x: object) -> Shaped[Array | np.ndarray, "..."]:
 
 
 def known_values(x: Shaped[Array | np.ndarray, "..."]) -> Shaped[np.ndarray, "..."] | None:
-    """The values of an array, or None for a traced one."""
+    """Return the values of an array, or None if it is traced."""
     return None if isinstance(x, jax.core.Tracer) else np.asarray(x)
 
 
 def check_offset(name: str, offset: object, least: int = -MAX_OFFSET, most: int = MAX_OFFSET) -> None:
-    """Raise an `InputError` if a position is no whole number of `least` … `most`; traced values are not checked."""
+    """Raise an `InputError` unless a position is an integer from `least` to `most`; traced values are not checked."""
     array = as_array(name, offset)
     known = known_values(array)
     fits = array.ndim == 0 and jnp.issubdtype(array.dtype, jnp.integer)
@@ -163,10 +163,10 @@ def check_offset(name: str, offset: object, least: int = -MAX_OFFSET, most: int 
 
 
 def check_key(name: str, key: object) -> None:
-    """Raise an `InputError` if a value is no single random key, such as `jax.random.key(0)`."""
+    """Raise an `InputError` unless a value is a single random key, such as `jax.random.key(0)`."""
     known = key if isinstance(key, Array | np.ndarray) else None
     shape, dtype = getattr(known, "shape", None), getattr(known, "dtype", np.dtype(object))
-    raw_shape = (2,) if jax.config.values["jax_default_prng_impl"] == "threefry2x32" else (4,)  # of JAX's older keys
+    raw_shape = (2,) if jax.config.values["jax_default_prng_impl"] == "threefry2x32" else (4,)  # of legacy uint32 keys
     is_raw = shape == raw_shape and dtype == np.uint32
     if not is_raw and not (shape == () and jnp.issubdtype(dtype, jax.dtypes.prng_key)):
         given = f"has type {dtype} and shape {shape}" if shape is not None else f"is {shortened(key)}"
@@ -174,44 +174,44 @@ def check_key(name: str, key: object) -> None:
 
 
 def broadcasts(shape: tuple[int, ...], needed: tuple[int, ...]) -> bool:
-    """Whether an array of a shape broadcasts to another shape."""
+    """Return whether an array of one shape broadcasts to another shape."""
     sizes = zip(reversed(shape), reversed(needed), strict=False)
     return len(shape) <= len(needed) and all(size in (1, need) for size, need in sizes)
 
 
 def check_numbers(arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], source: str) -> None:
-    """Check that arrays hold numbers that are finite in the type in which JAX computes with them.
+    """Check that arrays are floating-point, and finite in the dtype to which JAX converts them.
 
     Raises:
-        InputError: an array is of no floating-point type or not finite; the message names the first.
+        InputError: an array is not floating-point or not finite; the message names the first such array.
     """
     for name, array in arrays.items():
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise InputError(f"{name} in {source} has the type {array.dtype}; it must be a floating-point type")
-        with np.errstate(over="ignore"):  # JAX computes with float32 where a file has float64
+        with np.errstate(over="ignore"):  # JAX converts float64 to float32
             used = np.asarray(array).astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
         if not np.isfinite(used).all():
             raise InputError(f"{name} in {source} holds NaN or infinity in {used.dtype}; every number must be finite")
 
 
 def shapes_of(arrays: Mapping[str, Array | np.ndarray | jax.ShapeDtypeStruct]) -> Shapes:
-    """The shapes of arrays by name."""
+    """Return the shapes of arrays by name."""
     return {name: array.shape for name, array in arrays.items()}
 
 
 def check_arrays(arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], like: Abstract, source: str) -> None:
-    """Check that arrays are those of a model: names, shapes, types, finite numbers.
+    """Check that arrays match a model: names, shapes, floating-point dtypes, finite numbers.
 
     Raises:
-        InputError: an array is missing or has no counterpart in the model, has another shape, is of no floating-point
-            type, or is not finite; the message names the first.
+        InputError: an array is missing, is not in the model, has another shape, is not floating-point, or is not
+            finite; the message names the first such array.
     """
     check_shapes(shapes_of(arrays), like, source)
     check_numbers(arrays, source)
 
 
 def check_shapes(found: Shapes, expected: Abstract, source: str) -> None:
-    """Raise an `InputError` that names the first array that is missing, has no counterpart, or has another shape."""
+    """Raise an `InputError` for the first array that is missing, is not in the model, or has another shape."""
     if missing := [name for name in expected if name not in found]:
         raise InputError(f"{source} lacks {missing[0]}")
     if extra := [name for name in found if name not in expected]:
@@ -222,6 +222,6 @@ def check_shapes(found: Shapes, expected: Abstract, source: str) -> None:
 
 
 def check_kv_heads(num_kv_heads: int | None, num_heads: int, name: str = "num_heads") -> None:
-    """Raise an `InputError` if the heads of keys and values are no divisor of those of the queries."""
+    """Raise an `InputError` unless the number of key/value heads divides the number of query heads."""
     if num_kv_heads is not None and num_heads % num_kv_heads:
         raise InputError(f"num_kv_heads is {num_kv_heads}; it must divide {name}, {num_heads}")

@@ -1,4 +1,4 @@
-"""Command lines made from config dataclasses, with errors in one line."""
+"""Command lines made from config dataclasses, with one-line errors."""
 
 import contextlib
 import dataclasses
@@ -27,19 +27,19 @@ from transformer_jax.training.signals import Interrupted, end_at_signals, raise_
 
 Config = TypeVar("Config")
 
-MAX_LINE = 4_000  # characters of an error, which may quote a file
+MAX_LINE = 4_000  # maximum characters of an error message, which may quote a file
 
 
 def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], object]) -> None:
-    """Read a config from this process's arguments and train with it; the process ends afterwards.
+    """Read a config from the command line and train with it; the process then ends.
 
-    A mistake that the user can correct, too little memory and an error of the operating system end it with one line and
-    status 2, a training that diverged with status 1, a signal with 128 and its number. If nobody reads the output any
-    more, as after `| head`, it ends in silence with 141, the status that a shell shows for other programs then.
+    User errors, out-of-memory errors and errors of the operating system end the process with a one-line message and
+    status 2; a diverged training ends it with status 1, and a signal with status 128 plus its number. If the output
+    pipe is closed (for example after `| head`), the process ends silently with status 141, the usual one for SIGPIPE.
     """
     signalled = raise_at_signals()
     escape_output()
-    gc.freeze()  # modules stay until the end; garbage collection need not look through them again and again
+    gc.freeze()  # excludes the imported modules from garbage collection
     try:
         config = read_config(sys.argv[1:])
         prepare_jax(config if isinstance(config, TrainingConfig) else None)  # before anything is computed
@@ -56,17 +56,17 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], ob
         if not jax.distributed.is_initialized():
             raise
         traceback.print_exc()
-        os._exit(1)  # without waiting for the process that has died
+        os._exit(1)  # without waiting for the process that died
     finally:
         end_at_signals()
-        # The process ends, and a last garbage collection takes a second. Triton, which torchvision loads, wants it:
-        # without one it prints a page about its objects.
+        # Skips the garbage collection at exit, which takes a second. Triton, which torchvision loads, needs it: without
+        # it, Triton prints a page about its objects.
         (gc.unfreeze if "triton" in sys.modules else gc.freeze)()
 
 
 @dataclasses.dataclass(frozen=True)
 class FileChoice:
-    """A file whose settings lie between the flags, which win over it, and the defaults."""
+    """File of settings, which override the defaults and are overridden by flags."""
 
     config: Path | None = None  # file of settings: TOML, or a run's config.json
 
@@ -81,21 +81,21 @@ def parse(
     task: str | None = None,
     choices: type | None = None,
 ) -> Config:
-    """A config from command-line arguments.
+    """Read a config from command-line arguments.
 
-    A `TrainingConfig` also takes `--config FILE`, whose settings lie between the flags and the defaults, and below them
-    the settings of the model that `--init-from` names.
+    For a `TrainingConfig`, settings come from, in order of precedence: flags, the file of `--config FILE`, the model
+    that `--init-from` names, and the defaults.
 
     Args:
-        config_class: a dataclass; its fields are the flags, the comments behind them their help.
+        config_class: a dataclass; its fields become flags, the comments behind them their help.
         arguments: flags and values.
-        default: the config that the flags change; None for the class's defaults.
-        description: its first paragraph is at the top of the help; None for the class's docstring.
-        task: name of the trainer's task, for which a file must be; None lets every file of fitting settings pass.
-        choices: dataclass of flags that were read before, with `parse_known`; the help and a file may name them.
+        default: the config that the flags change; None for the defaults of the class.
+        description: its first paragraph is the description in the help; None for the docstring of the class.
+        task: name of the trainer's task, which a file with a task must have; None accepts a file of any task.
+        choices: dataclass of flags that `parse_known` has read already; help and file may contain them.
 
     Raises:
-        InputError: an unknown flag or setting, or a value that cannot be read or cannot work.
+        InputError: a flag or setting is unknown, or a value cannot be parsed or is invalid.
     """
     check_value("default", default, config_class | None)
     more = [] if choices is None else [choices]
@@ -110,7 +110,7 @@ def parse(
     check_known(unknown, [config_class, *more])
     if issubclass(config_class, TrainingConfig):
         if file is not None and file.is_run and given.get("data", of_file.get("data")) != of_file.get("data"):
-            # Settings that follow from the number of steps in an epoch, where they are not given.
+            # Settings derived from the number of steps in an epoch are not taken from a run on other data.
             derived = {name for name in FOLLOWING_EPOCHS if getattr(config_class, name) is None}
             of_file = {name: value for name, value in of_file.items() if name not in derived}
         initial = settings_of_initial(config_class, task, settings | of_file | given)
@@ -119,7 +119,7 @@ def parse(
             config = config_class(**(settings | initial | of_file | given))
             if file is None or not isinstance(config, TrainingConfig):
                 return config
-            # The flags win: settings of the file that have no effect beside them are left out.
+            # Flags win: settings of the file that have no effect in combination with them are dropped.
             idle = config.idle().keys() - given.keys()
             of_file = {name: value for name, value in of_file.items() if name not in idle}
             return config_class(**(settings | initial | of_file | given))
@@ -130,10 +130,10 @@ def parse(
 
 
 def parse_known(default: Config, arguments: list[str]) -> tuple[Config, list[str]]:
-    """A config with those command-line arguments that are its flags, and the other arguments.
+    """Read the arguments that are flags of a config, and return the config and the other arguments.
 
     Raises:
-        InputError: a value that cannot be read or cannot work.
+        InputError: a value cannot be parsed or is invalid.
     """
     config_class = type(default)
     given, others = read_flags(config_class, arguments, flag_parser(config_class, add_help=False))
@@ -141,10 +141,10 @@ def parse_known(default: Config, arguments: list[str]) -> tuple[Config, list[str
 
 
 def take_file(arguments: list[str]) -> tuple[ConfigFile | None, list[str]]:
-    """The file that `--config` names, None without it, and the other arguments.
+    """Return the file that `--config` names (None without the flag), and the other arguments.
 
     Raises:
-        InputError: the file can't be read.
+        InputError: the file cannot be read.
     """
     choice, others = parse_known(FileChoice(), arguments)
     return None if choice.config is None else read_config_file(choice.config), others
@@ -152,7 +152,7 @@ def take_file(arguments: list[str]) -> tuple[ConfigFile | None, list[str]]:
 
 @contextlib.contextmanager
 def naming_flags(config_class: type) -> Iterator[None]:
-    """A block whose errors name flags in the place of the settings of this class: `--max-epochs is 0`."""
+    """Context manager that changes names of settings in error messages to flags: `--max-epochs is 0`."""
     names = "|".join(type_hints(config_class)) if dataclasses.is_dataclass(config_class) else "(?!)"
     setting = re.compile(rf"(?<![\w/.-])(?:(?:{names})(?= (?:is|was) )|(?=\w*_)(?:{names})(?![\w/.-]))")
     try:
@@ -163,11 +163,11 @@ def naming_flags(config_class: type) -> Iterator[None]:
 
 
 def answer_lines(answer: Callable[[str], str]) -> None:
-    """Print the answer to each line of standard input as it comes: one line each, empty after an error.
+    """Print the answer to each line of standard input as soon as it is read; after an error, print an empty line.
 
-    A line is UTF-8 and ends with a line feed, whatever Python takes for the end of one elsewhere.
+    Lines are UTF-8 and end only at a line feed, not at the other line boundaries that Python knows.
     """
-    if sys.stdin is None:  # it is closed
+    if sys.stdin is None:  # standard input is closed
         return
     if sys.stdin.isatty():
         print("Type an input and Enter; Ctrl-D ends.", file=sys.stderr)
@@ -183,7 +183,7 @@ def answer_lines(answer: Callable[[str], str]) -> None:
 def _settings_of(
     file: ConfigFile, config_class: type[TrainingConfig], task: str | None, choices: type | None
 ) -> dict[str, Any]:  # each of its field's type
-    """The settings of a file, but those that are chosen already, and those of the machine of another run."""
+    """Return the settings of a file, without those in `choices` and, for a run's file, without machine settings."""
     if task is not None and file.task not in (None, task):
         raise InputError(f"{file.path}: task is {file.task}; it must be {task}, the task of this command")
     settled = set() if choices is None else set(type_hints(choices))
@@ -194,10 +194,10 @@ def _settings_of(
 
 
 def _exit(error: BaseException) -> NoReturn:
-    """End the process with an error's line and status."""
+    """Print a one-line error message and end the process with the status of the error."""
     end_at_signals()
-    sys.unraisablehook = lambda failed: None  # of what libraries leave behind
-    # A note of several lines is JAX's, about the frames of a traceback.
+    sys.unraisablehook = lambda failed: None  # hides errors of libraries during shutdown
+    # Multi-line notes are from JAX and describe traceback frames.
     notes = [note for note in getattr(error, "__notes__", ()) if "\n" not in note]
     said = visible("; ".join([str(error), *notes]).replace("\n", " "), length=MAX_LINE)
     line, status = f"{_program()}: error: {said}", 1 if isinstance(error, FloatingPointError) else 2
@@ -208,12 +208,12 @@ def _exit(error: BaseException) -> NoReturn:
     for stream, text in ((sys.stdout, ""), (sys.stderr, line and f"{line}\n")):
         try:
             print(text, end="", file=stream, flush=True)
-        except OSError:  # Python would try again at its end, and complain
+        except OSError:  # otherwise Python would flush again at exit and report the error
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(status)
 
 
 def _program() -> str:
-    """The command's name: of a script its file, of a module what Python was given."""
+    """Return the name of the command: the file name of a script, or `python -m` with the name of a module."""
     module = getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "").removesuffix(".__main__")
     return f"python -m {module}" if module.startswith("transformer_jax.") else Path(sys.argv[0]).name

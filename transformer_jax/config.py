@@ -10,41 +10,41 @@ from transformer_jax.errors import InputError, head_width
 from transformer_jax.fields import marks, set_checked_fields, stored_values
 from transformer_jax.setting_groups import TAKEN, MachineSettings, ModelSettings, OptimizationSettings, RunSettings
 
-# Settings that `fit` alone reads.
+# Settings that only `fit` reads.
 OF_FITTING = (
     *("max_epochs", "lr", "min_lr", "warmup", "schedule", "optimizer", "weight_decay", "adam_b1", "adam_b2"),
     *("gradient_clip", "freeze", "eval_every", "patience", "log_every", "log_norms", "profile"),
     *("checkpoint_every", "checkpoint_minutes"),
     "label_smoothing",  # of the tasks that have it
 )
-EMA = "ema_"  # begins the names of the metrics of the parameters' moving average
+EMA = "ema_"  # prefix of the metrics of the parameters' moving average
 
 Config = TypeVar("Config", bound="TrainingConfig")
 
 
 class Criterion(NamedTuple):
-    """Which of two evaluations is better: a metric of the validation set, and whether to maximise or minimise it."""
+    """Criterion for the best evaluation: a metric of the validation set, and whether to maximize or minimize it."""
 
-    metric: str  # as the loss function names it: `accuracy`, `loss`
+    metric: str  # name in the result of the loss function, e.g. `accuracy` or `loss`
     mode: Literal["max", "min"]
 
     @classmethod
     def parse(cls, text: str) -> "Criterion":
-        """Read what `str` writes: `val/accuracy:max`.
+        """Parse the format of `str`: `val/accuracy:max`.
 
         Raises:
-            InputError: the text has another form.
+            InputError: the text has another format.
         """
         match = re.fullmatch("val/(.+):(max|min)", text)
         if match is None:
-            raise InputError(f"best_by is {text!r}; it must be val/METRIC:max or val/METRIC:min, as val/loss:min")
+            raise InputError(f"best_by is {text!r}; it must be val/METRIC:max or val/METRIC:min, e.g. val/loss:min")
         return cls(match[1], "max" if match[2] == "max" else "min")
 
     def __str__(self) -> str:
         return f"val/{self.metric}:{self.mode}"
 
     def is_better(self, new: float, old: float) -> bool:
-        """Whether `new` is better than `old`; of equal values the later one is, NaN never is."""
+        """Return whether `new` is better than `old`; an equal value is better, NaN never is."""
         if math.isnan(new):
             return False
         return math.isnan(old) or (new >= old if self.mode == "max" else new <= old)
@@ -52,10 +52,10 @@ class Criterion(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSettings):
-    """All settings of a run: those of the model, of the training, of the run's directory, and of the machine.
+    """All settings of a run: model, training, run directory, and machine.
 
     Raises:
-        InputError: at construction, for a value of another type than its field, or that cannot work.
+        InputError: at construction, if a value has another type than its field, or is invalid.
     """
 
     def __post_init__(self) -> None:
@@ -73,70 +73,70 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
             raise InputError(
                 f"pretrained is {self.pretrained}, so nothing is trained, but init_from is {self.init_from}; give one"
             )
-        head_width(self.model_dim, self.num_heads)  # which must divide it
+        head_width(self.model_dim, self.num_heads)  # raises an error unless num_heads divides model_dim
         if self.distributed and (self.seeds is not None or self.sweep):
             raise InputError("distributed is True, but seeds and sweep train one run after another in a single process")
 
     def resolved(self: Config, steps_per_epoch: int) -> Config:
-        """The same settings, with numbers for those that follow from the number of steps in an epoch of the data.
+        """Return the settings with values for those that are derived from the number of steps in an epoch.
 
-        It is called once the data are loaded; `config.json` holds what it gives. Called again it changes nothing.
+        It is called once the data are loaded, and the result is stored in `config.json`. It must be idempotent.
         """
         return self
 
     @property
     def criterion(self) -> Criterion:
-        """Which evaluation is the best: that of `best_by`, or the task's own."""
+        """Criterion for the best evaluation: `best_by` if it is set, else the default of the task."""
         return self.default_criterion if self.best_by is None else Criterion.parse(self.best_by)
 
     @property
     def takes_average(self) -> bool:
-        """Whether the best parameters are those of the moving average: `best_by` names a metric of it."""
+        """Whether the best parameters are those of the moving average, because `best_by` names one of its metrics."""
         return self.ema is not None and self.criterion.metric.startswith(EMA)
 
     @property
     def logger_names(self) -> list[str]:
-        """The names in `logger`."""
+        """Names of the loggers in `logger`."""
         return [name.strip() for name in self.logger.split(",")]
 
     @property
     def default_criterion(self) -> Criterion:
-        """Which evaluation is the best where `best_by` does not say it."""
+        """Criterion for the best evaluation if `best_by` is not set."""
         return Criterion("accuracy", "max")
 
     @classmethod
     def fields_with(cls, mark: Literal["keeps_result", "per_machine", "defines_model"]) -> frozenset[str]:
-        """Names of settings that may differ when a run is resumed, are the machine's, or make the model."""
+        """Names of settings with a mark: may differ in a resumed run, belong to the machine, or define the model."""
         return frozenset(name for name, of_field in marks(cls).items() if mark in of_field)
 
     @classmethod
     def kept_files(cls) -> dict[str, str]:
-        """Names of the files in which a run keeps what is in the files that its settings name, by setting."""
+        """Names of a run's copies of the files that its settings name, by setting."""
         return {name: str(of_field["kept_as"]) for name, of_field in marks(cls).items() if "kept_as" in of_field}
 
     def without_neutral(self: Config) -> Config:
-        """The same settings, with the defaults for those that do not change the trained parameters."""
+        """Return the settings with defaults for those that do not change the trained parameters."""
         neutral = self.fields_with("keeps_result")
         defaults: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self) if f.name in neutral}
         return dataclasses.replace(self, **defaults)
 
     def changed(self) -> dict[str, object]:
-        """The settings that are not the defaults of their class, by name."""
+        """Return the settings that differ from the defaults of their class, by name."""
         values = {field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)}
         return {name: value for name, (value, default) in values.items() if value != default}
 
     @classmethod
     def from_json(cls: type[Config], settings: Mapping[str, Any]) -> Config:
-        """The config that `config.json` holds; what belongs to the machine is not read.
+        """Make a config from the contents of `config.json`; settings that belong to the machine are ignored.
 
         Raises:
-            InputError: a setting is unknown, is of another type than its field, or cannot work.
+            InputError: a setting is unknown, has another type than its field, or is invalid.
         """
         machine = cls.fields_with("per_machine")
         return cls(**{name: value for name, value in stored_values(cls, settings).items() if name not in machine})
 
     def idle(self) -> dict[str, str]:
-        """Settings that have no effect beside the others, each with the reason; `train_and_test` refuses them."""
+        """Return settings that have no effect because of others, with the reasons; `train_and_test` rejects them."""
         of_processes = ("coordinator", "num_processes", "process_id", "connect_timeout")
         found = {} if self.distributed else dict.fromkeys(of_processes, "distributed is False")
         found |= {} if self.seeds is None else {"seed": "seeds gives those of the runs"}
@@ -148,18 +148,18 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         found |= dict.fromkeys(not_taken, f"the optimizer {self.optimizer} does not take it")
         if self.pretrained is not None:
             of_model = {field.name for field in dataclasses.fields(ModelSettings)} - self.fields_with("per_machine")
-            of_model -= {"num_heads"}  # which Flax's files of the tutorials do not contain
+            of_model -= {"num_heads"}  # not in the Flax files of the tutorials
             found |= dict.fromkeys(OF_FITTING, f"pretrained is {self.pretrained}, so nothing is trained")
-            found |= dict.fromkeys(of_model, f"pretrained is {self.pretrained}, which says what the model is")
-        found |= {"overwrite": "a run goes on unless --no-resume is given, too"} if self.resume else {}
+            found |= dict.fromkeys(of_model, f"pretrained is {self.pretrained}, which determines the model")
+        found |= {"overwrite": "a run is resumed unless --no-resume is given too"} if self.resume else {}
         return found | ({"verbose": "quiet is True"} if self.quiet else {})
 
     def check_idle(self, among: Collection[str] | None = None) -> None:
-        """Raise an `InputError` for the first setting, of those named, that is changed but has no effect."""
+        """Raise an `InputError` for the first setting (of those in `among`) that is changed but has no effect."""
         changed = self.changed()
         for name, reason in self.idle().items():
             if name in changed and (among is None or name in among):
                 raise InputError(f"{name} is {changed[name]}, which has no effect: {reason}")
 
     def check_trained_on(self: Config, trained: Config, what: str) -> None:
-        """Raise an `InputError` if `what`, a run with the settings `trained`, learned from data of another form."""
+        """Raise an `InputError` if `what`, a run with the settings `trained`, was trained on data of another format."""

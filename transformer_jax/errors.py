@@ -1,4 +1,4 @@
-"""The error for a mistake that a user can correct, and checks of values that raise it, by their annotations too."""
+"""`InputError` for mistakes that a user can correct, and checks of values that raise it."""
 
 import contextlib
 import ctypes
@@ -15,51 +15,51 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 import numpy as np
 
 MAX_SIZE = 2**31 - 1  # XLA counts in 32 bits
-MAX_INT_BITS = 63  # JSON has integers of any size
-# An annotation: a class, a union, a `Literal`. Python has no name for all of them.
+MAX_INT_BITS = 63  # JSON allows integers of any size
+# An annotation: a class, a union, a `Literal`. Python has no common type for these.
 TypeHint: TypeAlias = object
 TAKEN_FOR: Mapping[Any, type] = {int: Integral, float: Real, Path: str, bool: np.bool_}
-EXCEPTIONS: Mapping[Any, tuple[type, ...]] = {Sequence: (str, bytes), int: (bool,)}  # instances that are not meant
-# Of these a value must be an instance.
+EXCEPTIONS: Mapping[Any, tuple[type, ...]] = {Sequence: (str, bytes), int: (bool,)}  # instances that are not accepted
+# Classes of which a value must be an instance.
 KINDS = {int, float, bool, str, Path, NoneType, Callable, Mapping, tuple, list, Sequence, type}
 
 
 class InputError(ValueError):
-    """A setting or an input that cannot work; the message names it, its value and the allowed values.
+    """Invalid setting or input; the message contains its name, its value and the allowed values.
 
-    Commands show it, and errors of the operating system, as one line; other errors with a traceback.
+    Commands show it (and errors of the operating system) as a one-line message, other errors with a traceback.
     """
 
 
 def shortened(value: object, length: int = 60) -> str:
-    """At most `length` characters of a value's `repr`, in one line, for an error message."""
+    """Shorten the `repr` of a value to one line of at most `length` characters, for an error message."""
     text = " ".join(repr(value).split())
     return text if len(text) <= length else f"{text[:length]}…"
 
 
 def in_one_line(error: BaseException, *, with_class: bool = False, length: int = 300) -> str:
-    """The beginning of an error's message without line breaks, which a server's answer that it quotes may contain."""
+    """Shorten the message of an error to one line; it may quote a server's response of several lines."""
     message = " ".join(f"{type(error).__name__ + ': ' if with_class else ''}{error}".split())
     return message if len(message) <= length else f"{message[:length]}…"
 
 
 def visible(text: str, keep: str = "", length: int = MAX_SIZE) -> str:
-    """A text that moves no terminal's cursor: what is not printable is written as in Python, a line feed as `\\n`.
+    """Escape unprintable characters as in Python (a line feed as `\\n`), so that a text cannot control a terminal.
 
-    Characters of `keep` stay. Of more than `length` characters the first are left.
+    Characters in `keep` are not escaped. The text is truncated to `length` characters.
     """
     shown = "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text[: length + 1])
     return shown if len(shown) <= length else f"{shown[:length]}…"
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """The end of an error about an unknown name: a question after the known one that is like it, if there is one."""
+    """Return `; did you mean …?` with the known name that resembles an unknown one, or an empty string."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def check_whole(name: str, value: object, minimum: int, more: str = "") -> None:
-    """Raise an `InputError` if a value is no whole number of `minimum` … `MAX_SIZE`; `more` ends the message."""
+    """Raise an `InputError` unless a value is an integer from `minimum` to `MAX_SIZE`; `more` ends the message."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]  # raises TypeError
     except TypeError:
@@ -73,24 +73,24 @@ def check_whole(name: str, value: object, minimum: int, more: str = "") -> None:
 
 
 def check_sizes(minimum: int = 1, /, **sizes: int) -> None:
-    """Raise an `InputError` for the first of these sizes that is no whole number of `minimum` … `MAX_SIZE`."""
+    """Raise an `InputError` for the first size that is not an integer from `minimum` to `MAX_SIZE`."""
     for name, size in sizes.items():
         check_whole(name, size, minimum)
 
 
 def check_value(name: str, value: object, hint: TypeHint) -> Any:
-    """Check a value by an annotation.
+    """Check a value against an annotation.
 
-    Checked are numbers, truth values, texts, paths, tuples, lists, dictionaries, words (`Literal`), functions, classes,
-    instances of dataclasses and of classes of this package and of Flax, and what brings its own check (`Annotated`).
-    Anything else, as an array, is not.
+    Numbers, booleans, strings, paths, tuples, lists, mappings, literals (`Literal`), functions, classes, instances of
+    dataclasses, of Flax classes and of classes of this package, and types with a check (`Annotated`) are checked. Other
+    types, such as arrays, are not.
 
     Returns:
-        The value as the annotation says it: an integer as the `float` that is meant, a text as the `Path`, a list as a
-        `tuple`, NumPy's numbers as Python's.
+        The value, converted to the annotated type: an integer to a `float`, a string to a `Path`, a list to a `tuple`,
+        numbers of NumPy to numbers of Python.
 
     Raises:
-        InputError: it is something else, or an integer of more than `MAX_INT_BITS`.
+        InputError: the value has another type, or is an integer of more than `MAX_INT_BITS`.
     """
     if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:  # too long to show
         raise InputError(f"{name} is an integer of {value.bit_length()} bits; it may have at most {MAX_INT_BITS}")
@@ -101,7 +101,7 @@ def check_value(name: str, value: object, hint: TypeHint) -> Any:
 
 
 def _converted(name: str, value: Any, hint: TypeHint) -> Any:
-    """As `check_value`; a `TypeError` if the value is something else."""
+    """Convert a value as `check_value` does; raise a `TypeError` if it has another type."""
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, UnionType):
         if value is None and NoneType in arguments:
@@ -127,7 +127,7 @@ def _converted(name: str, value: Any, hint: TypeHint) -> Any:
 
 
 def _is_checked(kind: Any) -> bool:
-    """Whether a value must be an instance of this class; of a protocol it need not."""
+    """Return whether a value must be an instance of this class; protocols are not checked."""
     ours = isinstance(kind, type) and kind.__module__.split(".")[0] in ("transformer_jax", "flax")
     is_meant = kind in KINDS or dataclasses.is_dataclass(kind) or ours
     return is_meant and not getattr(kind, "_is_protocol", False)
@@ -143,30 +143,30 @@ def _described(hint: TypeHint) -> str:
 
 
 def check_probability(name: str, value: float) -> None:
-    """Raise an `InputError` if a probability or a decay rate is no number in [0, 1)."""
+    """Raise an `InputError` unless a probability or a decay rate is a number in [0, 1)."""
     check_value(name, value, float)
     if not 0 <= value < 1:
         raise InputError(f"{name} is {value}; it must be at least 0 and below 1")
 
 
 def check_positive(name: str, value: float) -> None:
-    """Raise an `InputError` if a value is no finite number above 0."""
+    """Raise an `InputError` unless a value is a finite number above 0."""
     check_value(name, value, float)
     if not (math.isfinite(value) and value > 0):
         raise InputError(f"{name} is {value}; it must be a finite number above 0")
 
 
 def check_in_float32(check: Callable[[str, float], None], name: str, value: float) -> None:
-    """Check a value, and what it is computed with: of 0.99999999 float32 makes 1."""
+    """Check a value before and after rounding to float32, in which for example 0.99999999 becomes 1."""
     check(name, value)
     check(f"{name} is {value}; in float32 it", ctypes.c_float(value).value)
 
 
 def head_width(width: int, num_heads: int, name: str = "num_heads") -> int:
-    """Width d = D / H of one head.
+    """Return the width d = D / H of a head.
 
     Raises:
-        InputError: the number of heads, an argument `name`, does not divide the model's width.
+        InputError: the number of heads (an argument called `name`) does not divide the model's width.
     """
     if num_heads < 1 or width < 1 or width % num_heads:
         raise InputError(f"{name} is {num_heads}; it must be at least 1 and divide the model's width {width}")

@@ -1,4 +1,4 @@
-"""The fields of settings: what is special about one, and its values from Python, a command line or a file."""
+"""Fields of configs: their marks and bounds, and the conversion of values from Python, command lines and files."""
 
 import contextlib
 import dataclasses
@@ -10,12 +10,12 @@ from typing import Any, TypeVar, get_type_hints
 
 from transformer_jax.errors import MAX_SIZE, InputError, TypeHint, check_in_float32, check_value, meant, shortened
 
-NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # surrogates stand for bytes that are no UTF-8
-WORDS = {"none": None, "true": True, "false": False}  # as a command line has them
+NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # surrogates stand for bytes that are not UTF-8
+WORDS = {"none": None, "true": True, "false": False}  # words on a command line
 
 T = TypeVar("T")
-Marks = dict[str, object]  # of a field: whether it keeps the result and so on, its bounds, a function
-Check = Callable[[str, Any], None]  # takes a field's name and its value, of its type
+Marks = dict[str, object]  # metadata of a field: the arguments of `setting`
+Check = Callable[[str, Any], None]  # takes the name and the (converted) value of a field
 
 
 def setting(
@@ -29,18 +29,17 @@ def setting(
     most: int | float | None = None,
     check: Check | None = None,
 ) -> T:
-    """A field of a config, and what is special about it; a subclass with another default need not repeat it.
+    """Declare a field of a config with its metadata; a subclass that changes the default need not repeat the metadata.
 
     Args:
-        default: of the field.
-        changes_result: the parameters that a run ends with depend on it; others may differ when a run is resumed.
-        per_machine: belongs to the machine and is never taken from the config of a run that is opened; it does not
-            change the result.
-        defines_model: the model and its inputs are made from it; with `pretrained` it is that model's, with
-            `init_from` too unless it is given.
-        kept_as: the field names a file; a run keeps what is in it under this name, and is opened with that file.
-        least, most: bounds of its value; an integer is at most `MAX_SIZE` unless `most` says otherwise.
-        check: called with the field's name and its value, if that is not None; raises an `InputError`.
+        default: default value.
+        changes_result: the trained parameters depend on it; other settings may differ when a run is resumed.
+        per_machine: it belongs to the machine, is never read from the config of a run, and does not change the result.
+        defines_model: model and inputs are built from it; it is taken from a `pretrained` model, and from an
+            `init_from` model unless it is given.
+        kept_as: the field names a file; a run stores a copy under this name, and uses the copy when it is opened.
+        least, most: bounds of the value; integers are at most `MAX_SIZE` unless `most` is given.
+        check: called with the name and the value unless the value is None; raises an `InputError`.
     """
     keeps_result = per_machine or not changes_result
     of_field: Marks = {"keeps_result": keeps_result, "per_machine": per_machine, "defines_model": defines_model}
@@ -50,7 +49,7 @@ def setting(
 
 
 def marks(dataclass: type) -> dict[str, Marks]:
-    """What is special about each field, as the class and its bases say it."""
+    """Return the metadata of each field, collected from the class and its bases."""
     found: dict[str, Marks] = {field.name: {} for field in dataclasses.fields(dataclass)}
     for base in reversed(dataclass.__mro__):
         for field in vars(base).get("__dataclass_fields__", {}).values():
@@ -59,16 +58,16 @@ def marks(dataclass: type) -> dict[str, Marks]:
 
 
 def type_hints(dataclass: type) -> dict[str, TypeHint]:
-    """The type of each field of a dataclass."""
+    """Return the type of each field of a dataclass."""
     hints = get_type_hints(dataclass)
     return {field.name: hints[field.name] for field in dataclasses.fields(dataclass)}
 
 
 def checked(name: str, value: object, hint: TypeHint) -> Any:
-    """The value of a field as its type says it.
+    """Check a value and convert it to the type of its field.
 
     Raises:
-        InputError: as `check_value`, or it is no finite number, or holds control characters.
+        InputError: as in `check_value`; or a number is not finite, or a text contains control characters.
     """
     result = check_value(name, value, hint)
     if isinstance(result, float) and not math.isfinite(result):
@@ -79,15 +78,15 @@ def checked(name: str, value: object, hint: TypeHint) -> Any:
 
 
 def stored_values(dataclass: type, stored: Mapping[str, object], others: Collection[str] = ()) -> dict[str, Any]:
-    """The values of a dataclass's fields that a file holds, each of its field's type.
+    """Convert values from a file to the types of a dataclass's fields.
 
     Args:
-        dataclass: with the fields.
-        stored: names and values, as TOML or JSON has them.
-        others: names of what is no field and is passed over.
+        dataclass: dataclass with the fields.
+        stored: names and values, as read from TOML or JSON.
+        others: names that are not fields and are ignored.
 
     Raises:
-        InputError: a name is unknown, or as `checked`.
+        InputError: a name is unknown; or as in `checked`.
     """
     hints = type_hints(dataclass)
     for name in sorted(stored.keys() - hints.keys() - set(others)):
@@ -97,10 +96,10 @@ def stored_values(dataclass: type, stored: Mapping[str, object], others: Collect
 
 
 def from_text(name: str, text: str, hint: TypeHint) -> Any:
-    """The value that a word of a command line means, for a field of this type.
+    """Parse a word of a command line as a value for a field of this type.
 
     Raises:
-        InputError: as `checked`.
+        InputError: as in `checked`.
     """
     meanings: list[object] = [WORDS[text.lower()]] if text.lower() in WORDS else []
     for convert in (int, float, str):
@@ -116,10 +115,10 @@ def from_text(name: str, text: str, hint: TypeHint) -> Any:
 
 
 def set_checked_fields(settings: object) -> None:
-    """Give each field of a frozen dataclass its value as its type says it.
+    """Check each field of a frozen dataclass, and convert its value to the type of the field.
 
     Raises:
-        InputError: as `checked`, or a value is not within the limits that its field's `setting` gives; None always is.
+        InputError: as in `checked`; or a value other than None is outside the bounds of its `setting`.
     """
     limits = marks(type(settings))
     for name, hint in type_hints(type(settings)).items():

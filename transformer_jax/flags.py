@@ -1,4 +1,4 @@
-"""Flags made from the fields of dataclasses: the comment behind a field, or above it, is its help."""
+"""Command-line flags made from dataclass fields; the comment behind or above a field is its help text."""
 
 import argparse
 import contextlib
@@ -21,20 +21,20 @@ from transformer_jax.fields import from_text, type_hints
 from transformer_jax.setting_groups import GROUPS, RunSettings
 
 METAVARS: Mapping[TypeHint, str] = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", NoneType: "none"}
-OTHER_NAMES: Mapping[str, str] = {  # that other programs use, and that are not alike
+OTHER_NAMES: Mapping[str, str] = {  # names in other programs that are too different for close matches
     "--learning-rate": "--lr",
     "--hidden-size": "--model-dim",
     "--output-dir": "--checkpoint-dir",
     "--max-length": "--seq-len",
 }
-# A field, with the comment above it or behind it.
+# A field with the comment above or behind it.
 FIELD = re.compile(r"^((?:    # .*\n)*)    (\w+): .*?(?:  # (.*))?$", re.MULTILINE)
 
 
 def escape_output() -> None:
-    """Let this process print whatever its output's encoding lacks as an escape, and let no write end halfway.
+    """Reopen standard output so that characters missing in its encoding are escaped, and every write is complete.
 
-    Without a buffer (`PYTHONUNBUFFERED`), Python ignores how much of a text the system has taken.
+    Without a buffer (`PYTHONUNBUFFERED`), Python ignores that the system may have written only a part of a text.
     """
     stream = sys.stdout
     if stream is sys.__stdout__ and isinstance(stream, io.TextIOWrapper):
@@ -43,16 +43,16 @@ def escape_output() -> None:
 
 
 def check_output(output: Path, beginning: str) -> None:
-    """Raise an `InputError` unless the file that `--output` names is new, empty, or of the kind that begins so."""
+    """Raise an `InputError` unless the file that `--output` names is new, empty, or starts with `beginning`."""
     if not output.absolute().parent.is_dir() or (output.exists() and not output.is_file()):
-        raise InputError(f"--output is {output}; it must be a file in a directory that is there")
+        raise InputError(f"--output is {output}; it must be a file in an existing directory")
     with contextlib.suppress(FileNotFoundError), output.open("rb") as file:
         if file.read(len(beginning)) not in (b"", beginning.encode()):
             raise InputError(f"--output is {output}, which holds something else; choose another file, or remove it")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, and whose texts around the flags keep their lines."""
+    """Parser that raises `InputError`, and keeps the line breaks of description and epilog."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
         raise InputError(message)
 
     def print_help(self, file: Any = None) -> None:
-        """Print the help, or raise the operating system's error, which argparse swallows."""
+        """Print the help, and let errors of the operating system through, which argparse hides."""
         print(self.format_help(), end="", file=file, flush=True)
 
 
@@ -74,14 +74,14 @@ def flag_parser(
     *,
     add_help: bool = True,
 ) -> Parser:
-    """A parser with a flag for each field, in groups.
+    """Make a parser with a flag for each field, in groups.
 
     Args:
-        dataclass: with the fields.
-        more: further dataclasses, whose flags are listed among the options.
-        defaults: of fields, in the place of those of the class.
-        description: its first paragraph is at the top of the help; None for the class's docstring.
-        add_help: whether there is `--help`, too.
+        dataclass: dataclass whose fields become flags.
+        more: further dataclasses, whose flags are listed under options.
+        defaults: defaults of fields, which override those of the class.
+        description: its first paragraph is the description in the help; None for the docstring of the class.
+        add_help: whether to add `--help`.
     """
     is_training = issubclass(dataclass, TrainingConfig)
     parser = Parser(
@@ -98,7 +98,7 @@ def flag_parser(
         hints, explanations = type_hints(source), comments(source)
         for field in dataclasses.fields(source):
             if source is not dataclass and field.name in type_hints(dataclass):
-                continue  # a choice that is a setting, too
+                continue  # already listed as a field of `dataclass`
             group = groups[titles.get(field.name, "task")] if source is dataclass else parser
             default = (defaults or {}).get(field.name, field.default)
             explanation = f"{explanations.get(field.name, '')}{_shown(default)}".strip().replace("%", "%%")
@@ -107,10 +107,10 @@ def flag_parser(
 
 
 def read_flags(dataclass: type, arguments: Sequence[str], parser: Parser) -> tuple[dict[str, Any], list[str]]:
-    """The values of those fields whose flags are given, and the arguments that are no flags of the parser.
+    """Return the values of fields whose flags are given, and the arguments that the parser does not know.
 
     Raises:
-        InputError: a value is missing, or of another type than its field.
+        InputError: a value is missing, or has another type than its field.
     """
     hints = type_hints(dataclass)
     found, unknown = parser.parse_known_args([_with_hyphens(argument) for argument in arguments])
@@ -118,7 +118,7 @@ def read_flags(dataclass: type, arguments: Sequence[str], parser: Parser) -> tup
 
 
 def flag_of(name: str, value: object) -> str:
-    """The flag that gives a setting this value, as one types it in a shell."""
+    """Return the flag that sets a field to this value, quoted for a shell."""
     if isinstance(value, bool):
         return _flag(name if value else f"no_{name}")
     words = value if isinstance(value, tuple) else ["none" if value is None else value]
@@ -126,7 +126,7 @@ def flag_of(name: str, value: object) -> str:
 
 
 def check_known(unknown: Sequence[str], dataclasses_of_flags: Sequence[type]) -> None:
-    """Raise an `InputError` that names the unknown arguments, and the flags that were meant."""
+    """Raise an `InputError` if there are unknown arguments, with suggestions for the flags that were meant."""
     if not unknown:
         return
     known = [_flag(name) for dataclass in dataclasses_of_flags for name in type_hints(dataclass)]
@@ -137,16 +137,16 @@ def check_known(unknown: Sequence[str], dataclasses_of_flags: Sequence[type]) ->
 
 
 def _nearest(name: str, known: Sequence[str]) -> list[str]:
-    """The flag that was meant, if it is clear."""
+    """Return the known flag that resembles a name, if there is one."""
     other = OTHER_NAMES.get(name.replace("_", "-"), "")
     return [other] if other in known else difflib.get_close_matches(name, known, n=1, cutoff=0.7)
 
 
 def comments(dataclass: type) -> dict[str, str]:
-    """The comment behind each field of a dataclass, or the lines of comment above it."""
+    """Return the comment behind each field of a dataclass, or the comment lines above it."""
     found: dict[str, str] = {}
     for source in reversed(dataclass.__mro__[:-1]):
-        with contextlib.suppress(OSError, TypeError):  # a class that was typed in has no source
+        with contextlib.suppress(OSError, TypeError):  # a class defined at a prompt has no source
             for above, name, behind in FIELD.findall(textwrap.dedent(inspect.getsource(source))):
                 found[name] = behind or " ".join(re.findall("# (.*)", above)) or found.get(name, "")
     return found
@@ -157,7 +157,7 @@ def _flag(name: str) -> str:
 
 
 def _with_hyphens(argument: str) -> str:
-    """A flag as it is spelled, where it was written as the field."""
+    """Replace underscores by hyphens in the name of a flag."""
     name, equals, value = argument.partition("=")
     return f"{name.replace('_', '-')}{equals}{value}" if argument.startswith("--") else argument
 
@@ -184,7 +184,7 @@ def _value(name: str, given: str | bool | list[str], hint: TypeHint) -> Any:
 
 
 def _shown(default: object) -> str:
-    """The default of a flag, as the help shows it."""
+    """Format the default of a flag for the help."""
     if default is dataclasses.MISSING or default == ():
         return ""
     return f" (default: {'none' if default is None else default})"

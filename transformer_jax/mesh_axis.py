@@ -1,6 +1,6 @@
-"""Mesh axis over which a batch's rows are split: sums and the other devices' rows, inside a step.
+"""Collective operations inside a step over the mesh axis that splits the rows of a batch: sums, and gathered rows.
 
-`Devices.share` in `transformer_jax.devices.sharing` runs a step on every device of that mesh, each with its part of the
+`Devices.share` in `transformer_jax.devices.sharing` runs a step on every device of the mesh, each with its part of the
 rows.
 """
 
@@ -21,12 +21,12 @@ from transformer_jax.errors import InputError
 from transformer_jax.trees import Arrays, Tree
 
 T = TypeVar("T")
-MAX_JOINED = 2**15  # elements of an array that travels with others; to copy a larger one costs more than it saves
+MAX_JOINED = 2**15  # maximum elements of an array that is joined with others; copying a larger one costs more
 
 
 @contextlib.contextmanager
 def with_value(variable: ContextVar[T], value: T) -> Iterator[T]:
-    """A block in which a variable has this value."""
+    """Context manager in which a context variable has this value."""
     token = variable.set(value)
     try:
         yield value
@@ -35,24 +35,24 @@ def with_value(variable: ContextVar[T], value: T) -> Iterator[T]:
 
 
 def part_of_rows(number: Array | int, num_parts: int) -> AbstractContextManager[object]:
-    """A block that computes part `number` of the `num_parts` equal parts of this device's rows."""
+    """Context manager for the computation of part `number` of `num_parts` equal parts of this device's rows."""
     return with_value(part_of_device, (number, num_parts))
 
 
-# True while a step is traced that is written for the whole batch, and that the compiler divides over devices.
+# True while tracing a step for the whole batch that XLA partitions over devices.
 partitioned_by_xla: ContextVar[bool] = ContextVar("partitioned_by_xla", default=False)
 
 
 def all_rows(tree: Arrays) -> Arrays:
     """Gather the rows of the whole batch inside a step whose batch is split over devices; elsewhere return `tree`.
 
-    A loss that couples the rows of a batch, such as a contrastive one, compares this device's rows with all of them:
+    A loss that couples the rows of a batch, such as a contrastive loss, compares this device's rows with all rows:
 
         logits = embed(params, mine) @ all_rows(embed(params, theirs)).T  # [rows of this device, rows of the batch]
         labels = device_number() * len(logits) + jnp.arange(len(logits))
 
-    Each device computes the losses of its own rows. Summed over devices, they and their gradients are those of the
-    whole batch on one device: the gradient with respect to a gathered row goes back to the device that the row is from.
+    Each device computes the losses of its rows. Their sum over devices, and its gradient, are those of the whole batch
+    on one device: the gradient with respect to a gathered row is sent back to the device of the row.
 
     Args:
         tree: arrays `[rows of this device, ...]`.
@@ -61,7 +61,7 @@ def all_rows(tree: Arrays) -> Arrays:
         Arrays `[rows of the batch, ...]`, in the order of the batch.
 
     Raises:
-        InputError: the rows of a device are computed part by part (`accumulate`), so that the others are not there.
+        InputError: `accumulate` is above 1, so that a device holds only a part of its rows at a time.
     """
     num_parts = part_of_device.get()[1]
     if num_parts > 1:
@@ -73,9 +73,9 @@ def all_rows(tree: Arrays) -> Arrays:
 
 
 def sum_over_devices(tree: Tree) -> Tree:
-    """Add up the devices' arrays inside a step whose batch is split over them; elsewhere return `tree`.
+    """Sum arrays over devices inside a step whose batch is split over them; elsewhere return `tree`.
 
-    The small arrays travel as one vector: a sum for each array apart takes a small model longer than its whole step.
+    Small arrays are joined to one vector: separate sums would take longer than the whole step of a small model.
     """
     axes = sharing_axes()
     if not axes:

@@ -1,9 +1,9 @@
-"""The gate for files that come from outside, and for directories that are written as a whole.
+"""Safe reading of untrusted files, and replacement of whole directories.
 
-It says what may be opened and replaced, and has one line for whatever is wrong with it.
+All problems with a file or directory become an `InputError` with a one-line message.
 
-Libraries read the files: `json`, `np.load(allow_pickle=False)`, `torch.load(weights_only=True)`, `flax.serialization`.
-None of them runs code that a file holds.
+Files are parsed by `json`, `np.load(allow_pickle=False)`, `torch.load(weights_only=True)` and `flax.serialization`.
+None of them executes code from a file.
 """
 
 import contextlib
@@ -20,26 +20,26 @@ from typing import Any
 from transformer_jax.errors import InputError, in_one_line
 
 ZIP_START = b"PK\x03\x04"
-MAX_JSON_BYTES = 2**22  # of a JSON file: Python needs 25 times as much memory for it
+MAX_JSON_BYTES = 2**22  # of a JSON file; parsing it takes 25 times as much memory
 
 Json = dict[str, Any]  # a JSON object
 
 
 @contextlib.contextmanager
 def outside_file(path: str | Path, kind: str, max_bytes: int) -> Iterator[Path]:
-    """Check a file, then turn any error of the library that reads it inside the `with` into an `InputError`.
+    """Check a file, then convert any error of the library that reads it in the `with` block to an `InputError`.
 
         with outside_file(path, "JSON", max_bytes=2**20) as file:
             settings = json.loads(file.read_bytes())
 
     Args:
-        path: of the file.
-        kind: of file that it must be, for the error message.
-        max_bytes: that the file may have; and if it is a zip archive, such as `.npz`, its entries together.
+        path: path of the file.
+        kind: expected kind of file, for the error message.
+        max_bytes: maximum size of the file, and of all entries together if it is a zip archive such as `.npz`.
 
     Raises:
-        InputError: it can't be opened, is no regular file, empty, too large, an archive whose entries are compressed
-            otherwise than by deflate; or the library could not read it.
+        InputError: the file cannot be opened, is not a regular file, is empty or too large, or is an archive with
+            entries compressed by another method than deflate; or the library could not read it.
     """
     try:
         path = Path(path)
@@ -48,30 +48,30 @@ def outside_file(path: str | Path, kind: str, max_bytes: int) -> Iterator[Path]:
     except InputError:
         raise
     except MemoryError as error:
-        raise InputError(f"{path} is larger than the memory") from error
+        raise InputError(f"{path} does not fit into memory") from error
     except OSError as error:
         reason = error.strerror or in_one_line(error, with_class=True)
         raise InputError(f"{path} can't be read: {reason}") from error
-    except Exception as error:  # damaged bytes make libraries raise errors of many classes
+    except Exception as error:  # libraries raise many classes of errors for corrupt files
         raise InputError(f"{path} is not {kind}, or damaged: {in_one_line(error, with_class=True)}") from error
 
 
 def read_json(file: Path, kind: str = "a JSON object", max_bytes: int = MAX_JSON_BYTES) -> Json:
-    """The object in a JSON file.
+    """Read the object in a JSON file.
 
     Raises:
-        InputError: there is no such file, it can't be read, or it holds no `kind`.
+        InputError: the file does not exist, cannot be read, or does not contain a JSON object.
     """
     with outside_file(file, kind, max_bytes) as checked:
         content: Json = json.loads(checked.read_bytes())
         if not isinstance(content, dict):
-            raise ValueError("it holds no JSON object")
+            raise ValueError("it does not contain a JSON object")
     return content
 
 
 @contextlib.contextmanager
 def as_input_error(sentence: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Turn an error of these kinds into an `InputError` of a sentence and the error's first line."""
+    """Convert errors of these classes to an `InputError` with a sentence and the first line of the error."""
     try:
         yield
     except InputError:
@@ -82,39 +82,39 @@ def as_input_error(sentence: str, *kinds: type[Exception]) -> Iterator[None]:
 
 
 def writing_into(name: str, directory: str | Path) -> AbstractContextManager[None]:
-    """Turn an error of writing into an `InputError` that says which argument the directory is."""
+    """Convert errors of writing to an `InputError` that names the argument `name`."""
     sentence = f"{name} is {directory}; it must be a directory that can be written"
-    return as_input_error(sentence, OSError, ValueError)  # a zero byte in the path, or a lone surrogate
+    return as_input_error(sentence, OSError, ValueError)  # ValueError: a null byte or a lone surrogate in the path
 
 
 @contextlib.contextmanager
 def replacing(directory: str | Path, kind: str, names_of: Callable[[Path], Collection[str] | None]) -> Iterator[Path]:
-    """Write a directory whole or not at all: yield one beside it, which takes its place after the block.
+    """Replace a directory as a whole: yield a new directory beside it, which takes its place after the block.
 
-    It holds already what stays of the earlier one. After a kill at any moment the directory is the earlier or the new
-    one, or missing, and the earlier one is `left_of` it.
+    The new directory starts with the entries that are kept. After a crash at any moment, the directory is either the
+    old or the new one, or is missing; in the last case the old one is at `left_of(directory)`.
 
     Args:
-        directory: made if it is missing.
-        kind: what it may hold, for the error message.
-        names_of: the names in a directory of this kind that are written anew or go; None if it is of another kind.
+        directory: the directory; it is created if it is missing.
+        kind: allowed contents, for the error message.
+        names_of: returns the names in a directory that are replaced or removed; None if its contents are not allowed.
 
     Raises:
-        InputError: the directory, or the one that it is in, can't be written; it is the working directory, or neither
-            empty nor of the kind.
+        InputError: the directory or its parent cannot be written, it is the working directory, or it is neither empty
+            nor has the allowed contents.
     """
     with writing_into("directory", directory):
-        place = Path(directory).resolve()  # of a link its target
+        place = Path(directory).resolve()  # follows symbolic links
         if place == Path.cwd():
             raise InputError(f"directory is {directory}, the working directory; it must be another one")
-        if os.path.isdir(old := left_of(place)):  # a kill came as the last one was replaced
+        if os.path.isdir(old := left_of(place)):  # an earlier replacement crashed
             shutil.rmtree(old) if place.exists() else old.rename(place)
         place.mkdir(parents=True, exist_ok=True)
         there = [path.name for path in place.iterdir() if not path.name.startswith(".")]
         if (names := names_of(place)) is None and there:
             raise InputError(f"directory is {directory}, which holds {min(there)}; it must be empty, or hold {kind}")
         new = place.with_name(f".{place.name}.transformer-jax-new")
-        shutil.rmtree(new, ignore_errors=True)  # of a call that was killed
+        shutil.rmtree(new, ignore_errors=True)  # left by a call that crashed
         try:
             shutil.copytree(place, new, symlinks=True, ignore=lambda at, _: names or () if Path(at) == place else ())
             yield new
@@ -126,22 +126,22 @@ def replacing(directory: str | Path, kind: str, names_of: Callable[[Path], Colle
 
 
 def left_of(directory: Path) -> Path:
-    """Where an earlier directory lies while a new one takes its place, and after a kill in this moment."""
+    """Return the path of the old directory during its replacement, and after a crash at that moment."""
     return directory.parent / f".{directory.name}.transformer-jax-old"
 
 
 def standing(directory: Path) -> Path:
-    """The directory, or what is `left_of` it where a kill came as it was replaced."""
+    """Return the directory, or the old one at `left_of(directory)` if its replacement crashed."""
     old = left_of(directory)
     return old if not os.path.lexists(directory) and os.path.isdir(old) else directory
 
 
 def _check(path: Path, max_bytes: int) -> None:
-    status = path.stat()  # before it is opened, since opening a pipe waits for its writer
+    status = path.stat()  # before opening, since opening a pipe waits for its writer
     if not stat.S_ISREG(status.st_mode):
         kind = "a directory" if stat.S_ISDIR(status.st_mode) else "a pipe, a socket or a device"
         raise InputError(f"{path} is {kind}; it must be a regular file")
-    if not status.st_size:  # also those of /proc, which may never end
+    if not status.st_size:  # also files of /proc, which may be endless
         raise InputError(f"{path} is empty")
     if status.st_size > max_bytes:
         raise InputError(f"{path} has {status.st_size} bytes; it may have at most {max_bytes}")
@@ -151,13 +151,13 @@ def _check(path: Path, max_bytes: int) -> None:
 
 
 def _check_entries(path: Path, max_bytes: int) -> None:
-    """Check what the entries of a zip archive claim. `zipfile` never inflates an entry beyond its claim.
+    """Check the declared sizes of the entries of a zip archive; `zipfile` never inflates deflate beyond these.
 
-    Other methods than deflate are inflated whole, however much that is: 1 kB of bzip2 may hold 4 GB.
+    Entries with other compression methods are decompressed whole: 1 kB of bzip2 may contain 4 GB.
     """
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
     if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries):
         raise InputError(f"{path} has an entry that is neither stored nor deflated")
     if (claimed := sum(entry.file_size for entry in entries)) > max_bytes:
-        raise InputError(f"{path} holds {claimed} bytes when unpacked; it may hold at most {max_bytes}")
+        raise InputError(f"{path} has {claimed} bytes when unpacked; it may have at most {max_bytes}")

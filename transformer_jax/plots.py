@@ -1,4 +1,4 @@
-"""Figures from NumPy arrays. Each function returns a figure that belongs to no window; `savefig` writes it."""
+"""Plots of NumPy arrays. Each function returns a figure without a window; save it with `savefig`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, FigureBase
 
-MAX_WIDTH = 16.0  # inches of the heads side by side
-MAX_CELL = 0.18  # inches of a weight's square
-LETTERS = 7  # size of the tick labels in points
-LETTER, LINE = 0.075, 0.13  # inches that a letter of this size is wide, and a line is high
-MAX_LABEL = 16  # letters of a tick label
-PLAIN: dict[str, Any] = {"parse_math": False}  # for a text that comes from outside, in which $ begins no formula
+MAX_WIDTH = 16.0  # maximum width of heads side by side, in inches
+MAX_CELL = 0.18  # maximum side of the square of a weight, in inches
+LETTERS = 7  # font size of tick labels in points
+LETTER, LINE = 0.075, 0.13  # width of a letter and height of a line at this size, in inches
+MAX_LABEL = 16  # maximum letters of a tick label
+PLAIN: dict[str, Any] = {"parse_math": False}  # for texts of users, in which $ does not begin a formula
 
 
 def _figure(width: float, height: float) -> "Figure":
-    """An empty figure of this size in inches."""
+    """Create an empty figure of this size in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -36,21 +36,21 @@ def plot_attention_maps(
     query_data: Shaped[ArrayLike, "B T"] | Sequence[Sequence[str]] | None = None,
     first_layer: int = 0,
 ) -> "Figure":
-    """Draw the attention weights of one batch element: layer by layer, the heads side by side in one or more rows.
+    """Plot the attention weights of one batch element: layer by layer, with heads side by side in one or more rows.
 
-    All heads of a layer have one colour scale, which a bar beside them shows. Layers and heads count from 0, as in the
-    names of activations.
+    All heads of a layer share a colour scale, with a colour bar beside them. Layers and heads are numbered from 0, as
+    in the names of activations.
 
     Args:
-        input_data: `[B, S]`, what stands at each key's position, for the tick labels; None numbers the positions.
-        attention_maps: one `[B, H, T, S]` for each layer, as `get_attention_maps` gives them, or that of one layer.
-        idx: which element of the batch.
-        query_data: `[B, T]`, what stands at each query's position, in cross-attention; None for the same as the keys.
-        first_layer: number of the first of these layers.
+        input_data: tick labels of the keys, `[B, S]`; None numbers the positions.
+        attention_maps: one array `[B, H, T, S]` per layer, as returned by `get_attention_maps`, or that of one layer.
+        idx: index of the batch element.
+        query_data: tick labels of the queries, `[B, T]`, for cross-attention; None for the labels of the keys.
+        first_layer: number of the first layer.
 
     Raises:
-        InputError: `attention_maps` is empty or of other shapes, `idx` is outside of the batch, or there are not as
-            many labels as positions.
+        InputError: `attention_maps` is empty or has other shapes, `idx` is outside the batch, or the numbers of labels
+            and positions differ.
     """
     if not isinstance(attention_maps, Sequence):
         attention_maps = [attention_maps]
@@ -69,18 +69,18 @@ def plot_attention_maps(
 
 
 class _Panels(NamedTuple):
-    """Where the maps of attention heads stand, and their labels; lengths are in inches."""
+    """Layout of attention maps and their labels; lengths are in inches."""
 
     columns: int  # heads side by side
-    rows: int  # of heads, of one layer
+    rows: int  # rows of heads per layer
     width: float  # of all layers together
     height: float
-    key_ticks: dict[int, str]  # positions that have a label
+    key_ticks: dict[int, str]  # labels by position
     query_ticks: dict[int, str]
 
     @classmethod
     def of(cls, maps: Sequence[Float[np.ndarray, "H T S"]], keys: Sequence[str], queries: Sequence[str]) -> "_Panels":
-        """Cells are squares, smaller where there are many of them, of heads or of layers."""
+        """Choose a layout with square cells, which are smaller if there are many cells, heads or layers."""
         num_heads = len(maps[0])
         longest_side = max(2.0, 6.0 / (len(maps) * num_heads) ** 0.25)
         cell = min(MAX_CELL, longest_side / max(len(keys), len(queries)))
@@ -95,7 +95,7 @@ class _Panels(NamedTuple):
 
 
 def _ticks(labels: Sequence[str], cell: float) -> dict[int, str]:
-    """As many of the positions' labels as there is room for."""
+    """Select as many labels as there is room for, at equal distances."""
     step = max(1, round(LINE / cell))
     return {place: labels[place][:MAX_LABEL] for place in range(0, len(labels), step)}
 
@@ -126,7 +126,7 @@ def _layers(maps: Sequence[ArrayLike], rank: int, shape: str) -> list[np.ndarray
     layers = [np.asarray(layer) for layer in maps] if isinstance(maps, Iterable) else []
     shapes = [layer.shape for layer in layers]
     if not layers or len(set(shapes)) != 1 or len(shapes[0]) != rank or 0 in shapes[0]:
-        raise InputError(f"attention_maps has arrays of shapes {shapes}; it must hold one {shape} for each layer")
+        raise InputError(f"attention_maps has arrays of shapes {shapes}; it must have one {shape} for each layer")
     return layers
 
 
@@ -140,12 +140,12 @@ def _labels(
         raise InputError(f"{name} is {shortened(data)}; it must be [B, positions], with B above idx, which is {idx}")
     labels = [str(token) for token in rows[idx]]
     if len(labels) != number:
-        raise InputError(f"{name} has {len(labels)} labels for {number} positions; there must be as many")
+        raise InputError(f"{name} has {len(labels)} labels for {number} positions; the numbers must be equal")
     return labels
 
 
 def plot_positional_encoding(d_model: int, length: int) -> "Figure":
-    """Draw the sinusoidal table as an image: positions to the right, hidden dimensions upward.
+    """Plot the sinusoidal positional encoding as an image: positions to the right, hidden dimensions upward.
 
     Raises:
         InputError: `d_model` or `length` is below 1.
@@ -167,21 +167,21 @@ def plot_curves(
     log_x: bool = False,
     log_y: bool = False,
 ) -> "Figure":
-    """Draw curves in one frame, with their names beside it.
+    """Plot curves in one frame, with a legend beside it.
 
     Args:
-        curves: by the name of each, its points (x, y), `[N, 2]`.
-        x_label: of the x-axis.
-        y_label: of the y-axis.
-        log_x: a logarithmic x-axis.
-        log_y: a logarithmic y-axis.
+        curves: points (x, y) of each curve, `[N, 2]`, by its name.
+        x_label: label of the x-axis.
+        y_label: label of the y-axis.
+        log_x: use a logarithmic x-axis.
+        log_y: use a logarithmic y-axis.
 
     Raises:
-        InputError: there is no curve, or one of another shape, or without points.
+        InputError: there are no curves, or a curve has another shape or no points.
     """
     shapes = {name: np.shape(points) for name, points in curves.items()} if isinstance(curves, Mapping) else {}
     if not shapes or any(len(shape) != 2 or shape[0] < 1 or shape[1] != 2 for shape in shapes.values()):
-        raise InputError(f"curves has the shapes {shapes}; it must hold at least one curve, each [N, 2]")
+        raise InputError(f"curves has the shapes {shapes}; it must have at least one curve, each [N, 2]")
     figure = _figure(7.0, 3.5)
     ax = figure.subplots()
     for name, points in curves.items():
@@ -193,14 +193,14 @@ def plot_curves(
 
 
 def plot_image_sets(images: Num[ArrayLike, "N S ..."], anomalies: Int[ArrayLike, " N"]) -> "Figure":
-    """Draw sets of images, one a row, with a frame around each set's anomaly.
+    """Plot sets of images, one per row, with a frame around the anomaly of each set.
 
     Args:
         images: `[N, S, height, width]` in grey or `[N, S, height, width, 3]` in colour.
-        anomalies: `[N]`, the position of each set's anomaly.
+        anomalies: `[N]`, position of the anomaly in each set.
 
     Raises:
-        InputError: the images are of another shape, or there is not one anomaly for each set, at one of its positions.
+        InputError: the images have another shape, or `anomalies` is not one position per set.
     """
     num_sets, set_size = _check_images(images, "[N, S, height, width]")
     if np.shape(anomalies) != (num_sets,) or not np.isin(anomalies, np.arange(set_size)).all():
@@ -218,18 +218,18 @@ def plot_set_prediction(
     anomaly: int,
     attention_maps: Sequence[Float[ArrayLike, "H S N"]],
 ) -> "Figure":
-    """Draw a set, the probability of each image being the odd one out, and every layer's and head's attention map.
+    """Plot a set, the probability of each image being the odd one out, and the attention maps of all layers and heads.
 
-    The images are numbered; the anomaly has a green frame, another one that was chosen a red one.
+    The images are numbered. The anomaly has a green frame; if the model chose another image, that has a red frame.
 
     Args:
         images: `[S, height, width]` in grey or `[S, height, width, 3]` in colour.
         probabilities: `[S]`.
         anomaly: position of the anomaly.
-        attention_maps: one `[H, S, N]` for each layer, of N keys: the images, or the learned points of an `ISAB`.
+        attention_maps: one `[H, S, N]` per layer, with N keys: the images, or the inducing points of an `ISAB`.
 
     Raises:
-        InputError: an argument is of another shape, or `anomaly` is no position of the set.
+        InputError: an argument has another shape, or `anomaly` is not a position of the set.
     """
     (set_size,) = _check_images(images, "[S, height, width]")
     maps = _layers(attention_maps, rank=3, shape="[H, S, N]")  # L times [H S N]
@@ -251,7 +251,7 @@ def plot_set_prediction(
 
 
 def _check_images(images: ArrayLike, grey: str) -> tuple[int, ...]:
-    """The axes of images before height and width, where `grey` is the shape of grey ones."""
+    """Return the sizes of the axes before height and width; `grey` is the expected shape of grey images."""
     shape = np.shape(images)
     num_axes = grey.count(",") + 1
     if 0 in shape or len(shape) < num_axes or shape[num_axes:] not in ((), (3,), (4,)):
@@ -260,7 +260,7 @@ def _check_images(images: ArrayLike, grey: str) -> tuple[int, ...]:
 
 
 def _draw_set(axes: Iterable["Axes"], images: Num[ArrayLike, "S ..."], frames: Mapping[int, str]) -> None:
-    """The images, some with a frame of a colour."""
+    """Draw the images, some with a coloured frame."""
     for position, (ax, image) in enumerate(zip(axes, np.asarray(images), strict=True)):
         ax.imshow(image, cmap="gray")
         ax.set(xticks=(), yticks=())

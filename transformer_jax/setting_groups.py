@@ -1,4 +1,4 @@
-"""The settings that every task has, in groups. `TrainingConfig` is all of them."""
+"""Groups of settings that every task has; `TrainingConfig` combines them."""
 
 import dataclasses
 import re
@@ -11,9 +11,9 @@ from transformer_jax.fields import setting
 
 MAX_WIDTH = 2**20  # of a model, and of its feed-forward networks
 MAX_ROWS = 2**24  # of a batch
-MAX_LAYERS = 1000  # each one is compiled apart; the deepest published Transformer has as many (DeepNet, 2022)
+MAX_LAYERS = 1000  # each layer is compiled separately; the deepest published Transformer has 1000 (DeepNet, 2022)
 MAX_WORKERS = 256  # processes, each with Python, JAX and PyTorch in its memory
-MAX_NAME = 244  # bytes of the name of a run's directory; file systems take 255, and an evaluation has an ending
+MAX_NAME = 244  # bytes of a run directory's name; file systems allow 255, and evaluations append `OF_EVALUATION`
 
 Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 Norm = Literal["layer", "rms"]
@@ -23,27 +23,27 @@ Optimizer = Literal[
     "nadamw", "radam", "rmsprop", "sgd", "yogi",
 ]  # fmt: skip
 
-# Settings that an optimizer takes beside the learning rate, by the names of optax's arguments; one that is not listed
-# takes none.
+# Settings that an optimizer takes besides the learning rate, by the names of optax's arguments; optimizers that are not
+# listed take none.
 _BETAS, _DECAY = {"b1": "adam_b1", "b2": "adam_b2"}, {"weight_decay": "weight_decay"}
 TAKEN: Mapping[Optimizer, Mapping[str, str]] = {
     **dict.fromkeys(("adabelief", "adam", "adamax", "amsgrad", "nadam", "radam", "yogi"), _BETAS),
     **dict.fromkeys(("adamw", "lamb", "nadamw"), _BETAS | _DECAY),
     **dict.fromkeys(("adan", "lion"), _DECAY),
-    "muon": {"adam_b1": "adam_b1", "adam_b2": "adam_b2"} | _DECAY,  # Adam of all but matrices
+    "muon": {"adam_b1": "adam_b1", "adam_b2": "adam_b2"} | _DECAY,  # Adam for all parameters but matrices
 }
 
-OF_EVALUATION = "_pretrained"  # ends the name of an evaluation's directory
+OF_EVALUATION = "_pretrained"  # suffix of the directory of an evaluation
 
 
 def check_address(name: str, value: str) -> None:
-    """Raise an `InputError` unless a field is HOST:PORT."""
+    """Raise an `InputError` unless a value is HOST:PORT."""
     if not re.fullmatch(r"[^\s:/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}", value):
-        raise InputError(f"{name} is {value!r}; it must be HOST:PORT, as node1:12345")
+        raise InputError(f"{name} is {value!r}; it must be HOST:PORT, e.g. node1:12345")
 
 
 def check_directory_name(name: str, value: str) -> None:
-    """Raise an `InputError` unless a field names one directory, also with `OF_EVALUATION`."""
+    """Raise an `InputError` unless a value is a valid directory name, also with the suffix `OF_EVALUATION`."""
     is_one = value not in ("", ".", "..") and not {"/", "\\"} & set(value) and value == value.strip()
     if not (is_one and value.isprintable() and len(value.encode()) <= MAX_NAME and not value.endswith(OF_EVALUATION)):
         raise InputError(
@@ -80,7 +80,7 @@ class ModelSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizationSettings:
-    """How long, with which optimizer, and from which parameters the model is trained."""
+    """Length of the training, optimizer, and initial parameters."""
 
     # dtype of the computations; parameters, softmax and sums stay float32
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -117,21 +117,21 @@ class OptimizationSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Where a run is kept, what is saved and logged, and which runs one command trains.
+    """Directory of a run, what is saved and logged, and which runs one command trains.
 
     Rules for a run's directory, in this order:
 
     1. If the directory is empty, the run begins.
 
-    2. With --no-resume, an unfinished run is begun anew; a finished one (it has results) only with --overwrite.
+    2. With --no-resume, an unfinished run starts over; a finished run (one with results) only with --overwrite.
 
-    3. Otherwise the run goes on from its newest readable checkpoint; a finished one is evaluated again.
+    3. Otherwise the run is resumed from its newest readable checkpoint; a finished run is evaluated again.
 
-    4. A run of other settings is left alone: an error names them. Settings that do not change the trained parameters
-    may differ: those of logging, loading and saving, the number of steps per call, and, except for rounding, how the
+    4. A run with different settings is not touched; an error lists the differences. Settings that do not change the
+    trained parameters may differ: logging, loading, saving, the number of steps per call, and (up to rounding) how the
     work is computed (num_devices, mesh, strategy, accumulate, remat, attention).
 
-    5. With --pretrained nothing is trained; the results go to a directory of their own, which is always begun anew.
+    5. With --pretrained nothing is trained; the results go to a separate directory, which is always overwritten.
     """
 
     # loggers of the curves: tensorboard, csv, or both, separated by a comma
@@ -161,7 +161,7 @@ class RunSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MachineSettings:
-    """Which devices and processes share the work, and how they save time and memory."""
+    """Devices and processes that share the work, and how they save time and memory."""
 
     # activations recomputed in the backward pass to save memory: none, all but products with parameters (dots), or all
     remat: Literal["none", "dots", "all"] = setting("none", changes_result=False, defines_model=True)
@@ -190,7 +190,7 @@ class MachineSettings:
     compilation_cache: Path | None = setting(None, per_machine=True)  # directory in which compiled programs are kept
 
 
-GROUPS: Mapping[str, type] = {  # the groups of flags that every task has, by their titles in --help
+GROUPS: Mapping[str, type] = {  # groups of flags that every task has, by title in --help
     "model": ModelSettings,
     "training": OptimizationSettings,
     "run": RunSettings,

@@ -1,4 +1,4 @@
-"""Names for the pytrees that modules hand to each other, and classes that are pytrees."""
+"""Type names for pytrees, and a decorator for classes that are pytrees."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,17 +13,17 @@ from jaxtyping import PyTree
 Tree = TypeVar("Tree")
 Instance = TypeVar("Instance")
 
-# `params` is always the inner tree; `variables` is what a Flax model's `init` returns and its `apply` takes.
+# `params` is always the inner tree; `variables` is the result of a Flax model's `init` and the argument of `apply`.
 Params: TypeAlias = Mapping[str, Any]  # nested dictionaries of arrays, by module and parameter name
 Variables: TypeAlias = Mapping[str, Params]  # {"params": params}
-Inputs: TypeAlias = PyTree[ArrayLike]  # of a model: pytree of arrays [B, ...], its structure is the task's
+Inputs: TypeAlias = PyTree[ArrayLike]  # of a model: pytree of arrays [B, ...], with a structure chosen by the task
 Targets: TypeAlias = PyTree[ArrayLike]  # of a loss
 Arrays: TypeAlias = PyTree[ArrayLike]  # any pytree of arrays
-Shapes: TypeAlias = PyTree[jax.ShapeDtypeStruct]  # any pytree of the arrays' shapes and types
+Shapes: TypeAlias = PyTree[jax.ShapeDtypeStruct]  # any pytree of shapes and dtypes
 
 
 def with_floats(tree: Tree, dtype: str) -> Tree:
-    """The tree with its floating-point arrays in this type; others, and what is no array, stay as they are."""
+    """Convert the floating-point arrays of a tree to this dtype; all other leaves are unchanged."""
 
     def convert(leaf: Any) -> Any:
         is_float = hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
@@ -33,20 +33,20 @@ def with_floats(tree: Tree, dtype: str) -> Tree:
 
 
 def static_field(default: Any = dataclasses.MISSING) -> Any:
-    """Field that is no part of the pytree: a compiled function is compiled again for another value of it."""
+    """Declare a field that is not part of the pytree; a compiled function is recompiled for each value of it."""
     return dataclasses.field(default=default, metadata={"static": True})
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(static_field,))
 def pytree_class(cls: type[Instance]) -> type[Instance]:
-    """Class decorator: a frozen dataclass and pytree, whose children are its fields.
+    """Class decorator for a frozen dataclass that is a pytree with its fields as children.
 
-    A field declared with `static_field` is no child, and neither is one that holds a plain Python number or None: a
-    compiled function knows its value, and is compiled again for another. To have a number traced, give it as an array
-    without axes.
+    Fields declared with `static_field`, and fields whose value is a Python number or None, are static: a compiled
+    function knows their values, and is recompiled for other values. To have a number traced, pass it as an array of
+    rank 0.
 
-    Instances are compared by identity, since they may hold arrays. Checks in `__post_init__` run where a user
-    constructs one, and not where JAX does.
+    Instances are compared by identity, since they may contain arrays. Checks in `__post_init__` run when a user
+    constructs an instance, but not when JAX does.
     """
     cls = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
     if "__repr__" not in vars(cls):
@@ -74,7 +74,7 @@ def pytree_class(cls: type[Instance]) -> type[Instance]:
 
 
 def _constructor_call(instance: Any) -> str:
-    """The call that makes an instance, without the fields that have their defaults."""
+    """Format the constructor call of an instance, without fields that have their default value."""
     arguments = []
     for field in dataclasses.fields(instance):
         entry = getattr(instance, field.name)
@@ -86,7 +86,7 @@ def _constructor_call(instance: Any) -> str:
 
 
 def shown(entry: object) -> str:
-    """A field's value in a `repr`: of an array its type and shape, of a function its name."""
+    """Format the value of a field for a `repr`: an array as dtype and shape, a function as its name."""
     if isinstance(entry, jax.Array | np.ndarray):
         traced = "traced " if isinstance(entry, jax.core.Tracer) else ""
         if entry.ndim == 0 and not traced:

@@ -82,11 +82,11 @@ def by_head(logit, batch, head, query, key, factors):
         (lambda: RelativeBias(jnp.zeros((8, H), int)), "table has type int.*; it must be of a floating-point type"),
         (lambda: RelativeBias(jnp.zeros((7, H))), r"table has shape \(7, 3\); .* at least 4 buckets, an even number"),
         (lambda: RelativeBias(jnp.zeros((8, H)), max_distance=2), "max_distance is 2; it must be at least 3"),
-        (lambda: ArrayBias(np.zeros(S, np.float32)), r"bias has shape \(7,\); it may be"),
+        (lambda: ArrayBias(np.zeros(S, np.float32)), r"bias has shape \(7,\); it must be"),
         (lambda: BiasFunction(3), "fn is 3; it must be Callable"),
         (
             lambda: applied(BiasFunction(lambda x, b, h, q, k: x > 0)),
-            r"<lambda> gave .*bool\[2, .*; it must give",
+            r"<lambda> returned .*bool\[2, .*; it must return",
         ),
         (lambda: ALiBi(H) + Causal(), r"bias is Causal\(\); it must be an array of numbers"),
     ],

@@ -171,7 +171,7 @@ def test_fewer_heads_of_keys_and_values_are_read_by_groups_of_query_heads():
 
     *results, expected = attended(q, k, v)
     np.testing.assert_allclose(results, [expected, expected], atol=1e-6)
-    with pytest.raises(InputError, match="k and v have 4 heads and q has 6; theirs must divide those of q"):
+    with pytest.raises(InputError, match="k and v have 4 heads, which must divide the number of heads of q, 6"):
         dot_product_attention(q, q[:, :4], q[:, :4])
 
 
@@ -246,8 +246,8 @@ def test_explain_says_which_runs_and_why_the_others_do_not():
     assert explain(*many, Causal()).implementation == "blockwise"
     assert explain(*many, return_attention=True).implementation == "plain"
     assert str(explain(*many, return_attention=True)) == (
-        "plain attention of 320 × 320 logits: the weights are asked for; not blockwise: it has no weights; "
-        "attention_rows gives those of chosen queries; not fused: it has no weights"
+        "plain attention of 320 × 320 logits: the weights are requested; not blockwise: it returns no weights; "
+        "attention_rows computes chosen rows; not fused: it returns no weights"
     )
     with pytest.raises(InputError, match="backend is 'tpuu'; it must be one of cpu, gpu, cuda, rocm, tpu or None"):
         explain(*many, backend="tpuu")
@@ -261,12 +261,12 @@ def test_explain_says_which_runs_and_why_the_others_do_not():
     [
         ({"implementation": "flash"}, "implementation is 'flash'; it must be one of auto, plain, blockwise, fused"),
         ({"implementation": "fused"}, "implementation is 'fused', which cannot run: there is no kernel"),
-        ({"implementation": "blockwise", "return_attention": True}, "'blockwise', which cannot run: it has no weights"),
+        ({"implementation": "blockwise", "return_attention": True}, "'blockwise', which cannot run: it returns no"),
         ({"mask": Padding(np.ones((5, S), bool))}, r"Padding\(bool\[5, 13\]\) does not broadcast"),
-        ({"mask": MaskFunction(lambda b, h, q, k: q - k)}, r"<lambda> gave .*int32\[1, 1, 11, 13\]; it must give boo"),
-        ({"mask": MaskFunction(lambda b, h, q, k: jnp.ones(4, bool))}, r"<lambda> gave .*bool\[4\]; .* broadcasts to"),
+        ({"mask": MaskFunction(lambda b, h, q, k: q - k)}, r"returned .*int32\[1, 1, 11, 13\]; it must return boo"),
+        ({"mask": MaskFunction(lambda b, h, q, k: jnp.ones(4, bool))}, r"returned .*bool\[4\]; .* broadcasts to"),
         ({"q": np.zeros((B, H, T, D), complex)}, "q has type complex128; it must hold real numbers"),
-        ({"q": np.zeros((1, H, T, D), np.float32)}, "the same leading axes but for the heads"),
+        ({"q": np.zeros((1, H, T, D), np.float32)}, "the same leading axes except the heads"),
         ({"bias": ALiBi(4)}, "num_heads of the bias is 4; it must be that of the attention, 3"),
         ({"bias": np.zeros((T, T), np.float32)}, "bias of shape .* does not broadcast"),
         ({"bias": np.zeros((T, S), bool)}, "bias has type bool; it must be of a floating-point type"),
@@ -316,4 +316,4 @@ def test_a_kernel_that_the_compiler_cannot_divide_is_not_taken():
     with with_value(partitioned_by_xla, True):
         on_tpu = explain(*3 * [jax.ShapeDtypeStruct((4, 4, 512, 128), jnp.bfloat16)], backend="tpu")
     assert on_tpu.implementation == "blockwise"
-    assert "the compiler can't divide the kernel over devices" in str(on_tpu)
+    assert "the compiler cannot partition the kernel" in str(on_tpu)

@@ -18,8 +18,8 @@ def test_each_kind_of_a_model_is_recorded_with_the_size_of_its_logits_in_a_loop_
     with recording_attention() as calls:
         jax.eval_shape(model.apply, params, SOURCE, TARGET)
     assert {call.logits for call in calls} == {(S, S), (T, T), (T, S)}
-    reasons = "they are few; not blockwise: plain is faster for few; not fused: there is no kernel for the backend cpu"
-    assert str(calls[0]) == f"plain attention of {S} × {S} logits: {reasons}"
+    reasons = "not blockwise: plain is faster for few logits; not fused: there is no kernel for the backend cpu"
+    assert str(calls[0]) == f"plain attention of {S} × {S} logits: there are few logits; {reasons}"
 
 
 def test_calls_are_recorded_inside_of_the_block_alone():

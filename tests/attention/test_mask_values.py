@@ -103,8 +103,8 @@ def full_of_2(mask):
         (lambda: Causal() & np.ones((B, S, S, S, S), bool), "mask has shape"),
         (lambda: MaskFunction("causal"), "fn is 'causal'; it must be Callable"),
         (lambda: Causal().show(0, 3), "num_queries is 0; it must be at least 1"),
-        (lambda: Padding(VALID).show(3, S + 1), f"there are {S} keys in an array of shape .*, not {S + 1}"),
-        (lambda: Padding(VALID).show(1, S, batch=9), "there are 2 batch elements in an array of shape .*, not 10"),
+        (lambda: Padding(VALID).show(3, S + 1), f"an array of shape .* has {S} keys; it must have {S + 1}"),
+        (lambda: Padding(VALID).show(1, S, batch=9), "an array of shape .* has 2 batch elements; it must have 10"),
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")

@@ -117,7 +117,7 @@ def test_a_function_of_ones_own_computes_the_attention():
     total = np.exp(np.einsum("bhtd,bhsd->bhts", found["queries"], found["keys"]) / np.sqrt(WIDTH)).sum(-1)
     expected = weights * (total / (1 + total))[..., None] @ found["values"]
     np.testing.assert_allclose(found["head_outputs"], expected, atol=1e-6)
-    with pytest.raises(InputError, match="implementation is a function, which has no weights"):
+    with pytest.raises(InputError, match="implementation is a function, which returns no weights"):
         module.apply(variables, X, return_attention=True)
 
 
@@ -248,9 +248,9 @@ WRONG = [
         lambda: MultiheadAttention(D, H, settings=AttentionSettings(num_kv_heads=3)),
         "num_kv_heads is 3; it must divide num_heads, 4",
     ),
-    (lambda: MultiheadAttention(20, 4, positions=RotaryPositions()), "5 of a head's 5 elements turn.* must be even"),
+    (lambda: MultiheadAttention(20, 4, positions=RotaryPositions()), "5 of a head's 5 elements are .* must be even"),
     (lambda: AttentionSettings(dropout_prob=1.0), "dropout_prob is 1.0"),
-    (lambda: MultiheadAttention(32, 2, positions=RotaryPositions(fraction=0.05)), "0 of a head's 16 elements turn"),
+    (lambda: MultiheadAttention(32, 2, positions=RotaryPositions(fraction=0.05)), "0 of a head's 16 elements are"),
     (lambda: RotaryPositions(0.0), "base is 0.0"),
     (lambda: RelativePositions(5), "num_buckets is 5; it must be even"),
     (lambda: RelativePositions(2), "num_buckets is 2; it must be at least 4"),
@@ -270,7 +270,7 @@ def test_a_part_that_cannot_work_is_an_error(call, message):
 def test_parts_that_do_not_fit_the_heads_are_an_error_at_construction():
     make = functools.partial(TransformerEncoder, 0, 20, dim_feedforward=F)  # as all below `SettingsModule`
     make(2, settings=BlockSettings(positions=RotaryPositions(), attention=AttentionSettings(num_kv_heads=2)))
-    with pytest.raises(InputError, match="5 of a head's 5 elements turn"):
+    with pytest.raises(InputError, match="5 of a head's 5 elements are rotated"):
         make(4, settings=BlockSettings(positions=RotaryPositions()))
     with pytest.raises(InputError, match="num_kv_heads is 3; it must divide num_heads, 4"):
         make(4, settings=BlockSettings(attention=AttentionSettings(num_kv_heads=3)))
@@ -279,7 +279,7 @@ def test_parts_that_do_not_fit_the_heads_are_an_error_at_construction():
 @pytest.mark.parametrize("positions", [RotaryPositions(), RelativePositions()])
 def test_positions_inside_attention_are_no_part_of_cross_attention(positions):
     module = MultiheadAttention(D, H, positions=positions)
-    with pytest.raises(InputError, match="memory is given, but positions is .* self-attention alone"):
+    with pytest.raises(InputError, match="memory is given, but positions is .* self-attention only"):
         module.init(jax.random.key(0), X, X)
     block = DecoderBlock(D, H, F, settings=BlockSettings(positions=positions))
     params = drawn(block, X, X)

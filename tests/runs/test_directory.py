@@ -213,7 +213,7 @@ def test_settings_may_differ_where_the_config_says_that_they_are_neutral(tmp_pat
     [
         (b"{", "is not a run's settings, or damaged: JSONDecodeError: Expecting property name"),
         (b" " * 2**20 + b'{"task": "Task"}', "has 1048592 bytes; it may have at most 1048576"),
-        (b'["task"]', "it holds no JSON object"),
+        (b'["task"]', "it does not contain a JSON object"),
         (b'{"format": 2, "task": 5}', "is not a run's settings: it names no task"),
         (b'{"task": "Task"}', f"is of format 1, this version reads {FORMAT} and {OLDEST_FORMAT}"),
         (b'{"format": 6, "task": "Task"}', f"is of format 6, this version reads {FORMAT} and {OLDEST_FORMAT}"),

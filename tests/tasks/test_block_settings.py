@@ -75,7 +75,7 @@ def test_as_many_positions_are_learned_as_the_task_has(trainer, length):
     ("settings", "message"),
     [
         ({"num_heads": 4, "num_kv_heads": 3}, "num_kv_heads is 3; it must divide num_heads, 4"),
-        ({"model_dim": 15, "num_heads": 3, "positions": "rotary"}, "5 of a head's 5 elements turn"),
+        ({"model_dim": 15, "num_heads": 3, "positions": "rotary"}, "5 of a head's 5 elements are rotated"),
         ({"attention_dropout": 1.0}, "attention_dropout is 1.0"),
         ({"positions": "rotating"}, "positions is 'rotating'.* sinusoidal"),
     ],
@@ -93,7 +93,7 @@ def test_a_run_of_other_parts_is_opened_with_them_anywhere_and_scored_with_any_i
     parts = {"positions": "relative", "norm": "rms", "feed_forward": "geglu", "num_kv_heads": 1, "qk_norm": True}
     settings = SHORT | parts | {"checkpoint_dir": tmp_path}
     blockwise, results = tj.train_reverse(**settings | {"quiet": False}, verbose=True, attention="blockwise")
-    assert "blockwise attention of 5 × 5 logits: it was asked for; not plain: " in capsys.readouterr().out
+    assert "blockwise attention of 5 × 5 logits: it was requested; not plain: " in capsys.readouterr().out
     run = tj.load_run(blockwise.run.path)
     assert {name: getattr(run.config, name) for name in parts} == parts
     assert run.config.attention == run.model.settings.attention.implementation == "auto"

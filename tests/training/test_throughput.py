@@ -128,7 +128,7 @@ def test_a_run_says_its_memory_logs_its_throughput_and_writes_the_trace_that_is_
     trainer = fit(trainer_for(tmp_path, log_every=3, profile="2:7", steps_per_call=5, verbose=True))
     printed = capsys.readouterr().out
     assert printed.count("Memory of each device: ") == 1
-    assert printed.count("plain attention of 5 × 5 logits: they are few; not blockwise: ") == 1
+    assert printed.count("plain attention of 5 × 5 logits: there are few logits; not blockwise: ") == 1
     curves = read_scalars(trainer.run.path)
     for name in ("examples_per_second", "flops_per_second", "seconds_waiting_for_data"):
         assert list(curves[f"throughput/{name}"]) == [3, 6, 9, 12, 15]

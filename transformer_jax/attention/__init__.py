@@ -1,4 +1,4 @@
-"""Attention as a function of queries, keys and values, and the ways in which it is computed."""
+"""Attention as a function of queries, keys and values, its implementations, masks and biases."""
 
 import lazy_loader
 

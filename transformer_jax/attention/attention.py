@@ -1,4 +1,4 @@
-"""Attention by the implementation that suits: plain, blockwise or fused. `explain` says which, and why."""
+"""Attention by one of three implementations: plain, blockwise or fused. `explain` says which one runs, and why."""
 
 import math
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ from transformer_jax.dropout import AttentionDropout
 from transformer_jax.errors import InputError, check_value
 
 Implementation = Literal["auto", "plain", "blockwise", "fused"]
-# Blockwise attention is faster on CPUs from so many logits of one head on, where all of them together are more than a
-# cache holds (docs/attention.md).
+# On CPUs, blockwise attention is faster from this number of logits per head on, if the logits of all heads and batch
+# elements together exceed the cache (docs/attention.md).
 MIN_BLOCKWISE_LOGITS = 320 * 320
 MIN_BLOCKWISE_TOTAL = 3_250_000
-MIN_FUSED_LOGITS = 128 * 128  # fewer stay in one program with what is around them
+MIN_FUSED_LOGITS = 128 * 128  # below, XLA compiles attention together with the operations around it
 
 
 def dot_product_attention(
@@ -41,18 +41,18 @@ def dot_product_attention(
 ) -> Float[Array, "... T d_v"] | tuple[Float[Array, "... T d_v"], Float[Array, "... T S"]]:
     """Attend to `v` by the similarity of `q` and `k`: `softmax(bias(Q Kᵀ / √d)) V` (Vaswani et al. 2017, equation 1).
 
-    The implementations agree, in values, gradients and what dropout drops:
+    All implementations compute the same values and gradients, and drop the same weights:
 
-    - `plain` computes all weights at once, and takes everything. Only it differentiates twice or forward.
-    - `blockwise` computes blocks of them, again in the backward pass: its memory grows as T + S, and blocks that the
-      mask empties are not computed. The gradient of a bias that is an array is held once for each batch element and
-      head computed at once: one on CPUs, up to 64 elsewhere, all of a device on a mesh that splits parameters.
-    - `fused` runs the kernels of cuDNN on GPUs and of JAX on TPUs, for some types, widths and masks.
+    - `plain` computes all weights at once. Only it supports all arguments, second derivatives and forward mode.
+    - `blockwise` computes the weights block by block, and recomputes them in the backward pass: its memory grows as
+      T + S, and blocks that the mask forbids are skipped. The gradient of a bias array is stored once per batch element
+      and head computed at once: 1 on CPUs, up to 64 on accelerators, all of a device on a mesh that splits parameters.
+    - `fused` runs the kernels of cuDNN on GPUs and of JAX on TPUs. They support some dtypes, widths and masks only.
 
-    `auto` takes `plain` where weights are asked for, else `fused` where it can, else `blockwise` from 320 × 320 logits
-    of each head and 3.25 million of all heads and batch elements on. The softmax is in float32 or wider for any type. A
-    query that may see nothing gets zeros and zero gradients. Which finite keys and values a query may not see has no
-    effect on its result; NaN or infinity there gives NaN, since their weight of zero times infinity is NaN.
+    `auto` chooses `plain` if the weights are requested; else `fused` from 128 × 128 logits per head on, if a kernel
+    supports the arguments; else `blockwise` from 320 × 320 logits per head and 3.25 million in total on; else `plain`.
+    The softmax is computed in float32 or wider. A query that may not see any key gets zeros and zero gradients. Keys
+    and values that a query may not see do not change its result if they are finite; NaN or infinity makes it NaN.
 
     Args:
         q: queries `[..., T, d]`; the leading axes are none, `[B]`, `[B, H]`, or more before these.
@@ -61,20 +61,20 @@ def dot_product_attention(
         v: values `[..., S, d_v]`.
         mask: which keys a query may see: a value such as `Causal() & Padding(valid)`, or an array; see
             `transformer_jax.attention.masks.arrays` for the ranks.
-        bias: what is added to the logits before the mask: a value such as `ALiBi(num_heads)`, or an array of the ranks
-            of masks.
-        dropout: of the weights.
+        bias: added to the logits before the mask: a value such as `ALiBi(num_heads)`, or an array of the same ranks as
+            a mask.
+        dropout: dropout of the weights; None for none.
         implementation: auto, plain, blockwise or fused.
-        return_attention: also return the weights `[..., T, S]`, as they were used, dropout and all.
-        tap: that of a module: plain attention runs, and computes on with what this gives for its logits (after the
-            bias, before the mask; -∞ hides a key) and its weights.
+        return_attention: also return the weights `[..., T, S]`, after dropout.
+        tap: the method `tap` of a module. Plain attention passes its logits (after the bias, before the mask) and its
+            weights to it, and continues with the arrays that it returns; a returned logit of -∞ hides the key.
 
     Returns:
-        The values `[..., T, d_v]`, with `return_attention` a pair of them and the weights `[..., T, S]`.
+        The values `[..., T, d_v]`; with `return_attention` a pair of the values and the weights `[..., T, S]`.
 
     Raises:
-        InputError: shapes do not fit or hold a 0, an operand holds no numbers, a mask or a bias does not fit or gives
-            something else than truth values or logits; or the implementation cannot do what is asked.
+        InputError: shapes do not match or contain a 0, an operand is not numeric, a mask or a bias does not broadcast
+            or has a result of the wrong type, or the implementation does not support the arguments.
     """
     check_value("tap", tap, Tap | None)
     request = AttentionRequest.of(q, k, v, mask, bias, dropout, return_attention)
@@ -115,27 +115,27 @@ def explain(
     return_attention: bool = False,
     backend: str | None = None,
 ) -> Explanation:
-    """Which implementation `dot_product_attention` runs for these arguments, and why the others do not.
+    """Explain which implementation `dot_product_attention` runs for these arguments, and why it runs no other.
 
     Args:
         q: array, or anything with a shape and a dtype, such as `jax.ShapeDtypeStruct`.
         k, v, mask, bias, dropout, implementation, return_attention: as in `dot_product_attention`.
-        backend: cpu, cuda or tpu; None for that of this process.
+        backend: cpu, cuda or tpu; None for JAX's default backend.
 
     Raises:
-        InputError: as `dot_product_attention`.
+        InputError: as in `dot_product_attention`.
     """
     return _choose(AttentionRequest.of(q, k, v, mask, bias, dropout, return_attention, backend), implementation)
 
 
 def _choose(request: AttentionRequest, implementation: str) -> Explanation:
     check_value("implementation", implementation, Implementation)
-    no_weights = "it has no weights; attention_rows gives those of chosen queries" if request.wants_attention else None
+    no_weights = "it returns no weights; attention_rows computes chosen rows" if request.wants_attention else None
     refusals = {"plain": None, "blockwise": no_weights, "fused": fused_refusal(request)}
     if implementation != "auto":
         if reason := refusals[implementation]:
             raise InputError(f"implementation is {implementation!r}, which cannot run: {reason}")
-        chosen, reason, otherwise = implementation, "it was asked for", "another was asked for"
+        chosen, reason, otherwise = implementation, "it was requested", "another one was requested"
     else:
         chosen, reason, otherwise = _suited(request, refusals)
     others = {name: refusal or otherwise for name, refusal in refusals.items() if name != chosen}
@@ -143,12 +143,12 @@ def _choose(request: AttentionRequest, implementation: str) -> Explanation:
 
 
 def _suited(request: AttentionRequest, refusals: Mapping[str, str | None]) -> tuple[str, str, str]:
-    """What `auto` takes, the reason for it, and that against others that could run too."""
+    """Choice of `auto`, the reason for it, and the reason against the other implementations that could run."""
     num_logits = math.prod(request.logits_shape[-2:])
     if request.wants_attention:
-        return "plain", "the weights are asked for", "it has no weights"
+        return "plain", "the weights are requested", "it returns no weights"
     if refusals["fused"] is None and num_logits >= MIN_FUSED_LOGITS:
         return "fused", "the kernel takes this mask, type and width", "fused is faster"
     if num_logits >= MIN_BLOCKWISE_LOGITS and math.prod(request.logits_shape) >= MIN_BLOCKWISE_TOTAL:
-        return "blockwise", "its memory grows as T + S", "so many at once are slower"
-    return "plain", "they are few", "plain is faster for few"
+        return "blockwise", "its memory grows as T + S", "plain is slower for so many logits"
+    return "plain", "there are few logits", "plain is faster for few logits"

@@ -1,9 +1,9 @@
-"""Changes of attention logits as values: additive biases, soft caps, functions of your own.
+"""Attention biases as objects: additive biases, soft caps, and functions of your own.
 
     bias = ALiBi(num_heads) + SoftCap(50.0)
 
-`+` puts one after the other: of two that add, it is the sum; here the capped sum of logits and ALiBi. Biases apply
-after the logits' division by √d and before the mask. They are pytrees, and gradients reach the arrays in them.
+`+` applies one bias after another: the example caps the sum of logits and ALiBi. Biases are applied after the division
+of the logits by √d and before the mask. They are pytrees, and gradients flow to the arrays in them.
 
 Query i stands at position i + `offset`, and key j at position j, as in `transformer_jax.attention.masks.symbolic`.
 """
@@ -28,24 +28,24 @@ Bias = TypeVar("Bias", bound="AttentionBias")
 
 
 class AttentionBias(LogitsRule):
-    """Base class of biases as values. A subclass is a `pytree_class` with `apply`.
+    """Base class of attention biases. A subclass is a `pytree_class` with `apply`.
 
     Raises:
-        InputError: at use, where an array in it does not fit the logits.
+        InputError: at use, if an array in the bias does not broadcast against the logits.
     """
 
-    __array_ufunc__ = None  # so that `array + bias` is left to the bias
+    __array_ufunc__ = None  # so that `array + bias` calls `__radd__` of the bias
 
     def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
-        """The logits of a block with this bias; `self` is what `cut` gave for the block."""
+        """Apply the bias to the logits of a block; `self` is the result of `cut` for this block."""
         raise NotImplementedError
 
     def cut(self, block: ScoreBlock) -> "AttentionBias":
-        """The part of the bias that a block needs."""
+        """Return the part of the bias that a block needs."""
         return self
 
     def add_cut(self: Bias, part: Bias, block: ScoreBlock) -> Bias:
-        """`self` and `part` hold gradients: of the bias, and of what `cut` gave for a block. Returns their sum."""
+        """Add gradients: `self` holds the gradient of the bias, `part` that of the result of `cut` for a block."""
 
         def added(total: Array, of_part: Array) -> Array:
             return total if of_part.dtype == jax.dtypes.float0 else total + of_part  # integers have no gradient
@@ -63,16 +63,16 @@ Biases = AttentionBias | Float[ArrayLike, "..."]
 
 
 def as_attention_bias(bias: Biases) -> AttentionBias:
-    """A bias value as it is, an array as `ArrayBias`."""
+    """Return a bias unchanged, and an array as `ArrayBias`."""
     return bias if isinstance(bias, AttentionBias) else ArrayBias(bias)
 
 
 @pytree_class
 class ArrayBias(AttentionBias):
-    """A bias that is given as an array `[T, S]`, `[B, T, S]` or `[B, H, T, S]`, with 1 for any of them.
+    """Additive bias given as an array `[T, S]`, `[B, T, S]` or `[B, H, T, S]`; any axis may have size 1.
 
     Raises:
-        InputError: the array has another rank, or is of no floating-point type.
+        InputError: the array has another rank, or its dtype is not floating-point.
     """
 
     array: Float[ArrayLike, "..."]
@@ -80,7 +80,7 @@ class ArrayBias(AttentionBias):
     def __post_init__(self) -> None:
         array = as_array("bias", self.array)
         if not jnp.issubdtype(array.dtype, jnp.floating):
-            raise InputError(f"bias has type {array.dtype}; it must be of a floating-point type; a mask is no bias")
+            raise InputError(f"bias has type {array.dtype}; it must be of a floating-point type; pass masks as mask")
         object.__setattr__(self, "array", jnp.asarray(array))
         self._wide()
 
@@ -102,7 +102,7 @@ class ArrayBias(AttentionBias):
 
 
 def check_cap(name: str, cap: object) -> None:
-    """Raise an `InputError` if a number, which may be traced, is not finite and above 0."""
+    """Raise an `InputError` unless a number is finite and above 0; of a traced one only dtype and rank are checked."""
     array = as_array(name, cap)
     is_real = any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer))
     known = known_values(array) if is_real else None
@@ -112,7 +112,7 @@ def check_cap(name: str, cap: object) -> None:
 
 @pytree_class
 class SoftCap(AttentionBias):
-    """Keep logits within ± `cap`: `cap · tanh(logit / cap)` (Gemma 2, Gemma Team 2024, section 2).
+    """Soft cap, which keeps logits within ± `cap`: `cap · tanh(logit / cap)` (Gemma 2, Gemma Team 2024, section 2).
 
     Raises:
         InputError: `cap` is not above 0.
@@ -126,16 +126,16 @@ class SoftCap(AttentionBias):
 
 @pytree_class
 class BiasFunction(AttentionBias):
-    """One's own change of the logits: a function of a logit and its indices, and of parameters.
+    """Bias computed by a function of your own from the logits, their indices and parameters.
 
         decay = BiasFunction(lambda logit, batch, head, query, key, rate: logit - rate * abs(query - key), (rate,))
 
     Raises:
-        InputError: `fn` cannot be called; at use, it gives another type or shape than the logits.
+        InputError: `fn` is not callable; at use, its result differs from the logits in kind of dtype or in shape.
     """
 
-    fn: Callable[..., Any] = static_field()  # of the logit, four integers, which broadcast, and the parameters
-    parameters: tuple[Any, ...] = ()  # trees of arrays; gradients reach these, and nothing else that `fn` reads
+    fn: Callable[..., Any] = static_field()  # takes the logits, four arrays of indices that broadcast, the parameters
+    parameters: tuple[Any, ...] = ()  # pytrees of arrays; gradients flow to these only, not to closed-over arrays
     offset: Offset = 0  # added to the index of the query
 
     def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
@@ -144,7 +144,7 @@ class BiasFunction(AttentionBias):
         is_float = hasattr(result, "dtype") and jnp.issubdtype(result.dtype, jnp.floating)
         if not is_float or result.shape != logits.shape:
             raise InputError(
-                f"the bias function {shown(self.fn)} gave {shown(result)}; it must give the changed logits, "
+                f"the bias function {shown(self.fn)} returned {shown(result)}; it must return the changed logits, "
                 f"{shown(logits)}"
             )
         return jnp.asarray(result).astype(logits.dtype)

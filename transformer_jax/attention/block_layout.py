@@ -1,12 +1,12 @@
-"""How blockwise attention goes through the logits: in rows, and in blocks of each row.
+"""Order in which blockwise attention computes the logits: rows, and blocks within each row.
 
-A row is a batch element and a head of keys and values, with the group of query heads that share it.
+A row is one batch element and one head of keys and values, with the group of query heads that share it.
 
-Blocks of which a mask allows nothing are left out. The sizes are those that measured fastest on CPUs
-(`docs/attention.md`): large blocks make fast products; small ones follow the edge of a mask, and leave out more of what
-it forbids. So a mask gets smaller blocks. `Causal()`, which allows each block off the diagonal in full or not at all,
-gets large ones where such fill the sequence, and so does a causal window where one block holds all; of blocks on the
-diagonal a staircase is computed:
+Blocks that a mask forbids entirely are skipped. The block sizes were the fastest ones measured on CPUs
+(`docs/attention.md`): large blocks make matrix products fast; small blocks follow the edge of a mask more closely, so
+that fewer forbidden logits are computed. Therefore blocks are smaller with a mask. `Causal()` gets large blocks if they
+fill the sequence evenly, since it allows each block off the diagonal entirely or not at all; so does a causal window if
+one block holds the whole sequence. Only a staircase of each block on the diagonal is computed:
 
     ■ · · ·
     ■ ■ · ·
@@ -29,34 +29,34 @@ from transformer_jax.attention.masks.symbolic import AttentionMask, reach
 from transformer_jax.attention.score_block import BlockFlags, BlockGrid, Range
 from transformer_jax.trees import Arrays
 
-LARGE = 1024  # positions of a block at most
+LARGE = 1024  # maximum positions per block
 SMALL = 512
-STAIR = 256  # keys of a stair at most
-MAX_AT_ONCE = 64  # rows, on accelerators
-ALIGNMENT = 16  # positions: a multiple of the vectors of CPUs and of the tiles of accelerators
+STAIR = 256  # maximum keys per stair
+MAX_AT_ONCE = 64  # rows computed at once on accelerators
+ALIGNMENT = 16  # positions: a multiple of the vector width of CPUs and of the tile size of accelerators
 
 Carry = TypeVar("Carry")
 Total = TypeVar("Total")
 Results = TypeVar("Results")
-Known = np.ndarray | Array  # NumPy where it is known before the program runs
+Known = np.ndarray | Array  # NumPy if known at tracing time
 
 
 @dataclasses.dataclass(frozen=True)
 class BlockSizes:
     """How the logits of a head are cut into blocks."""
 
-    queries: int  # of a block
+    queries: int  # per block
     keys: int
-    num_stairs: int = 1  # into which the keys of a mixed block are cut; queries before a stair's first key leave it out
+    num_stairs: int = 1  # parts of the keys of a mixed block; queries before the first key of a stair skip the stair
 
     @property
     def stair(self) -> int:
-        """Keys of a stair; the last one may be narrower."""
+        """Keys per stair; the last stair may be narrower."""
         return -(-self.keys // self.num_stairs)
 
 
 def choose_block_sizes(mask: AttentionMask | None, num_queries: int, num_keys: int) -> BlockSizes:
-    """The sizes that measured fastest for a mask, a number of queries and a number of keys."""
+    """Return the sizes that were fastest in measurements for a mask and numbers of queries and keys."""
     if mask is None:
         return BlockSizes(_even(num_queries, LARGE), _even(num_keys, LARGE))
     left, right = reach(mask) or (None, None)
@@ -69,39 +69,39 @@ def choose_block_sizes(mask: AttentionMask | None, num_queries: int, num_keys: i
 
 
 def _even(length: int, longest: int) -> int:
-    """Size of as few blocks as possible of at most `longest` positions, so that the last one is nearly full as well."""
+    """Return the size of the fewest blocks of at most `longest` positions, such that the last one is nearly full."""
     size = -(-length // -(-length // longest))
     return size if size == length else -(-size // ALIGNMENT) * ALIGNMENT
 
 
 class Part(NamedTuple):
-    """Part of the logits of a block of queries that is computed in one step."""
+    """Part of the logits of a query block that is computed in one step."""
 
-    first: int  # query of the block; those before it see none of the keys
+    first: int  # first query within the block; earlier queries see none of the keys
     keys: Range
-    is_mixed: bool  # whether the mask may forbid some of it
+    is_mixed: bool  # whether the mask may forbid some of the logits
 
 
 class KeyBlocks(NamedTuple):
-    """A list of blocks of keys for each block of queries."""
+    """List of key blocks for each query block."""
 
-    order: Int[Known, "nq nk"]  # numbers of the key blocks; those that are listed come first
-    num_listed: Int[Known, " nq"]  # how many are listed
-    parts: tuple[Part, ...]  # of each block; their keys count from its first one
+    order: Int[Known, "nq nk"]  # indices of the key blocks, listed ones first
+    num_listed: Int[Known, " nq"]  # number of listed blocks
+    parts: tuple[Part, ...]  # parts of each block; their keys are counted from the first key of the block
 
 
 class BlockLists(NamedTuple):
-    """Key blocks of each query block: those that are allowed in full, and those of which a part may be."""
+    """Key blocks of each query block: blocks that the mask allows entirely, and blocks that it may allow in part."""
 
     full: KeyBlocks
     mixed: KeyBlocks
-    size: int  # keys of a block
+    size: int  # keys per block
 
     def visit(self, query_block: Array, step: Callable[[Part, Carry], Carry], carry: Carry) -> Carry:
         """Run `step` on all parts of the key blocks of a query block."""
         for blocks in (self.full, self.mixed):
             if isinstance(blocks.num_listed, np.ndarray) and not blocks.num_listed.any():
-                continue  # the program need not hold the step
+                continue  # keeps the step out of the compiled program
 
             def of_block(number: Array, carry: Carry, blocks: KeyBlocks = blocks) -> Carry:
                 start = jnp.asarray(blocks.order)[query_block, number] * self.size
@@ -114,17 +114,17 @@ class BlockLists(NamedTuple):
 
 
 def list_blocks(mask: AttentionMask | None, grid: BlockGrid, sizes: BlockSizes) -> BlockLists:
-    """List the blocks of a grid that is cut into these sizes.
+    """List the blocks to compute for a grid with these block sizes.
 
-    The lists are NumPy arrays where they follow from numbers that are known before the program runs. Else they are
-    computed in it, from arrays as long as the sequences at most.
+    The lists are NumPy arrays if they are known at tracing time. Otherwise the program computes them, from arrays no
+    longer than the sequences.
     """
     shape = grid.num_query_blocks, grid.num_key_blocks
     some, every = (True, True) if mask is None else mask.bounds(grid)
     is_whole = (np.arange(shape[1]) + 1) * grid.key_size <= grid.num_keys  # the last one may end beyond the keys
     every = every & some & is_whole
-    # XLA moves the products of an only block out of a loop, so that they run whether it is listed or not: it is listed
-    # as mixed for all queries.
+    # XLA moves the products of a single key block out of the loop, so that they run whether or not it is listed. A
+    # single block is therefore listed as mixed for all queries.
     is_full = not isinstance(every, Array) and every.all()
     if shape[1] == 1 and not is_full:
         some, every = True, np.zeros(shape, bool)
@@ -143,19 +143,19 @@ def _listed(flags: BlockFlags, shape: tuple[int, int], parts: tuple[Part, ...]) 
 
 
 def split_blocks(x: Float[Array, "N H T w"], group: int, size: int) -> Float[Array, "N Hkv nq G q w"]:
-    """Cut the positions of each head into blocks of a size, with zeros at the end where needed."""
+    """Split the positions of each head into blocks, padded with zeros at the end."""
     x = fill_blocks(x, size)
     return x.reshape(len(x), -1, group, x.shape[2] // size, size, x.shape[-1]).swapaxes(2, 3)
 
 
 def fill_blocks(x: Float[Array, "N H T w"], size: int) -> Float[Array, "N H padded w"]:
-    """Positions up to a multiple of a size; the new ones are zero."""
+    """Pad the positions with zeros to a multiple of a size."""
     rest = -x.shape[2] % size
     return jnp.pad(x, ((0, 0), (0, 0), (0, rest), (0, 0))) if rest else x
 
 
 def join_blocks(x: Float[Array, "N Hkv nq G q w"], like: Float[Array, "N H T d"]) -> Float[Array, "N H T w"]:
-    """The inverse of `split_blocks`, for an array with the batch, heads and positions of `like`."""
+    """Invert `split_blocks`, for an array with the batch, heads and positions of `like`."""
     num, heads, length, _ = like.shape
     x = x.swapaxes(2, 3).reshape(num, heads, -1, x.shape[-1])
     return x[:, :, :length]
@@ -166,8 +166,8 @@ def over_rows(
 ) -> tuple[Total, Results]:
     """Run `function(total, arguments of a row) -> (total, results)` over the rows of arrays `[N, Hkv, ...]`.
 
-    With `all_at_once` there is no loop over rows, so that the compiler can divide them over devices. Else as many are
-    computed at once as keep the machine busy. These begin with a total of zero each, which are added up.
+    With `all_at_once` there is no loop over rows, so that the compiler can partition them over devices. Otherwise
+    `rows_at_once` rows run together; each of these starts from a total of zero, and the totals are summed.
     """
 
     def at_once(total: Total, arguments: Arrays) -> tuple[Total, Results]:
@@ -190,7 +190,7 @@ def over_rows(
 
 
 def rows_at_once(num_rows: int) -> int | None:
-    """How many rows are computed at once: None for one after the other, where one keeps the machine busy."""
+    """Return the number of rows computed at once; None on CPUs, where one row at a time keeps all cores busy."""
     if jax.default_backend() == "cpu":
         return None
     return max(n for n in range(1, MAX_AT_ONCE + 1) if num_rows % n == 0)

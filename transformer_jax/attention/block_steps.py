@@ -1,4 +1,4 @@
-"""The work of blockwise attention on one block: a step of the running softmax, and of its gradient."""
+"""Computation of blockwise attention for one block: a step of the running softmax, and of its gradient."""
 
 import dataclasses
 import math
@@ -16,14 +16,14 @@ from transformer_jax.attention.masks.symbolic import AttentionMask
 from transformer_jax.attention.score_block import BlockGrid, Range, ScoreBlock, nan_for_minus_infinity
 from transformer_jax.dropout import is_kept
 
-Queries = Float[Array, "G q d"]  # of the G query heads that share a head of keys and values
+Queries = Float[Array, "G q d"]  # of the G query heads that share one head of keys and values
 Keys = Float[Array, "k d"]
 Values = Float[Array, "k d_v"]
 Logits = Float[Array, "G q k"]
 
 
 class Running(NamedTuple):
-    """Softmax of the keys seen so far, of each query: `values / total`."""
+    """State of the running softmax over the keys seen so far; the attention values are `values / total`."""
 
     values: Float[Array, "G q d_v"]
     maximum: Float[Array, "G q"]  # of the logits, without `Row.scale`
@@ -31,55 +31,55 @@ class Running(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Gradients summed over the blocks seen so far, but for the factor 1/√d of queries and keys."""
+    """Gradients summed over the blocks seen so far, without the factor 1/√d of queries and keys."""
 
-    q: Queries  # of this block of queries
-    k: Float[Array, "d S"]  # of all keys; transposed, which makes the products fast
+    q: Queries  # of this query block
+    k: Float[Array, "d S"]  # of all keys; transposed for faster products
     v: Float[Array, "d_v S"]
-    bias: AttentionBias | None  # an instance that holds gradients
+    bias: AttentionBias | None  # instance whose arrays are gradients
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One batch element and one head of keys and values, with the G heads of queries that share it."""
+    """One batch element and one head of keys and values, with the G query heads that share it."""
 
     grid: BlockGrid
     mask: AttentionMask | None
     bias: AttentionBias | None
-    first_head: Array  # of the G
+    first_head: Array  # index of the first of the G query heads
     group: int  # G
     width: int  # d
     dropout_rate: float
     seeds: UInt32[Array, " 2"]  # of the dropout
-    first_weights: UInt32[Array, ""]  # index of this row's first row of weights, among those of all batch elements
+    first_weights: UInt32[Array, ""]  # index of the first of this row's rows of weights, over all batch elements
 
     def block(self, query_block: Array, part: Part) -> ScoreBlock:
-        """The indices of a part of a block of queries."""
+        """Return the indices of a part of a query block."""
         size = self.grid.query_size
         queries = Range(query_block * size + part.first, size - part.first)
         return ScoreBlock(Range(self.grid.batch, 1), Range(self.first_head, self.group), queries, part.keys)
 
     @property
     def scale(self) -> float:
-        """Factor still to be applied to `logits`: 1/√d inside the exponential; 1 with a bias, which comes after it."""
+        """Factor still to be applied to `logits`: 1/√d, or 1 with a bias, which is added to scaled logits."""
         return 1 / math.sqrt(self.width) if self.bias is None else 1.0
 
     def logits(self, q: Queries, k: Keys) -> Logits:
-        """Logits of a block without the bias, to be multiplied by `scale`."""
+        """Return the logits of a block without the bias, still to be multiplied by `scale`."""
         logits = jnp.einsum("gqd,kd->gqk", q, k, preferred_element_type=jnp.promote_types(q.dtype, jnp.float32))
         logits = nan_for_minus_infinity(logits)
         return logits if self.bias is None else logits * (1 / math.sqrt(self.width))
 
     def seen(self, logits: Logits, block: ScoreBlock) -> Logits:
-        """The logits, -∞ where a query may not see a key."""
+        """Set the logits to -∞ if the query may not see the key."""
         allowed: Array | None = None if self.mask is None else self.mask.allows(block)
-        if self.grid.num_keys % self.grid.key_size:  # the last block ends beyond the keys
+        if self.grid.num_keys % self.grid.key_size:  # the last block extends beyond the keys
             is_key = block.indices().key < self.grid.num_keys
             allowed = is_key if allowed is None else allowed & is_key
         return logits if allowed is None else jnp.where(allowed[0], logits, -jnp.inf)
 
     def is_kept(self, block: ScoreBlock) -> Bool[Array, "G q k"]:
-        """The weights of a block that dropout keeps."""
+        """Return which weights of a block dropout keeps."""
         at = block.indices()
         head = jnp.arange(self.group, dtype=jnp.uint32)[:, None, None]
         rows = self.first_weights + head * np.uint32(self.grid.num_queries) + at.query[0].astype(jnp.uint32)
@@ -87,7 +87,7 @@ class Row:
 
 
 def forward_step(row: Row, query_block: Array, part: Part, so_far: Running, q: Queries, k: Keys, v: Values) -> Running:
-    """Add a part of the keys of this row to the running softmax of a block of queries."""
+    """Update the running softmax of a query block with a part of the keys of this row."""
     of_part = Running(*(x[:, part.first :] for x in so_far))
     block, k, v = row.block(query_block, part), _in_range(k, part.keys), _in_range(v, part.keys)
     logits = row.logits(q[:, part.first :], k)
@@ -107,17 +107,17 @@ def forward_step(row: Row, query_block: Array, part: Part, so_far: Running, q: Q
 
 
 class QueryBlock(NamedTuple):
-    """Inputs of the backward pass for one block of queries."""
+    """Inputs of the backward pass for one query block."""
 
     q: Queries
     q_transposed: Float[Array, "d G q"]
     of_values: Float[Array, "G q d_v"]  # cotangent
     of_values_transposed: Float[Array, "d_v G q"]
-    log_sum_exp: Float[Array, "G q"]  # +∞ for a query that sees nothing
+    log_sum_exp: Float[Array, "G q"]  # +∞ for a query that sees no key
     delta: Float[Array, "G q"]  # sum of the products of values and their cotangents
 
     def since(self, first: int) -> "QueryBlock":
-        """The same for the queries from `first` on."""
+        """Drop the queries before `first`."""
         axes = 1, 2, 1, 2, 1, 1  # of the queries
         return QueryBlock(*(lax.slice_in_dim(x, first, None, axis=axis) for x, axis in zip(self, axes, strict=True)))
 
@@ -128,9 +128,9 @@ def query_blocks(
     log_sum_exp: Float[Array, "N H T"],
     delta: Float[Array, "N H T"],
 ) -> QueryBlock:
-    """Everything of all queries `[N, Hkv, nq, ...]`, given the queries in blocks."""
+    """Inputs of the backward pass for all query blocks, `[N, Hkv, nq, ...]`; `q` is already split into blocks."""
     group, size = q.shape[3:5]
-    # Queries beyond T, which fill the last block, get weights of 0 whatever a bias is there.
+    # Queries beyond T, which pad the last block, get weights of 0 whatever the bias.
     beyond = -log_sum_exp.shape[2] % size
     log_sum_exp = jnp.pad(log_sum_exp, ((0, 0), (0, 0), (0, beyond)), constant_values=jnp.inf)
     of_values, *of_queries = (
@@ -143,7 +143,7 @@ def query_blocks(
 def backward_step(
     row: Row, query_block: Array, part: Part, so_far: Gradients, of: QueryBlock, k: Keys, v: Values
 ) -> Gradients:
-    """Add the gradients of a part of the keys of this row, as a block of queries sees them."""
+    """Add the gradients that a query block contributes through a part of the keys of this row."""
     of, block = of.since(part.first), row.block(query_block, part)
     k, v = _in_range(k, part.keys), _in_range(v, part.keys)
     logits = row.logits(of.q, k)
@@ -164,7 +164,7 @@ def backward_step(
         bias = bias.add_cut(of_bias, block)
     cotangent = cotangent.astype(of.q.dtype)
     of_q = jnp.einsum("gqk,kd->gqd", cotangent, k, preferred_element_type=wide)
-    # Of queries and values as columns, the products run twice as fast.
+    # With queries and cotangents transposed, the products run twice as fast.
     of_k = _product(of.q_transposed, cotangent, wide)
     of_v = _product(of.of_values_transposed, dropped.astype(v.dtype), wide)
     q = _with_last(so_far.q, so_far.q[:, part.first :] + of_q)
@@ -177,7 +177,7 @@ def _product(transposed: Float[Array, "w G q"], of_logits: Logits, wide: np.dtyp
 
 
 def _with_last(old: Float[Array, "G q ..."], new: Float[Array, "G part ..."]) -> Float[Array, "G q ..."]:
-    """An array whose last queries are replaced."""
+    """Replace the last queries of an array."""
     first = old.shape[1] - new.shape[1]
     return old.at[:, first:].set(new) if first else new
 

@@ -1,10 +1,10 @@
-"""Blockwise attention: values and gradients without the weights `[T, S]`, in memory that grows as T + S.
+"""Blockwise attention: values and gradients without storing the weights `[T, S]`, in memory that grows as T + S.
 
-Keys pass in blocks under a running maximum and sum of each query (Rabe and Staats 2021; Dao et al. 2022). The backward
-pass computes the weights of each block again, from the log-sum-exp of the queries' logits. Blocks of which a mask
-allows nothing are not computed, where there are several.
+Keys are processed in blocks, with a running maximum and sum for each query (Rabe and Staats 2021; Dao et al. 2022). The
+backward pass recomputes the weights of each block from the log-sum-exp of each query's logits. Blocks that a mask
+forbids entirely are skipped, unless there is only one block of keys.
 
-The work on one block is in `block_steps.py`, the sizes and the order of the blocks in `block_layout.py`.
+The computation of one block is in `block_steps.py`, the sizes and the order of the blocks in `block_layout.py`.
 """
 
 import dataclasses
@@ -47,16 +47,16 @@ from transformer_jax.mesh_axis import partitioned_by_xla
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """All of a blockwise attention that is known before it runs, besides shapes, the mask and the bias."""
+    """Static settings of a blockwise attention, besides shapes, mask and bias."""
 
     dropout_rate: float
-    num_batch: int  # B of the mask and the bias; the operands may have a multiple of it
+    num_batch: int  # B of the mask and the bias; N of the operands is a multiple of it
     sizes: BlockSizes
-    all_at_once: bool  # whether the program has no loop over rows, which the compiler could not divide over devices
+    all_at_once: bool  # do not loop over rows, since the compiler cannot partition a loop over devices
 
 
 class Operands(NamedTuple):
-    """What is differentiated."""
+    """Differentiable inputs."""
 
     q: Float[Array, "N H T d"]
     k: Float[Array, "N Hkv S d"]
@@ -65,7 +65,7 @@ class Operands(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """What is not."""
+    """Inputs without a gradient."""
 
     mask: AttentionMask | None
     seeds: UInt32[Array, " 2"]  # of the dropout
@@ -73,7 +73,7 @@ class Constants(NamedTuple):
 
 
 Values = Float[Array, "N H T d_v"]
-LogSumExp = Float[Array, "N H T"]  # of each query's logits, -∞ where it sees nothing
+LogSumExp = Float[Array, "N H T"]  # of each query's logits; -∞ for a query that sees no key
 Saved = tuple[Operands, Constants, Values, LogSumExp]
 Sums = tuple[AttentionBias | None, Array, Array]  # gradients of the bias, and of a row's keys and values [w, S]
 
@@ -88,17 +88,17 @@ def blockwise_attention(
     num_batch: int,
     sizes: BlockSizes | None = None,
 ) -> Values:
-    """Values of attention.
+    """Compute the values of attention block by block.
 
     Args:
-        q: queries, of one floating-point type with `k` and `v`.
-        k: keys; H is a multiple of their number of heads, and query head h reads head `h // (H / Hkv)`.
+        q: queries; `q`, `k` and `v` have the same floating-point dtype.
+        k: keys; Hkv divides H, and query head h reads head `h // (H / Hkv)`.
         v: values.
-        mask: of B batch elements.
-        bias: of B batch elements.
-        dropout: of the weights.
-        num_batch: B, a divisor of N; element n has the mask and the bias of element `n % B`.
-        sizes: of the blocks; None for those that measured fastest.
+        mask: mask for B batch elements.
+        bias: bias for B batch elements.
+        dropout: dropout of the weights; None for none.
+        num_batch: B, a divisor of N; element n uses the mask and the bias of element `n % B`.
+        sizes: block sizes; None for those of `choose_block_sizes`.
     """
     rate, seeds = (0.0, jnp.zeros(2, jnp.uint32)) if dropout is None else (dropout.rate, dropout.seeds())
     sizes = sizes or choose_block_sizes(mask, q.shape[2], k.shape[2])
@@ -112,7 +112,7 @@ def _attend(plan: Plan, operands: Operands, constants: Constants) -> Values:
     return _forward(plan, operands, constants)[0]
 
 
-_attend_compiled = jax.jit(_attend, static_argnums=0)  # so that it is compiled once where it is called outside of `jit`
+_attend_compiled = jax.jit(_attend, static_argnums=0)  # calls outside of `jit` compile once
 
 
 def _forward(plan: Plan, operands: Operands, constants: Constants) -> tuple[Values, LogSumExp]:
@@ -162,7 +162,7 @@ def _attend_backward(plan: Plan, saved: Saved, of_values: Values) -> tuple[Opera
     def of_row(
         total: AttentionBias | None, arguments: tuple[Array, QueryBlock, Array, Array]
     ) -> tuple[AttentionBias | None, tuple[Array, Array, Array]]:
-        """Gradients of one row: of the bias, added to `total`; of its queries in blocks, its keys and its values."""
+        """Compute the gradients of one row: bias (added to `total`), queries in blocks, keys and values."""
         index, queries, k, v = arguments
         row, lists = _row(plan, operands, constants, index)
         wide = _wide(k)
@@ -211,7 +211,7 @@ def _wide(x: Array) -> np.dtype:
 
 
 def _in_blocks(plan: Plan, operands: Operands) -> tuple[Array, Array, Array]:
-    """Queries in blocks `[N, Hkv, nq, G, q, d]`, and keys and values; zeros at the end fill the last block."""
+    """Split the queries into blocks `[N, Hkv, nq, G, q, d]`, and pad queries, keys and values to whole blocks."""
     group = operands.q.shape[1] // operands.k.shape[1]
     q = split_blocks(operands.q, group, plan.sizes.queries)
     k, v = (fill_blocks(x, plan.sizes.keys) for x in (operands.k, operands.v))

@@ -32,25 +32,25 @@ def plain_attention(
     *,
     tap: Tap | None = None,
 ) -> tuple[Float[Array, "... T d_v"], Float[Array, "... T S"]]:
-    """Values and weights, after dropout, of operands of one floating-point type; `k` and `v` may have fewer heads.
+    """Return values and weights (after dropout). All operands have one float dtype; `k` and `v` may have fewer heads.
 
-    `tap` is that of a module: it is given the logits, after the bias and before the mask, and the weights. A pair
-    whose logit it makes -∞ is hidden as by a mask.
+    `tap`, the method of a module, receives the logits (after the bias, before the mask) and the weights, and returns
+    those to continue with. A returned logit of -∞ hides the key, as a mask does.
 
     Raises:
-        InputError: a mask or a bias does not fit.
+        InputError: a mask or a bias does not broadcast.
     """
     logits = _products(q, k) / math.sqrt(q.shape[-1])  # [..., T, S]
     seen = None if mask is None else mask_array(mask, logits.shape)
     if not (mask is None and bias is None and tap is None):
-        # From here on -∞ hides a key; one of the product is NaN, which `softmax` makes of it where no key is hidden.
+        # From here on, -∞ hides a key. A -∞ of the product itself becomes NaN, as in `softmax` without hidden keys.
         logits = nan_for_minus_infinity(logits)
     if bias is not None:
         logits = _biased(logits, bias)
     if tap is not None:
         logits = tap("logits", logits, "B H T S")
     if bias is not None or tap is not None:
-        finite = logits != -jnp.inf  # a bias may hide a key too, and so may a patch
+        finite = logits != -jnp.inf  # a bias or a patch may hide keys too
         seen = finite if seen is None else seen & finite
     weights = softmax(logits, seen)
     if dropout is not None:
@@ -63,14 +63,14 @@ def plain_attention(
 
 
 def mask_array(mask: Masks, shape: tuple[int, ...]) -> Bool[Array, "..."]:
-    """A mask as an array that broadcasts against logits `[..., T, S]` of a shape.
+    """Convert a mask to an array that broadcasts against logits of shape `[..., T, S]`.
 
     Raises:
-        InputError: it does not fit.
+        InputError: the mask does not broadcast.
     """
     mask = as_attention_mask(mask)
     mask.check(shape)
-    is_seen = mask.allows(whole_block(shape))  # of rank 4; the logits may lack axes
+    is_seen = mask.allows(whole_block(shape))  # rank 4; the logits may have fewer axes
     return jnp.squeeze(is_seen, MISSING_AXES.get(len(shape), ()))
 
 
@@ -81,7 +81,7 @@ def _biased(logits: Logits, bias: AttentionBias) -> Logits:
 
 
 def by_shared_head(x: Array, y: Array) -> tuple[Array, Array]:
-    """`[..., H, T, x]` as `[..., Hkv, H / Hkv, T, x]` and `[..., Hkv, S, y]` with an axis of 1, where Hkv < H."""
+    """If Hkv < H, reshape `[..., H, T, x]` to `[..., Hkv, H / Hkv, T, x]`, and let `[..., Hkv, S, y]` broadcast."""
     if not (x.ndim > 3 and y.ndim > 3 and 1 < y.shape[-3] < x.shape[-3]):
         return x, y
     *leading, num_heads, length, width = x.shape
@@ -90,7 +90,7 @@ def by_shared_head(x: Array, y: Array) -> tuple[Array, Array]:
 
 @jax.custom_jvp
 def _products(q: Array, k: Array) -> Logits:
-    """`Q Kᵀ` in float32 or wider, in whose derivative the products have operands of the type of `q` and `k`."""
+    """Compute `Q Kᵀ` in float32 or wider; its derivative multiplies operands of the dtype of `q` and `k`."""
     of_groups, k = by_shared_head(q, k)
     wide = jnp.promote_types(q.dtype, jnp.float32)
     products = jnp.einsum("...td,...sd->...ts", of_groups, k, preferred_element_type=wide)
@@ -108,12 +108,12 @@ def _products_tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array
     return logits, tangent.astype(logits.dtype).reshape(logits.shape)
 
 
-# `jax.nn.softmax` has this derivative where `jax_softmax_custom_jvp` is set, which it isn't: attention then takes 1.5
-# times as long on CPUs, and with a mask 1.75 times.
+# `jax.nn.softmax` has this derivative only if `jax_softmax_custom_jvp` is set, which is not the default. Without it,
+# attention on CPUs takes 1.5 times as long, with a mask 1.75 times.
 @jax.custom_jvp
 def softmax(logits: Logits, seen: Bool[Array, "..."] | None) -> Logits:
-    """Softmax over the keys that are seen, zeros where a query sees none; or over all, NaN where a logit is -∞."""
-    if seen is None:  # 0 · -∞ is NaN; a look at each logit makes attention on CPUs 1.15 times as long
+    """Softmax over the seen keys, zeros for a query that sees none; over all keys if `seen` is None, NaN for -∞."""
+    if seen is None:  # 0 · -∞ is NaN; testing each logit would make attention on CPUs 1.15 times as slow
         maximum = logits.max(-1, keepdims=True) + 0 * logits.min(-1, keepdims=True)
         weights = jnp.exp(logits - maximum)
         return weights / weights.sum(-1, keepdims=True)
@@ -128,5 +128,5 @@ def _softmax_tangent(primals: tuple[Array, Array | None], tangents: tuple[Array,
     weights = softmax(*primals)
     of_logits, _ = tangents
     if primals[1] is not None:
-        of_logits = jnp.where(primals[1], of_logits, 0)  # a bias may have no finite derivative at a hidden key
+        of_logits = jnp.where(primals[1], of_logits, 0)  # the derivative of a bias may be infinite at a hidden key
     return weights, weights * (of_logits - (weights * of_logits).sum(-1, keepdims=True))

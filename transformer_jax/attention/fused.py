@@ -1,4 +1,4 @@
-"""Fused attention: the kernels of cuDNN on NVIDIA GPUs, and of JAX on TPUs, where type, widths and mask allow."""
+"""Fused attention: the kernels of cuDNN on NVIDIA GPUs and of JAX on TPUs, for supported dtypes, widths and masks."""
 
 import functools
 import math
@@ -15,14 +15,14 @@ from transformer_jax.attention.request import AttentionRequest
 from transformer_jax.mesh_axis import partitioned_by_xla
 
 GPU_BACKENDS = "gpu", "cuda"
-TPU_BLOCK = 128  # which T and S are multiples of
+TPU_BLOCK = 128  # T and S must be multiples of it
 MAX_GPU_WIDTH, MAX_HOPPER_WIDTH = 128, 256  # d, before and from compute capability 9.0 on
 
 
 def fused_refusal(request: AttentionRequest) -> str | None:
-    """Why no kernel can compute what is asked for, or None."""
+    """Return the reason why no kernel supports the request, or None if one does."""
     if request.wants_attention:
-        return "it has no weights"
+        return "it returns no weights"
     if request.bias is not None:
         return f"it takes no bias, {request.bias}"
     if request.dropout is not None:
@@ -32,20 +32,20 @@ def fused_refusal(request: AttentionRequest) -> str | None:
     if request.backend != "tpu":
         return f"there is no kernel for the backend {request.backend}"
     if partitioned_by_xla.get():
-        return "the compiler can't divide the kernel over devices"
+        return "the compiler cannot partition the kernel over devices"
     return _common_refusal(request, "the TPU kernel", (jnp.bfloat16, jnp.float32)) or _tpu_refusal(request)
 
 
 def fused_attention(
     q: Float[Array, "N H T d"], k: Float[Array, "N Hkv S d"], v: Float[Array, "N Hkv S d"], request: AttentionRequest
 ) -> Float[Array, "N H T d"]:
-    """Values of attention that `fused_refusal` has nothing against."""
+    """Compute the values of attention for a request for which `fused_refusal` returns None."""
     if request.backend not in GPU_BACKENDS:
-        from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention  # takes half a second
+        from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention  # the import takes 0.5 s
 
         is_causal = reach(request.mask) == (None, 0)
         return flash_attention(q, k, v, causal=is_causal, sm_scale=1 / math.sqrt(q.shape[-1]))
-    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # [N T H d], as the kernel wants them
+    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # [N T H d], the layout of the kernel
     attend = functools.partial(jax.nn.dot_product_attention, q, k, v, implementation="cudnn")
     if not isinstance(request.mask, ArrayMask):
         left, right = reach(request.mask) or (None, None)
@@ -55,7 +55,7 @@ def fused_attention(
     if len(q) != request.num_batch:  # more leading axes
         seen = jnp.tile(seen, (len(q) // len(seen) if len(seen) > 1 else 1, 1, 1, 1))
     values = attend(mask=seen).swapaxes(1, 2)
-    return jnp.where(seen.any(-1)[..., None], values, 0)  # the kernel averages where nothing is seen
+    return jnp.where(seen.any(-1)[..., None], values, 0)  # the kernel averages all values if a query sees no key
 
 
 def _common_refusal(request: AttentionRequest, kernel: str, types: tuple[DTypeLike, DTypeLike]) -> str | None:
@@ -78,7 +78,7 @@ def _gpu_refusal(request: AttentionRequest) -> str | None:
         return f"cuDNN takes a head width that is a multiple of 8, at most {most}; it is {width}"
     if isinstance(request.mask, ArrayMask):
         if request.mask.array.shape[-2:] != (num_queries, num_keys):  # type: ignore[union-attr]  # it is an array
-            return f"cuDNN takes arrays [..., T, S] as masks; that of {request.mask} would have to be enlarged"
+            return f"cuDNN takes arrays [..., T, S] as masks; {request.mask} would have to be broadcast"
         if num_queries % 2 or num_keys % 2:
             return f"cuDNN takes even T and S with an array as mask; they are {num_queries} and {num_keys}"
         return None

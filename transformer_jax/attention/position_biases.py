@@ -1,4 +1,4 @@
-"""Biases that follow from the distance of query and key: ALiBi, and T5's learned relative bias."""
+"""Biases that depend on the distance between query and key: ALiBi, and T5's learned relative bias."""
 
 import math
 
@@ -17,7 +17,7 @@ from transformer_jax.trees import pytree_class, static_field
 
 @pytree_class
 class ALiBi(AttentionBias):
-    """`- slope_h · |i - j|`: what is further away counts less, by another slope in each head (Press et al. 2022)."""
+    """ALiBi: `- slope_h · |i - j|`, a penalty on distance with a different slope in each head (Press et al. 2022)."""
 
     num_heads: Size = static_field()  # H
     offset: Offset = 0  # position of query 0
@@ -32,10 +32,10 @@ class ALiBi(AttentionBias):
 
 
 def alibi_slopes(num_heads: int) -> Float[np.ndarray, " H"]:
-    """The slope of each head: `2^(-8 h / H)`, h = 1 … H, for H a power of two.
+    """Return the slope of each head: `2^(-8 h / H)`, h = 1 … H, if H is a power of two.
 
-    For other H: those of the next smaller power of two, then every second one of the next larger power (Press et al.
-    2022, section 3 and their code).
+    For other H: the slopes of the next smaller power of two, then every second slope of the next larger power (Press et
+    al. 2022, section 3 and their code).
     """
     power = 2 ** int(math.log2(num_heads))
     slopes: Float[np.ndarray, " H"] = 2.0 ** (-8 / power * np.arange(1, power + 1))
@@ -46,17 +46,17 @@ def alibi_slopes(num_heads: int) -> Float[np.ndarray, " H"]:
 
 @pytree_class
 class RelativeBias(AttentionBias):
-    """A learned number for each head and bucket of distances, T5's relative positions (Raffel et al. 2020).
+    """Relative position bias of T5: a learned number for each head and bucket of distances (Raffel et al. 2020).
 
     Raises:
-        InputError: the table is not `[num_buckets, H]` of a floating-point type, with at least 4 buckets, an even
-            number where both directions have their own; or `max_distance` is no more than the exact buckets' distances.
+        InputError: the table is not a floating-point array `[num_buckets, H]` with at least 4 buckets (an even number
+            if `bidirectional`), or `max_distance` does not exceed the number of buckets of a single distance.
     """
 
     table: Float[ArrayLike, "num_buckets H"]
-    # Half of the buckets for keys after the query; else these count as distance 0.
+    # Half of the buckets are for keys after the query; if False, such keys count as distance 0.
     bidirectional: bool = static_field(True)
-    max_distance: int = static_field(128)  # from which on all distances share a bucket
+    max_distance: int = static_field(128)  # this and all larger distances share a bucket
     offset: Offset = 0  # position of query 0
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class RelativeBias(AttentionBias):
 
     def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
         (first_query, num_queries), (first_key, num_keys) = block.query, block.key
-        # Each diagonal of the block is one distance; those below the main diagonal come last, see `_along_diagonals`.
+        # All logits on a diagonal have the same distance; diagonals below the main one come last (`_along_diagonals`).
         ahead = jnp.concatenate([jnp.arange(num_keys), jnp.arange(-num_queries, 0)])
         ahead += first_key - first_query - self.offset
         buckets = relative_buckets(ahead, np.shape(self.table)[0], self.max_distance, self.bidirectional)
@@ -87,16 +87,16 @@ class RelativeBias(AttentionBias):
 def relative_buckets(
     ahead: Int[ArrayLike, "..."], num_buckets: int, max_distance: int = 128, bidirectional: bool = True
 ) -> Int[Array, "..."]:
-    """The bucket of each distance, key's position minus query's (Raffel et al. 2020, section 2.1, and their code).
+    """Return the bucket of each distance, key minus query position (Raffel et al. 2020, section 2.1, and their code).
 
-    Half of the buckets are single distances; the others grow logarithmically up to `max_distance`.
+    Half of the buckets hold a single distance each; the others grow logarithmically up to `max_distance`.
     """
     ahead = jnp.asarray(ahead)
     size = num_buckets // 2 if bidirectional else num_buckets
     exact = size // 2
     distances = np.arange(max_distance + 1)
     far = np.log(np.maximum(distances, 1) / exact) / math.log(max_distance / exact) * (size - exact)
-    # A distance on the edge of a bucket belongs to it, also where the logarithm is rounded down.
+    # 1e-9: a distance at the lower edge of a bucket must not fall below it by rounding of the logarithm.
     table = np.where(distances < exact, distances, np.minimum(exact + np.floor(far + 1e-9), size - 1)).astype(np.int32)
     distance = jnp.abs(ahead) if bidirectional else jnp.maximum(-ahead, 0)
     bucket = jnp.asarray(table)[jnp.minimum(distance, max_distance)]
@@ -104,10 +104,10 @@ def relative_buckets(
 
 
 def _along_diagonals(values: Shaped[Array, "h n"], num_queries: int, num_keys: int) -> Shaped[Array, "h q k"]:
-    """The matrix whose element (i, j) is `values[j - i]`, counted from the end where negative; n is q + k.
+    """Return the matrix with elements `values[j - i]`, a negative index counting from the end; n is q + k.
 
-    Rows of n - 1 elements, cut from the values repeated again and again, begin one element later in each: a gather, and
-    in the gradient a scatter, would be an order of magnitude slower.
+    The values are repeated and reshaped to rows of n - 1 elements, so that each row begins one element further on. A
+    gather (a scatter in the gradient) would be an order of magnitude slower.
     """
     n = values.shape[-1]
     repeated = jnp.broadcast_to(values[:, None], (len(values), num_queries, n)).reshape(len(values), -1)

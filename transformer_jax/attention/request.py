@@ -1,4 +1,4 @@
-"""One call of attention: what was asked for, which implementation runs, and why."""
+"""One call of attention: its arguments, the implementation that runs, and the reasons for it."""
 
 import dataclasses
 from contextlib import AbstractContextManager
@@ -29,10 +29,10 @@ class AttentionRequest:
     q_shape: Shape
     k_shape: Shape
     v_shape: Shape
-    dtype: np.dtype  # of q, k and v together
+    dtype: np.dtype  # to which q, k and v are promoted
     mask: AttentionMask | None
     bias: AttentionBias | None
-    dropout: AttentionDropout | None  # None where its rate is 0
+    dropout: AttentionDropout | None  # None if its rate is 0
     wants_attention: bool
     backend: str  # cpu, gpu, cuda, rocm or tpu
 
@@ -48,10 +48,10 @@ class AttentionRequest:
         wants_attention: bool = False,
         backend: str | None = None,
     ) -> "AttentionRequest":
-        """The request of these arguments.
+        """Check arguments of `dot_product_attention` and make a request of them.
 
         Raises:
-            InputError: they do not fit each other.
+            InputError: the arguments do not match each other.
         """
         check_value("dropout", dropout, AttentionDropout | None)
         check_value("return_attention", wants_attention, bool)
@@ -76,7 +76,7 @@ class AttentionRequest:
 
     @property
     def num_batch(self) -> int:
-        """Batch elements B of a mask, 1 where there are none."""
+        """Batch size B of masks and biases; 1 without a batch axis."""
         return whole_block(self.logits_shape).batch.size
 
     @property
@@ -85,16 +85,16 @@ class AttentionRequest:
         return (*self.q_shape[:-1], self.k_shape[-2])
 
     def with_heads(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-        """The operands as `[N, H, T, d]`, `[N, Hkv, S, d]` and `[N, Hkv, S, d_v]`."""
+        """Reshape the operands to `[N, H, T, d]`, `[N, Hkv, S, d]` and `[N, Hkv, S, d_v]`."""
         q, k, v = (x.reshape(-1, *whole_block(x.shape).shape[1:]) for x in (q, k, v))
         return q, k, v
 
 
 def _checked_operands(**operands: Any) -> list[Any]:
-    """q, k and v as arrays, or shapes and types of such; k and v may have fewer heads.
+    """Check q, k and v, arrays or objects with a shape and a dtype; k and v may have fewer heads.
 
     Raises:
-        InputError: they do not hold numbers, or do not fit.
+        InputError: an operand is not numeric, or the shapes do not match.
     """
     arrays = {
         name: x if isinstance(getattr(x, "dtype", None), np.dtype) else as_array(name, x)
@@ -109,20 +109,20 @@ def _checked_operands(**operands: Any) -> list[Any]:
     if not fits or q[-1] != k[-1] or 0 in (*q, *k, *v):
         raise InputError(
             f"q, k and v have shapes {q}, {k} and {v}; they must be [..., T, d], [..., S, d] and [..., S, d_v], with "
-            "the same leading axes but for the heads, and no size of 0"
+            "the same leading axes except the heads, and no axis of size 0"
         )
     if len(q) > 3 and q[-3] % k[-3]:
-        raise InputError(f"k and v have {k[-3]} heads and q has {q[-3]}; theirs must divide those of q")
+        raise InputError(f"k and v have {k[-3]} heads, which must divide the number of heads of q, {q[-3]}")
     return list(arrays.values())
 
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """Which implementation runs, and why each of the others does not."""
+    """Which implementation of attention runs, and why the others do not."""
 
     implementation: str
-    reason: str  # for it
-    others: dict[str, str]  # reason against each
+    reason: str  # why it runs
+    others: dict[str, str]  # why each of the others does not run
     logits: Shape  # T and S
 
     def __str__(self) -> str:
@@ -136,10 +136,10 @@ _calls: ContextVar[list[Explanation]] = ContextVar("_calls")
 
 
 def recording_attention() -> AbstractContextManager[list[Explanation]]:
-    """A block in which a program is traced; it is given the list of its calls of attention, which fills as it runs."""
+    """Context manager that yields a list, to which every call of attention traced in the block is appended."""
     return with_value(_calls, [])
 
 
 def record_attention(explanation: Explanation) -> None:
-    """Note a call, for `recording_attention`."""
+    """Append a call to the list of `recording_attention`."""
     _calls.get([]).append(explanation)

@@ -1,4 +1,4 @@
-"""Weights of chosen queries and heads, at any length."""
+"""Attention weights of selected queries and heads, for sequences of any length."""
 
 import math
 from typing import Any
@@ -29,18 +29,18 @@ def attention_rows(
     queries: Chosen | None = None,
     heads: Chosen | None = None,
 ) -> Float[Array, "... rows S"]:
-    """Exact attention weights of chosen queries and heads, without dropout, in memory that grows as their number × S.
+    """Compute exact attention weights of selected queries and heads, without dropout, in memory of their number × S.
 
     Args:
         q, k, mask, bias: as in `dot_product_attention`.
         queries: indices of the queries, 0 … T - 1; None for all.
-        heads: indices of the heads, 0 … H - 1; None for all, and where there is no axis of heads.
+        heads: indices of the heads, 0 … H - 1; None for all, or if there is no axis of heads.
 
     Returns:
-        Weights `[..., rows, S]`, with the axis of heads cut to those chosen; rows of queries that see nothing are zero.
+        Weights `[..., rows, S]` of the selected queries and heads; rows of queries that see no key are zero.
 
     Raises:
-        InputError: as `dot_product_attention`; or an index is out of range, or there are no heads to choose from.
+        InputError: as in `dot_product_attention`; or an index is out of range, or `heads` is given without heads.
     """
     request = AttentionRequest.of(q, k, k, mask, bias)
     q, k = (jnp.asarray(x) for x in promote_dtype(q, k, dtype=None))
@@ -58,7 +58,7 @@ def attention_rows(
         block = ScoreBlock(Range(number % request.num_batch, 1), Range(head, 1), Range(query, 1), Range(0, shape[-1]))
         if request.bias is not None:
             logits = request.bias.cut(block).apply(logits, block)
-        seen = logits != -jnp.inf  # a bias may hide a key too
+        seen = logits != -jnp.inf  # a bias may hide keys too
         return softmax(logits, seen if request.mask is None else seen & request.mask.allows(block))[0, 0, 0]
 
     over_heads = jax.vmap(jax.vmap(of_row, (None, None, 0)), (None, 0, None))

@@ -1,6 +1,6 @@
-"""Blocks of attention logits, the grid of blocks that the logits of one head are made of, and the rules for them.
+"""Blocks of attention logits, grids of blocks, and the base class of masks and biases.
 
-Masks and biases are evaluated block by block, so that no path needs them as arrays `[T, S]`.
+Masks and biases are evaluated block by block, so that no implementation needs them as arrays `[T, S]`.
 """
 
 import dataclasses
@@ -17,21 +17,21 @@ from jaxtyping import Float, Int, Shaped
 from transformer_jax.argument_checks import broadcasts, check_fields, check_offset
 from transformer_jax.errors import InputError
 
-Chosen = Int[ArrayLike, " _"] | Sequence[int]  # indices of queries or heads, of a length of their own
+Chosen = Int[ArrayLike, " _"] | Sequence[int]  # indices of selected queries or heads
 Start = int | np.integer | Int[Array, ""]  # first index of a range, or a position
 Offset = Annotated[Start, check_offset]
-BlockFlags = bool | Shaped[np.ndarray | Array, "..."]  # of each block of a grid, or one for all of them
+BlockFlags = bool | Shaped[np.ndarray | Array, "..."]  # one for each block of a grid, or one for all blocks
 Rule = TypeVar("Rule", bound="LogitsRule")
-Bounds = tuple[BlockFlags, BlockFlags]  # whether something of a block may be allowed; whether all of it surely is
+Bounds = tuple[BlockFlags, BlockFlags]  # whether a block may be allowed in part; whether it certainly is entirely
 
-MISSING_AXES = {2: (0, 1), 3: (1,), 4: ()}  # those of [B H T S] that an array of this rank lacks
+MISSING_AXES = {2: (0, 1), 3: (1,), 4: ()}  # axes of [B H T S] that an array of this rank lacks
 LOGITS_AXES = "batch elements", "heads", "queries", "keys"  # of the logits [B H T S]
 
 
 class LogitsRule:
-    """Base class of masks and biases: what is done to the logits, written down without an array `[T, S]`.
+    """Base class of masks and biases: a rule for the logits that needs no array `[T, S]`.
 
-    Query i stands at position i + `offset` of a rule that has this field.
+    If a rule has the field `offset`, query i is at position i + `offset`.
 
     Raises:
         InputError: a field is not what its annotation says.
@@ -41,13 +41,13 @@ class LogitsRule:
         check_fields(self)
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """Raise an `InputError` unless the arrays in this rule and in its parts fit logits of this shape."""
+        """Raise an `InputError` unless the arrays in this rule and its parts broadcast against logits of this shape."""
         for part in vars(self).values():
             if isinstance(part, LogitsRule):
                 part.check(shape)
 
     def shifted(self: Rule, offset: Start) -> Rule:
-        """The same rule for queries that stand `offset` positions further on; arrays in it stay as they are."""
+        """Return the rule for queries that are `offset` positions later; arrays in it are not shifted."""
         moved = {
             name: entry.shifted(offset) if isinstance(entry, LogitsRule) else entry + offset
             for name, entry in vars(self).items()
@@ -64,7 +64,7 @@ class Range(NamedTuple):
 
 
 class BlockIndices(NamedTuple):
-    """Index of the batch element, head, query and key of each logit of a block; together they broadcast to it."""
+    """Indices of batch element, head, query and key for the logits of a block; together they broadcast to its shape."""
 
     batch: Int[Array, "b 1 1 1"]
     head: Int[Array, "1 h 1 1"]
@@ -75,7 +75,7 @@ class BlockIndices(NamedTuple):
 class ScoreBlock(NamedTuple):
     """Block of the logits `[B, H, T, S]`: a range of each axis.
 
-    A range whose start is a multiple of its size may end beyond its axis. What is computed there is used nowhere.
+    A range whose start is a multiple of its size may extend beyond its axis. Results beyond the axis are not used.
     """
 
     batch: Range
@@ -88,34 +88,34 @@ class ScoreBlock(NamedTuple):
         return self.batch.size, self.head.size, self.query.size, self.key.size
 
     def indices(self) -> BlockIndices:
-        """The indices along the four axes, each an array of rank 4."""
+        """Return the indices along the four axes, each as an array of rank 4."""
         return BlockIndices(*jnp.ix_(*(start + jnp.arange(size, dtype=jnp.int32) for start, size in self)))
 
     def part(self, array: Shaped[Array | np.ndarray, "#B #H #T #S"]) -> Shaped[Array, "#b #h #q #k"]:
-        """The block of an array, in which an axis of size 1 stands for every index.
+        """Return the block of an array; an axis of size 1 broadcasts.
 
         Raises:
-            InputError: the block begins beyond the array, or is larger.
+            InputError: the block starts beyond the array, or is larger than it.
         """
         part = jnp.asarray(array)
         for axis, (start, size) in enumerate(self):
             length = array.shape[axis]
             if length > 1 and (size > length or (isinstance(start, int) and start >= length)):
                 raise InputError(
-                    f"there are {length} {LOGITS_AXES[axis]} in an array of shape {array.shape}, not {start + size}"
+                    f"an array of shape {array.shape} has {length} {LOGITS_AXES[axis]}; it must have {start + size}"
                 )
             if length > 1:
                 part = _cut(part, axis, start, size)
         return part
 
     def of_heads(self, array: Shaped[Array | np.ndarray, "H ..."]) -> Shaped[Array, "h ..."]:
-        """The part of an array that belongs to the block's heads."""
+        """Return the part of an array that belongs to the heads of the block."""
         return _cut(jnp.asarray(array), 0, *self.head)
 
     def add_part(
         self, total: Shaped[Array, "#B #H #T #S"], part: Shaped[Array, "#b #h #q #k"]
     ) -> Shaped[Array, "#B #H #T #S"]:
-        """`total` with `part` added in the place that `part(total)` reads; what lies beyond an axis must be zero."""
+        """Add `part` to the block of `total` that `part(total)` reads; elements beyond an axis must be zero."""
         starts: list[Start] = []
         for axis, (start, size) in enumerate(self):
             length = total.shape[axis]
@@ -134,45 +134,45 @@ def _cut(array: Array, axis: int, start: Start, size: int) -> Array:
         return array
     if length % size == 0:
         return lax.dynamic_slice_in_dim(array, start, size, axis)
-    # The last block ends beyond the array: cut the last `size` indices, and turn them so that the first is `start`.
+    # The last block extends beyond the array: take the last `size` indices, and roll them so that `start` is first.
     first = jnp.minimum(start, length - size)
     return jnp.roll(lax.dynamic_slice_in_dim(array, first, size, axis), first - start, axis)
 
 
 def whole_block(shape: tuple[int, ...]) -> ScoreBlock:
-    """The block of all logits `[..., T, S]`; those of rank 3 have no heads, and those of rank 2 no batch either."""
+    """Return the block of all logits `[..., T, S]`; rank 3 has no head axis, rank 2 no batch axis either."""
     num_batch = {2: 1, 3: shape[0]}.get(len(shape), shape[-4] if len(shape) > 3 else 1)
     num_heads = shape[-3] if len(shape) > 3 else 1
     return ScoreBlock(*(Range(0, size) for size in (num_batch, num_heads, *shape[-2:])))
 
 
 def with_all_axes(name: str, array: Array, hint: str = "") -> Shaped[Array, "#B #H #T #S"]:
-    """A mask or a bias `[T, S]`, `[B, T, S]` or `[B, H, T, S]` with axes of size 1 for those that it lacks.
+    """Add axes of size 1 to a mask or a bias `[T, S]` or `[B, T, S]`, so that it has rank 4 as `[B, H, T, S]`.
 
     Raises:
-        InputError: it has another rank.
+        InputError: the array has another rank.
     """
     if array.ndim not in MISSING_AXES:
         raise InputError(
-            f"{name} has shape {array.shape}; it may be [T, S], [B, T, S] or [B, H, T, S], with 1 for any of them{hint}"
+            f"{name} has shape {array.shape}; it must be [T, S], [B, T, S] or [B, H, T, S]; any axis may be 1{hint}"
         )
     return jnp.expand_dims(array, MISSING_AXES[array.ndim])
 
 
 def check_fits(shape: tuple[int, ...], logits_shape: tuple[int, ...], what: str, hint: str = "") -> None:
-    """Raise an `InputError` unless an array `[B, H, T, S]` of a shape broadcasts against logits `[..., T, S]`."""
+    """Raise an `InputError` unless an array of shape `[B, H, T, S]` broadcasts against logits `[..., T, S]`."""
     if not broadcasts(shape, whole_block(logits_shape).shape):
         raise InputError(f"{what} does not broadcast against attention logits of shape {logits_shape}{hint}")
 
 
 @dataclasses.dataclass(frozen=True)
 class BlockGrid:
-    """Blocks of the logits of one batch element, for all heads: `nq` ranges of queries times `nk` of keys."""
+    """Grid of logit blocks of one batch element, the same for all heads: `nq` query ranges times `nk` key ranges."""
 
-    batch: Start  # the element
+    batch: Start  # index of the batch element
     num_queries: int  # T
     num_keys: int  # S
-    query_size: int  # of a block
+    query_size: int  # queries per block
     key_size: int
 
     @property
@@ -184,19 +184,19 @@ class BlockGrid:
         return -(-self.num_keys // self.key_size)
 
     def queries(self) -> tuple[Int[np.ndarray, "nq 1"], Int[np.ndarray, "nq 1"]]:
-        """First and last query of each block."""
+        """Return the first and the last query of each block."""
         first = np.arange(self.num_query_blocks)[:, None] * self.query_size
         return first, np.minimum(first + self.query_size, self.num_queries) - 1
 
     def keys(self) -> tuple[Int[np.ndarray, "1 nk"], Int[np.ndarray, "1 nk"]]:
-        """First and last key of each block."""
+        """Return the first and the last key of each block."""
         first = np.arange(self.num_key_blocks)[None] * self.key_size
         return first, np.minimum(first + self.key_size, self.num_keys) - 1
 
     def in_blocks(self, array: Shaped[Array, "#B length"], size: int) -> Shaped[Array, "blocks size"]:
-        """The values at each block's queries or keys in this batch element; the last one is repeated to fill a block.
+        """Split values per query or key of this batch element into blocks; the last value is repeated as padding.
 
-        `size` is that of these blocks, `query_size` or `key_size`.
+        `size` is the size of the blocks, `query_size` or `key_size`.
         """
         row = lax.dynamic_index_in_dim(array, self.batch if len(array) > 1 else 0, keepdims=False)
         return jnp.pad(row, (0, -len(row) % size), mode="edge").reshape(-1, size)
@@ -204,7 +204,7 @@ class BlockGrid:
 
 @jax.custom_jvp
 def nan_for_minus_infinity(products: Float[Array, "..."]) -> Float[Array, "..."]:
-    """NaN in the place of -∞: a product that overflows is no key that is hidden. +∞ becomes NaN in the softmax."""
+    """Replace -∞ by NaN, so that an overflow is not mistaken for a hidden key. +∞ becomes NaN in the softmax."""
     return jnp.where(jnp.isneginf(products), jnp.nan, products)
 
 

@@ -1,6 +1,6 @@
-"""Decoding from left to right with a step function: greedy, sampling, beam search.
+"""Autoregressive decoding with a step function: greedy decoding, sampling, beam search.
 
-Imports JAX and `errors`; no model.
+Imports JAX and `errors`, but no model.
 """
 
 import lazy_loader

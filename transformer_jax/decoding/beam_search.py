@@ -1,4 +1,4 @@
-"""Beam search: decoding with several hypotheses for each batch element."""
+"""Beam search, which decodes with several hypotheses per batch element."""
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -26,7 +26,7 @@ from transformer_jax.decoding.next_token import token_log_probs
 from transformer_jax.decoding.token_by_token import Decoded, decoding_loop, empty_results
 from transformer_jax.errors import InputError, check_sizes, check_value
 
-MAX_LENGTH_PENALTY = 10  # above, the length's power overflows in float32 for long texts
+MAX_LENGTH_PENALTY = 10  # above, powers of the length overflow in float32 for long texts
 Rows = TypeVar("Rows")  # pytree of arrays [B, K, ...]
 OfLength: TypeAlias = Callable[[Float[Array, ""]], Float[Array, ""]]
 
@@ -50,25 +50,26 @@ def beam_search(
 ) -> Decoded:
     """Search for the results with the highest `log-probability / ((5 + length) / 6)^α` (Wu et al. 2016, equation 14).
 
-    At each position the continuations of the live hypotheses are ranked by their probability. Those of the first K that
-    end, or reach `max_length`, are finished and ranked by their score; the K most probable that do not end live on.
+    At each position the continuations of the live hypotheses are ranked by probability. Those among the first K that
+    end, or reach `max_length`, are finished and ranked by score; the K most probable ones that do not end stay live.
 
     Args:
-        beam_width: K. Its default and that of α are the values of Vaswani et al. 2017. `token_by_token` describes the
+        beam_width: K. The defaults of K and α are the values of Vaswani et al. 2017. `token_by_token` describes the
             arguments before this one.
         length_penalty: α; 0 compares log-probabilities, larger values favour longer results. Or a function of the
-            length, which divides the log-probability; it must be above 0 and rise, or fall, with every length.
-        early_stopping: when the search for a batch element stops, as `generate` of HuggingFace has it. "never": when no
-            live hypothesis can still become one of its `n_best` finished ones, so that stopping changes no result.
-            False: when none would, if it ended here, become one of K finished ones. True: when K are finished.
-        n_best: number of results for each batch element, None for K; with fewer, "never" stops earlier.
+            length by which log-probabilities are divided; it must be positive and monotonic.
+        early_stopping: when the search for a batch element stops, as in HuggingFace's `generate`. "never": as soon as
+            no live hypothesis can become one of the `n_best` results, so that stopping does not change the results.
+            False: as soon as no live hypothesis, scored at its present length, would be among the K finished ones.
+            True: as soon as K hypotheses are finished.
+        n_best: number of results per batch element; None for K. With fewer results, "never" stops earlier.
 
     Returns:
         Tokens `[B, n_best, T]`, lengths `[B, n_best]` and scores `[B, n_best]`, best first.
 
     Raises:
-        InputError: as `greedy_decode`; or `beam_width` is below 1, `length_penalty` is outside 0 … 10, `early_stopping`
-            is another word, or `n_best` is outside 1 … K.
+        InputError: as in `greedy_decode`; or `beam_width` is below 1, `length_penalty` is outside 0 … 10,
+            `early_stopping` has another value, or `n_best` is outside 1 … K.
     """
     n_best = beam_width if n_best is None else n_best
     ends = Ends.of(start_token, end_token, pad_token)
@@ -80,7 +81,7 @@ def beam_search(
     num_finished = n_best if early_stopping == "never" else beam_width
     beams = _Beams(
         position=jnp.int32(0),
-        # One live hypothesis at the start: K equal ones would stay equal.
+        # Only one live hypothesis at the start, since K equal hypotheses would stay equal.
         log_probs=jnp.full((batch_size, beam_width), -jnp.inf).at[:, 0].set(0),
         last_tokens=jnp.full((batch_size, beam_width), start_token, jnp.int32),
         tokens=jnp.full((batch_size, beam_width, max_length), pad_token, jnp.int32),
@@ -97,7 +98,7 @@ def beam_search(
 
 
 class _Rules(NamedTuple):
-    """When a hypothesis ends, how it is scored then, and when the search stops."""
+    """When a hypothesis ends, how it is scored, and when the search stops."""
 
     end_tokens: tuple[int, ...]
     length_penalty: OfLength
@@ -108,25 +109,25 @@ class _Beams(NamedTuple):
     """State of beam search before a position."""
 
     position: Int[Array, ""]
-    log_probs: Float[Array, "B K"]  # of the live hypotheses, -inf where there is none
+    log_probs: Float[Array, "B K"]  # of the live hypotheses; -inf for missing ones
     last_tokens: Int[Array, "B K"]
     tokens: Int[Array, "B K T"]
-    finished: Decoded  # [B, n_best], or K
+    finished: Decoded  # [B, n_best] or [B, K]
     has_stopped: Bool[Array, " B"]
     cache: Cache
 
 
 def _advance_beams(beams: _Beams, *, step: Step, process: LogitsProcessor, rules: _Rules) -> _Beams:
-    """Continue the live hypotheses by one token, and rank those that end among the finished ones."""
+    """Extend the live hypotheses by one token, and rank those that end among the finished ones."""
     batch_size, beam_width, max_length = beams.tokens.shape
     logits, cache = step(beams.last_tokens.reshape(-1), beams.position, beams.cache)
     log_probs = token_log_probs(logits)  # [B·K V]
-    # log_softmax makes a row NaN as a whole. `top_k` may put NaN last, where it would not be seen.
+    # log_softmax makes a whole row NaN, so its first element suffices. `top_k` may rank NaN last and so hide it.
     is_nan = jnp.isnan(log_probs[:, 0]).reshape(batch_size, beam_width)
     failed = jnp.any(is_nan & (beams.log_probs > -jnp.inf), axis=1) | jnp.isnan(beams.finished.scores[:, -1])
     log_probs = process(log_probs, beams.tokens.reshape(-1, max_length), beams.position)
     log_probs = log_probs.reshape(batch_size, beam_width, -1) + beams.log_probs[..., None]  # [B K V]
-    # Enough that K of them do not end.
+    # Enough candidates that at least K of them do not end.
     num_candidates = min((1 + len(rules.end_tokens)) * beam_width, log_probs[0].size)
     totals, best = lax.top_k(log_probs.reshape(batch_size, -1), num_candidates)
     parents, chosen = jnp.divmod(best, log_probs.shape[-1])
@@ -152,8 +153,8 @@ def _advance_beams(beams: _Beams, *, step: Step, process: LogitsProcessor, rules
 
 
 def _ranked(finished: Decoded, new: Decoded) -> Decoded:
-    """The best of the finished hypotheses and the new ones, as many as there were."""
-    # Of equal scores top_k takes the first, so that an empty place (score -inf) stays empty.
+    """Select the best of the finished and the new hypotheses, as many as there are places."""
+    # Among equal scores top_k takes the first, so that an empty place (score -inf) stays empty.
     candidates = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), finished, new)
     _, best = lax.top_k(candidates.scores, finished.scores.shape[1])
     return _take(candidates, best)
@@ -162,27 +163,27 @@ def _ranked(finished: Decoded, new: Decoded) -> Decoded:
 def _can_improve(
     log_probs: Float[Array, " B"], finished: Decoded, length: Int[Array, ""], rules: _Rules
 ) -> Bool[Array, " B"]:
-    """Whether the search goes on, by the log-probabilities of the best live hypotheses and their length."""
+    """Return whether the search continues, given the log-probabilities of the best live hypotheses and their length."""
     worst = finished.scores[:, -1]
     if rules.early_stopping is True:
         return jnp.isneginf(worst)
     divisor = rules.length_penalty(jnp.asarray(length, jnp.float32))
     if rules.early_stopping == "never":
-        # Log-probabilities only fall with length, so no hypothesis can end above this.
+        # Log-probabilities only decrease with length, so this is an upper bound of the final score.
         divisor = jnp.maximum(divisor, rules.length_penalty(jnp.float32(finished.tokens.shape[-1])))
     return log_probs / divisor > worst
 
 
 def _function_of_length(length_penalty: float | OfLength) -> OfLength:
-    """That by Wu et al. 2016, or a user's own."""
+    """Return the length penalty of Wu et al. 2016 as a function, or the function that was passed."""
     if callable(length_penalty):
         return length_penalty
     check_value("length_penalty", length_penalty, float)
     if not 0 <= length_penalty <= MAX_LENGTH_PENALTY:
-        raise InputError(f"length_penalty is {length_penalty}; it may be 0 … {MAX_LENGTH_PENALTY}, or a function")
+        raise InputError(f"length_penalty is {length_penalty}; it must be 0 … {MAX_LENGTH_PENALTY}, or a function")
     return lambda length: ((5 + length) / 6) ** length_penalty
 
 
 def _take(tree: Rows, index: Int[Array, "B chosen"]) -> Rows:
-    """Select each batch element's hypotheses with these indices from every array `[B, K, ...]` of a pytree."""
+    """Select hypotheses of each batch element by index from every array `[B, K, ...]` of a pytree."""
     return jax.vmap(lambda tree, index: jax.tree.map(lambda leaf: leaf[index], tree))(tree, index)

@@ -1,7 +1,7 @@
-"""What decoding is given, and checks of it: settings, tokens, and the scores that it gives.
+"""Types of the arguments of decoding, and checks of settings, tokens and scores.
 
-Shapes and settings are checked when a program is traced. NaN in logits is a value: outside of `jax.jit` it is an error;
-inside it, the score of a result that it concerns is NaN, which `check_scores` finds in what the compiled program gave.
+Shapes and settings are checked at tracing time. NaN in logits raises an error outside of `jax.jit`; inside it, the
+score of the affected result becomes NaN, which `check_scores` detects in the output of the compiled program.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -23,7 +23,7 @@ Grow = Callable[[Cache, int], Cache]
 
 
 class Ends(NamedTuple):
-    """The tokens that are no part of a text."""
+    """Special tokens: start, end and padding."""
 
     start_token: int
     end_tokens: tuple[int, ...]
@@ -31,10 +31,10 @@ class Ends(NamedTuple):
 
     @classmethod
     def of(cls, start_token: int, end_token: int | Collection[int], pad_token: int) -> "Ends":
-        """These tokens, checked.
+        """Check the tokens.
 
         Raises:
-            InputError: one of them is no id.
+            InputError: a token is not an integer of at least 0.
         """
         is_set = isinstance(end_token, Collection) and not isinstance(end_token, str)
         end_tokens: tuple[Any, ...] = tuple(end_token) if is_set else (end_token,)  # type: ignore[arg-type]
@@ -47,16 +47,16 @@ class Ends(NamedTuple):
 def check_decoding(step: Step, cache: Cache, batch_size: int, max_length: int, grow: Grow | None) -> None:
     """Check the arguments that all decoding functions share.
 
-    Without `grow` the step is traced once, without being run, at its last position, which is known here and traced in
-    the loop over positions. So a cache without room for `max_length` positions is the error of a step that checks
-    positions, as those of this package's models do; unseen, its last position would be overwritten.
+    Without `grow`, the step is traced once at the last position, but not run. This position is known here (in the loop
+    it is traced), so a step that checks positions, as those of this package do, raises an error if the cache has no
+    room for `max_length` positions. Without the check, the last position of the cache would be overwritten silently.
 
     Args:
-        step, cache, batch_size, max_length, grow: as `transformer_jax.decoding.token_by_token` describes them.
+        step, cache, batch_size, max_length, grow: see `transformer_jax.decoding.token_by_token`.
 
     Raises:
-        InputError: `step` cannot be called, `batch_size` or `max_length` is below 1, an array of the cache does not
-            have `batch_size` rows, or the step has no room for `max_length` positions.
+        InputError: `step` is not callable, `batch_size` or `max_length` is below 1, an array of the cache does not
+            have `batch_size` rows, or the cache has no room for `max_length` positions.
     """
     check_value("step", step, Callable)
     check_value("grow", grow, Callable | None)
@@ -72,26 +72,26 @@ def check_decoding(step: Step, cache: Cache, batch_size: int, max_length: int, g
 
 
 def check_scores(scores: Float[ArrayLike, "..."]) -> None:
-    """Check the scores of decoded results; those of a tracer are unknown and are not checked.
+    """Check the scores of decoded results; traced scores are not checked.
 
     Raises:
-        InputError: a score is NaN, because of the logits that led to it.
+        InputError: a score is NaN, because of invalid logits.
     """
     if isinstance(scores, jax.core.Tracer):
         return
     broken: Shaped[np.ndarray, "rows axes"] = np.argwhere(np.isnan(scores))
     if len(broken):
         raise InputError(
-            f"step gave logits of NaN or +inf, or -inf alone, for row {broken[0, 0]}; they must be finite, or -inf for "
-            "a token that may not be chosen"
+            f"step gave logits that are NaN or +inf, or all -inf, for row {broken[0, 0]}; they must be finite, or -inf "
+            "for a token that may not be chosen"
         )
 
 
 def checked_step(step: Step, ends: Ends) -> Step:
-    """The step function with logits in float32.
+    """Wrap a step function to check its results and to return logits in float32.
 
-    It raises an `InputError` if `step` gives no pair of logits `[N, V]` and a cache, or the start or an end token is
-    not below V.
+    The wrapper raises an `InputError` if `step` does not return a pair of logits `[N, V]` and a cache, or if the start
+    or an end token is not below V.
     """
 
     def checked(
@@ -99,7 +99,7 @@ def checked_step(step: Step, ends: Ends) -> Step:
     ) -> tuple[Float[Array, "N V"], Cache]:
         result: object = step(last_tokens, position, cache)
         if not isinstance(result, tuple) or len(result) != 2:
-            raise InputError(f"step gave a {type(result).__name__}; it must give a pair (logits, cache)")
+            raise InputError(f"step returned a {type(result).__name__}; it must return a pair (logits, cache)")
         logits, num_rows = jnp.asarray(result[0]), len(last_tokens)
         if logits.ndim != 2 or len(logits) != num_rows or not jnp.issubdtype(logits.dtype, jnp.floating):
             raise InputError(
@@ -108,7 +108,7 @@ def checked_step(step: Step, ends: Ends) -> Step:
             )
         for name, token in [("start_token", ends.start_token), *(("end_token", token) for token in ends.end_tokens)]:
             if token >= logits.shape[1]:
-                raise InputError(f"{name} is {token}; it must be below {logits.shape[1]}, a row's number of logits")
+                raise InputError(f"{name} is {token}; it must be below {logits.shape[1]}, the number of logits")
         return logits.astype(jnp.float32), result[1]
 
     return checked
@@ -117,11 +117,11 @@ def checked_step(step: Step, ends: Ends) -> Step:
 def checked_processing(
     processors: Sequence[LogitsProcessor], prompt: Int[ArrayLike, "B P"] | None, batch_size: int, start_token: int
 ) -> LogitsProcessor:
-    """`processing`, after the start token if there is no prompt.
+    """Return `processing` for a prompt, or for the start token if there is no prompt.
 
     Raises:
-        InputError: `processors` is no sequence of functions, or `prompt` is no array of integers with a row for each
-            batch element.
+        InputError: `processors` is not a sequence of functions, or `prompt` is not an array of integers with a row for
+            each batch element.
     """
     check_value("processors", processors, tuple[Callable, ...])  # type: ignore[type-arg]
     before = np.full((batch_size, 1), start_token) if prompt is None else jnp.asarray(prompt)

@@ -1,15 +1,15 @@
-"""Functions of logits that decoding is handed: tokens that may not come, must come, or come less often.
+"""Logits processors for decoding, which exclude tokens, force them, or make them less probable.
 
-A processor maps the logits of the next token to others:
+A processor changes the logits of the next token:
 
     processor(logits [N, V], tokens [N, C], position []) -> logits [N, V]
 
-`tokens` are those before it, the newest in the last column: the prompt, or the start token, and the decoded tokens. The
-first columns of a row that has fewer are -1. `position` is the number of tokens that have been decoded, 0 at first.
+`tokens` are the tokens before it, the newest in the last column: the prompt (or the start token), then the decoded
+tokens. Rows with fewer tokens are padded with -1 at the left. `position` is the number of decoded tokens, at first 0.
 
-`greedy_decode` and `sample` hand over logits. `beam_search` hands over log-probabilities and adds up what comes back
-without normalising it again, as HuggingFace's `generate` does; so it must not be above 0. All functions here give 0 or
--inf, or multiply.
+`greedy_decode` and `sample` pass logits. `beam_search` passes log-probabilities and sums the results without
+normalizing them again, as HuggingFace's `generate` does; so results must not be above 0. The functions here set logits
+to 0 or -inf, or multiply them.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,10 +29,10 @@ LogitsProcessor: TypeAlias = Callable[[Logits, Tokens, Position], Logits]
 
 
 def suppressed_tokens(tokens: Sequence[int], start: int = 0, stop: int | None = None) -> LogitsProcessor:
-    """Exclude tokens at the positions from `start` to before `stop`; None: at all later ones.
+    """Exclude tokens at positions `start` … `stop - 1`; `stop` None: at all positions from `start` on.
 
     Raises:
-        InputError: a token is no id, or a position is below 0; when it is called, a token is outside the vocabulary.
+        InputError: a token is not an id, or a position is below 0; when called, a token is outside the vocabulary.
     """
     check_sizes(0, start=start, stop=start if stop is None else stop)
     excluded = _TokenSet("suppressed_tokens", tokens)
@@ -45,10 +45,10 @@ def suppressed_tokens(tokens: Sequence[int], start: int = 0, stop: int | None = 
 
 
 def suppressed_until(tokens: Sequence[int], length: int) -> LogitsProcessor:
-    """Exclude tokens, e.g. those that end a text, as long as it has fewer tokens than `length` with its prompt.
+    """Exclude tokens, e.g. end tokens, until a text, including its prompt, has `length` tokens.
 
     Raises:
-        InputError: a token is no id, or `length` is below 0; when it is called, a token is outside the vocabulary.
+        InputError: a token is not an id, or `length` is below 0; when called, a token is outside the vocabulary.
     """
     check_sizes(0, length=length)
     excluded = _TokenSet("suppressed_until", tokens)
@@ -61,10 +61,10 @@ def suppressed_until(tokens: Sequence[int], length: int) -> LogitsProcessor:
 
 
 def forced_token(token: int, position: int) -> LogitsProcessor:
-    """Allow one token alone at a position: 0 is the first, `max_length - 1` the last. Its logit becomes 0.
+    """Force a token at a position, from 0 to `max_length - 1`: its logit becomes 0, all others -inf.
 
     Raises:
-        InputError: `token` is no id, or `position` is below 0; when it is called, `token` is outside the vocabulary.
+        InputError: `token` is not an id, or `position` is below 0; when called, `token` is outside the vocabulary.
     """
     check_sizes(0, position=position)
     forced, at = _TokenSet("forced_token", [token]), position
@@ -76,12 +76,12 @@ def forced_token(token: int, position: int) -> LogitsProcessor:
 
 
 def repetition_penalty(penalty: float) -> LogitsProcessor:
-    """Divide the logits of tokens that have come before by `penalty`, or multiply them with it if they are negative.
+    """Divide the logits of tokens that occurred before by `penalty`, or multiply them by it if they are negative.
 
-    Keskar et al. 2019, section 4.1; the case of negative logits is that of HuggingFace.
+    Source: Keskar et al. 2019, section 4.1; negative logits are treated as in HuggingFace.
 
     Raises:
-        InputError: `penalty` is no finite number above 0.
+        InputError: `penalty` is not a finite number above 0.
     """
     check_positive("penalty", penalty)
 
@@ -93,7 +93,7 @@ def repetition_penalty(penalty: float) -> LogitsProcessor:
 
 
 def no_repeated_ngrams(size: int) -> LogitsProcessor:
-    """Exclude tokens that would end a sequence of `size` tokens that has come before (Paulus et al. 2018, section 2.5).
+    """Exclude tokens that would repeat a sequence of `size` tokens (Paulus et al. 2018, section 2.5).
 
     Raises:
         InputError: `size` is below 1.
@@ -113,15 +113,15 @@ def no_repeated_ngrams(size: int) -> LogitsProcessor:
 
 
 def excluded_sequences(sequences: Sequence[Sequence[int]]) -> LogitsProcessor:
-    """Exclude tokens that would end one of these sequences; one of a single token is excluded everywhere.
+    """Exclude tokens that would complete one of these sequences; a sequence of one token is excluded everywhere.
 
     Raises:
-        InputError: `sequences` holds anything but sequences of ids; when it is called, a token is outside the
+        InputError: `sequences` is not a sequence of nonempty sequences of ids; when called, a token is outside the
             vocabulary.
     """
     given = check_value("sequences", sequences, tuple[tuple[int, ...], ...])
     if not all(given):
-        raise InputError("sequences has one without tokens; each must have at least 1")
+        raise InputError("sequences has an empty one; each must have at least 1 token")
     known = _TokenSet("excluded_sequences", [token for sequence in given for token in sequence])
     by_size: dict[int, list[tuple[int, ...]]] = {}
     for sequence in given:
@@ -140,15 +140,15 @@ def excluded_sequences(sequences: Sequence[Sequence[int]]) -> LogitsProcessor:
 
 
 def processing(processors: Sequence[LogitsProcessor], prompt: Int[Array | np.ndarray, "B P"]) -> LogitsProcessor:
-    """Apply processors in their order.
+    """Compose processors in order.
 
     Args:
         processors: the functions.
-        prompt: tokens before the decoded ones, which they are shown; -1 is padding.
+        prompt: tokens before the decoded ones, which are passed to the processors; -1 is padding.
 
     Returns:
-        A function of the logits of B rows, or of K for each of the B; of the decoded tokens `[N, T]`, whatever those
-        from `position` on are; and of the position.
+        A function of the logits of N rows, B or B·K; of the decoded tokens `[N, T]`, which may have any values from
+        `position` on; and of the position.
     """
 
     def process(logits: Logits, tokens: Int[Array, "N T"], position: Position) -> Logits:
@@ -166,14 +166,14 @@ def processing(processors: Sequence[LogitsProcessor], prompt: Int[Array | np.nda
 
 
 class _TokenSet:
-    """Ids of tokens, checked."""
+    """Checked token ids."""
 
     def __init__(self, name: str, tokens: Sequence[int]) -> None:
         self.name, self.tokens = name, check_value(f"tokens of {name}", tokens, tuple[int, ...])
         check_sizes(0, **{f"a token of {name}": min(self.tokens, default=0)})
 
     def mask(self, logits: Logits) -> Bool[np.ndarray, " V"]:
-        """Which tokens of the vocabulary they are."""
+        """Return which tokens of the vocabulary are in the set."""
         vocabulary = logits.shape[1]
         if (largest := max(self.tokens, default=0)) >= vocabulary:
             raise InputError(
@@ -183,7 +183,7 @@ class _TokenSet:
 
 
 def _among(logits: Logits, tokens: Tokens) -> Bool[Array, "N V"]:
-    """Which tokens of the vocabulary are in each row of `tokens`, where -1 is none."""
+    """Return which tokens of the vocabulary occur in each row of `tokens`; -1 is padding."""
     tokens = jnp.where(tokens < 0, logits.shape[1], tokens)
     rows = jnp.arange(len(logits))[:, None]
     return jnp.zeros(logits.shape, bool).at[rows, tokens].set(True, mode="drop")

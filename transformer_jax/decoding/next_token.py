@@ -1,4 +1,4 @@
-"""Choice of one next token from logits: log-probabilities, and a draw from the most probable tokens."""
+"""Log-probabilities of the next token, and sampling from the most probable tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +8,11 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.errors import InputError, check_positive, check_value, check_whole
 
-_TINY = float(np.finfo(np.float32).tiny)  # smallest normal number; smaller settings would become 0
+_TINY = float(np.finfo(np.float32).tiny)  # smallest normal number; a smaller temperature or top_p would become 0
 
 
 def token_log_probs(logits: Float[Array, "N V"]) -> Float[Array, "N V"]:
-    """Log-softmax in float32 of logits of any type. A row in which every logit is -inf stays so."""
+    """Compute the log-softmax of logits in float32. A row of only -inf stays unchanged."""
     logits = logits.astype(jnp.float32)
     dead_end = jnp.isneginf(logits).all(axis=-1, keepdims=True)  # log_softmax would give NaN
     return jnp.where(dead_end, -jnp.inf, jax.nn.log_softmax(logits))
@@ -29,10 +29,10 @@ def draw_tokens(
 
     Args:
         logits: `[N, V]`, or log-probabilities.
-        key: of this draw.
+        key: random key of this draw.
         temperature: above 0; the closer to 0, the more often the most probable token is drawn, as greedy decoding does.
         top_k: number of tokens that may be drawn (Fan et al. 2018); None, or more than V, for all.
-        top_p: of those, only the smallest set of most probable tokens with at least this probability together
+        top_p: nucleus sampling: draw from the smallest set of these tokens with at least this total probability
             (Holtzman et al. 2020, section 3.1); None for all.
 
     Returns:
@@ -48,7 +48,7 @@ def draw_tokens(
         check_value("top_p", top_p, float)
         if not 0 < top_p <= 1:
             raise InputError(f"top_p is {top_p}; it must be above 0 and at most 1, or None")
-    # With the largest at 0, no temperature can bring all of them to -inf.
+    # With the largest logit at 0, no temperature can make all of them -inf.
     logits = (logits - jnp.max(logits, axis=-1, keepdims=True)) / max(float(temperature), _TINY)
     if top_k is None and top_p is None:
         return jax.random.categorical(key, logits)

@@ -1,4 +1,4 @@
-"""Decoding that goes on after a prefix whose positions are in the cache already: a prompt, for example."""
+"""Decoding after a prefix, such as a prompt, whose positions are in the cache already."""
 
 from typing import NamedTuple
 
@@ -13,34 +13,34 @@ from transformer_jax.errors import check_sizes
 
 
 class AfterPrefix(NamedTuple):
-    """Cache of a step function that goes on after a prefix, with the prefixes' last tokens."""
+    """Cache of a step function of `after_prefix`, with the last tokens of the prefixes."""
 
-    cache: Cache  # of the step function that `after_prefix` was given
-    last_tokens: Int[ArrayLike, " N"]  # of the prefixes, of which the cache has the tokens before these
+    cache: Cache  # of the step function passed to `after_prefix`; it contains all tokens of the prefixes but the last
+    last_tokens: Int[ArrayLike, " N"]  # last tokens of the prefixes
 
 
 def after_prefix(step: Step, position: Int[ArrayLike, ""]) -> Step:
-    """A step function for `greedy_decode`, `sample` and `beam_search` whose results follow a prefix.
+    """Make a step function for `greedy_decode`, `sample` and `beam_search` whose results follow a prefix.
 
         cache = model.apply(params, prefix=prompts[:, :-1], length=64, method="start_decoding")
         step = after_prefix(partial(model.apply, params, method="decode_step"), prompts.shape[1] - 1)
         greedy_decode(step, AfterPrefix(cache, prompts[:, -1]), len(prompts), start_token=0, ...)
 
-    The cache must have room for `position + max_length` positions from the start; or `grow_after_prefix` extends it.
+    The cache must have room for `position + max_length` positions, or be extended by `grow_after_prefix`.
 
     Args:
-        step: of a model, as `transformer_jax.decoding.token_by_token` describes it.
-        position: of the prefixes' last tokens, the same for all rows; it may be traced.
+        step: step function of a model, see `transformer_jax.decoding.token_by_token`.
+        position: position of the last tokens of the prefixes, the same for all rows; it may be traced.
 
     Returns:
-        A step function on `AfterPrefix`. At its first position it takes each row's `last_tokens` for the start token.
+        A step function on `AfterPrefix`. At position 0 it replaces the start token of each row by `last_tokens`.
     """
 
     def continued(
         tokens: Int[Array, " N"], after: Int[Array, ""], state: AfterPrefix
     ) -> tuple[Float[Array, "N V"], AfterPrefix]:
         tokens = jnp.where(after == 0, jnp.asarray(state.last_tokens, tokens.dtype), tokens)
-        with jax.ensure_compile_time_eval():  # where both are known, their sum is, and the step can check it
+        with jax.ensure_compile_time_eval():  # so that the step can check a sum of known numbers
             of_target = jnp.asarray(position) + after
         logits, cache = step(tokens, of_target, state.cache)
         return logits, state._replace(cache=cache)
@@ -49,21 +49,21 @@ def after_prefix(step: Step, position: Int[ArrayLike, ""]) -> Step:
 
 
 def grow_after_prefix(grow: Grow, position: int) -> Grow:
-    """The argument `grow` of `greedy_decode`, `sample` and `beam_search` for the cache of `after_prefix`.
+    """Make the argument `grow` of `greedy_decode`, `sample` and `beam_search` for the cache of `after_prefix`.
 
         cache = model.apply(params, prefix=prompts[:, :-1], method="start_decoding")
         last = prompts.shape[1] - 1
         greedy_decode(after_prefix(step, last), ..., grow=grow_after_prefix(CausalCache.grow, last))
 
     Args:
-        grow: of the cache without a prefix: `grow(cache, length)` extends it to `length` positions.
-        position: as that of `after_prefix`; it may not be traced, since it is part of the cache's shape.
+        grow: function for the model's cache: `grow(cache, length)` extends it to `length` positions.
+        position: as in `after_prefix`, but not traced, since the shape of the cache depends on it.
 
     Returns:
         A function that extends the cache in an `AfterPrefix` to `position + length` positions.
 
     Raises:
-        InputError: `position` is no whole number of at least 0.
+        InputError: `position` is not an integer of at least 0.
     """
     check_sizes(0, position=position)
 

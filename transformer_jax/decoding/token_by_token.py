@@ -1,38 +1,37 @@
-"""Greedy decoding and sampling, and the loop over positions that beam search uses too.
+"""Greedy decoding and sampling, and the loop over positions, which beam search uses too.
 
 A model is passed as a step function and its cache:
 
     step(tokens [N], position [], cache) -> (logits [N, V], cache)
 
-`tokens` are those at `position` of the target, where position 0 has the start token; the logits are those of the next
-token. The cache is a pytree of arrays whose first axis is N, and is returned in the same shapes and types. N is the
-batch size B, in beam search B·K: the K hypotheses of a batch element are neighbouring rows, and when hypotheses are
-reordered, so are the rows of the cache.
+`tokens` are the target tokens at `position` (the start token at position 0), and the logits predict the next token. The
+cache is a pytree of arrays whose first axis is N, returned with the same shapes and dtypes. N is the batch size B, or
+B·K in beam search: the K hypotheses of a batch element are neighbouring rows, and the rows of the cache are reordered
+together with the hypotheses.
 
 `greedy_decode`, `sample` and `beam_search` share these arguments:
 
-    step         the function above
-    cache        its cache before position 0, one row for each of the B batch elements
+    step         the step function
+    cache        its cache before position 0, with one row for each of the B batch elements
     batch_size   B
-    start_token  token at position 0; no part of the result
-    end_token    last token of a result, and part of it; or several such tokens, any of which ends a result, or none,
-                 so that only `max_length` does; all and the start token are below V
-    pad_token    fills the result after its end, and is the input of rows that have ended until all rows have; it need
-                 not be in the vocabulary
-    max_length   T, the most tokens of a result, the end token included
-    grow         None if the cache has room for T positions from the start, which a step can check: it is traced once
-                 more with the last position, as a known number; otherwise `grow(cache, length)` extends the cache to
-                 `length` positions, and is called for one segment of positions after another: a step then reads no
-                 more than one segment beyond the filled positions, which at 512 tokens saves a quarter of the time
-                 (docs/performance.md)
-    processors   functions that change the logits, called in their order (`transformer_jax.decoding.logits_processors`)
-    prompt       [B, P], tokens before the results, which processors are shown, with -1 for padding; None: the start
-                 token. The step function does not get them (see `after_prefix`)
+    start_token  token at position 0, below V; not part of the result
+    end_token    token that ends a result and is part of it, below V; or a collection of such tokens. If it is empty,
+                 only `max_length` ends a result
+    pad_token    fills the result after its end, and is the input of finished rows until all rows are finished; it may
+                 be outside the vocabulary
+    max_length   T, maximum number of tokens of a result, including the end token
+    grow         function `grow(cache, length)` that extends the cache to `length` positions. It is called once per
+                 segment of positions, so that a step reads at most one segment beyond the filled positions; this saves
+                 a quarter of the time at 512 tokens (docs/performance.md). None if the cache has room for T positions;
+                 the step is then traced once more with the last position as a known number, which it can check
+    processors   functions that change the logits, called in order (`transformer_jax.decoding.logits_processors`)
+    prompt       [B, P], tokens before the results, with -1 for padding, which are passed to the processors only; None:
+                 the start token. To continue a prompt, see `after_prefix`
 
-The functions are pure, and stop as soon as no further step can change the result. Logits of any type are scored in
-float32. Logits may be -inf; a row with NaN or +inf, or in `greedy_decode` and `sample` with -inf alone, has a score of
-NaN, which outside of `jax.jit` is an error. Settings are Python numbers and constants of the compiled program, which
-`jax.jit` compiles once; outside of `jax.jit` every call compiles anew:
+The functions are pure, and stop as soon as no further step can change the result. Scores are computed in float32.
+Logits may be -inf. The score of a row is NaN if its logits contain NaN or +inf, or, in `greedy_decode` and `sample`, if
+all are -inf; outside of `jax.jit` this raises an error. Settings are Python numbers, constants of the compiled program.
+Decode inside `jax.jit`, which compiles once; outside of it every call compiles again:
 
     @jax.jit
     def translate(params, source):
@@ -66,21 +65,21 @@ from transformer_jax.decoding.checks import (
 from transformer_jax.decoding.logits_processors import LogitsProcessor
 from transformer_jax.decoding.next_token import draw_tokens, token_log_probs
 
-Choose = Callable[[Float[Array, "B V"], Int[Array, ""]], Int[Array, " B"]]  # of log-probabilities and the position
+Choose = Callable[[Float[Array, "B V"], Int[Array, ""]], Int[Array, " B"]]  # takes log-probabilities and the position
 
-_SHORTEST_SEGMENT = 64  # positions; reading fewer empty ones costs less than another loop
-_MOST_SEGMENTS = 8  # each is a loop of its own, which takes about 0.2 s to compile
+_SHORTEST_SEGMENT = 64  # positions; reading fewer empty positions costs less than another loop
+_MOST_SEGMENTS = 8  # each segment is a separate loop, which takes about 0.2 s to compile
 
 
 class Decoded(NamedTuple):
-    """One result for each batch element `[B]`; from beam search several, best first `[B, n_best]`.
+    """Results of decoding: one for each batch element `[B]`; from beam search several, best first, `[B, n_best]`.
 
-    If beam search finds fewer results of a probability above 0 than asked for, the others have length 0 and score −∞.
+    If beam search finds fewer than `n_best` results with probability above 0, the others have length 0 and score −∞.
     """
 
-    tokens: Int[Array, "*results T"]  # up to and including the end token, then padding; without the start token
+    tokens: Int[Array, "*results T"]  # without the start token; including the end token, then padding
     lengths: Int[Array, "*results"]  # number of tokens without the padding
-    scores: Float[Array, "*results"]  # log-probability; from beam search, that divided by the length penalty
+    scores: Float[Array, "*results"]  # log-probability, in beam search divided by the length penalty
 
 
 def greedy_decode(
@@ -96,15 +95,17 @@ def greedy_decode(
     processors: Sequence[LogitsProcessor] = (),
     prompt: Int[ArrayLike, "B P"] | None = None,
 ) -> Decoded:
-    """Take the most probable token at every position, the lowest of equals. The module describes the arguments.
+    """Choose the most probable token at every position; of equally probable tokens, the one with the lowest id.
+
+    The docstring of the module describes the arguments.
 
     Returns:
         Tokens `[B, T]`, lengths `[B]` and log-probabilities `[B]`.
 
     Raises:
-        InputError: a setting is impossible, the start or an end token is outside the vocabulary, the cache or the
-            logits do not have N rows, the step has no room for T positions, or (outside of `jax.jit`) a row's logits
-            are NaN or +inf, or all -inf.
+        InputError: a setting is invalid, the start or an end token is outside the vocabulary, the cache or the logits
+            do not have N rows, the cache has no room for T positions, or (outside of `jax.jit`) a row's logits contain
+            NaN or +inf, or are all -inf.
     """
 
     def choose(log_probs: Float[Array, "B V"], position: Int[Array, ""]) -> Int[Array, " B"]:
@@ -136,16 +137,15 @@ def sample(
     """Draw every token from `softmax(logits / temperature)`, restricted to the most probable tokens.
 
     Args:
-        key: each position draws with `fold_in(key, position)`. The module describes the arguments before this one.
+        key: random key; position t uses `fold_in(key, t)`. The docstring of the module describes the arguments before.
         temperature, top_k, top_p: as in `transformer_jax.decoding.next_token.draw_tokens`.
 
     Returns:
-        As `greedy_decode`. The log-probabilities are those at temperature 1, without restriction to the most probable
-        tokens.
+        As `greedy_decode`. Log-probabilities are computed at temperature 1 over the whole vocabulary.
 
     Raises:
-        InputError: as `greedy_decode`; or `temperature` is not a finite number above 0, `top_k` is below 1, or `top_p`
-            is outside (0, 1].
+        InputError: as in `greedy_decode`; or `temperature` is not a finite number above 0, `top_k` is below 1, or
+            `top_p` is outside (0, 1].
     """
     check_key("key", key)
 
@@ -178,7 +178,7 @@ def _decode(
     max_length: int,
     grow: Grow | None,
 ) -> Decoded:
-    """Decode with the one token that `choose` picks for each row, until every row has ended."""
+    """Decode with one token per row and position, picked by `choose`, until every row has ended."""
     step, (start_token, end_tokens, pad_token) = checked_step(step, ends), ends
 
     def advance(rows: _Rows) -> _Rows:
@@ -220,11 +220,11 @@ def decoding_loop(
     """Run `lax.while_loop` over positions, extending the cache by one segment of positions after another.
 
     Args:
-        goes_on: whether another step can change the result.
-        advance: from the state at a position to that at the next.
-        state: at position 0: a named tuple with the fields `position`, of the next token, and `cache`.
-        max_length: T; `goes_on` must be False at this position.
-        grow: as the module describes.
+        goes_on: returns whether another step can change the result.
+        advance: returns the state at the next position.
+        state: state at position 0, a named tuple with the fields `position` (of the next token) and `cache`.
+        max_length: T; `goes_on` must return False at this position.
+        grow: see the docstring of the module.
 
     Returns:
         The final state, without its cache.
@@ -240,6 +240,6 @@ def decoding_loop(
 
 
 def empty_results(shape: tuple[int, ...], max_length: int, pad_token: int, score: float) -> Decoded:
-    """Results without any token."""
+    """Make results without tokens."""
     tokens = jnp.full((*shape, max_length), pad_token, jnp.int32)
     return Decoded(tokens, jnp.zeros(shape, jnp.int32), jnp.full(shape, score, jnp.float32))

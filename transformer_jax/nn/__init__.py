@@ -1,6 +1,6 @@
-"""Flax modules of the models, and the functions that they are made of.
+"""Flax modules: complete models and their layers.
 
-Imports JAX, Flax, NumPy and `attention`; no trainer, no file.
+Imports JAX, Flax, NumPy and `attention`; no trainer, and nothing that reads or writes files.
 """
 
 import lazy_loader

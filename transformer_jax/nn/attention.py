@@ -20,8 +20,8 @@ from transformer_jax.errors import InputError, head_width
 from transformer_jax.nn.layers import Dense, Tapped
 from transformer_jax.nn.positions import AttentionPositions, NoPositions, Positions
 
-# A function (q, k, v, mask, bias, dropout) -> values [B H T d], of q [B H T d], k and v [B Hkv S d]. In cached decoding
-# T is 1 and S the cache's room: the mask and the bias alone know at which positions the queries stand.
+# Function (q, k, v, mask, bias, dropout) -> values [B H T d], with q [B H T d], k and v [B Hkv S d]. In cached decoding
+# T is 1 and S the capacity of the cache; only the mask and the bias contain the positions of the queries.
 AttentionFunction: TypeAlias = Callable[
     [Array, Array, Array, Masks | None, Biases | None, AttentionDropout | None], Array
 ]
@@ -30,23 +30,23 @@ Implementation = Literal["auto", "plain", "blockwise", "fused"]  # of `dot_produ
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSettings:
-    """Settings of an attention.
+    """Settings of multi-head attention.
 
     Raises:
         InputError: a field is not what its annotation says.
     """
 
-    # Hkv, heads of keys and values, a divisor of the query heads, which share them (Ainslie et al. 2023); None: H.
+    # Hkv, number of key/value heads, which groups of query heads share; it divides H (Ainslie et al. 2023). None: H.
     num_kv_heads: Size | None = None
-    # Norm of each head's queries and keys before their product, as RMSNorm (Dehghani et al. 2023, section 2).
+    # Norm of each head's queries and keys before their product, e.g. RMSNorm (Dehghani et al. 2023, section 2).
     qk_norm: Callable[..., nn.Module] | None = None
     dropout_prob: Probability = 0.0  # of the attention weights
-    # Function that computes it, or the way of `dot_product_attention`: `auto` takes the one that suits the sizes.
+    # Implementation of `dot_product_attention` (`auto` chooses one by the sizes), or a function that replaces it.
     implementation: Implementation | AttentionFunction = "auto"
     head_width: Size | None = None  # d; None: D / H
-    input_bias: bool = True  # of the projections to queries, keys and values
-    output_bias: bool = True  # of the output projection
-    scale: Positive | None = None  # of the logits; None: 1/√d
+    input_bias: bool = True  # whether the projections to queries, keys and values have a bias
+    output_bias: bool = True  # whether the output projection has a bias
+    scale: Positive | None = None  # factor of the logits; None: 1/√d
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -63,20 +63,20 @@ class MultiheadAttention(Tapped):
     """Multi-head attention: `Concat(head_1 … head_H) W_O`, `head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)`.
 
     Queries are computed from `x`; keys and values from `memory`, or from `x` if there is none (self-attention).
-    Kernels start Xavier-uniform, biases at zero. Source: Vaswani et al. 2017, section 3.2.2.
+    Kernels are initialized Xavier-uniform, biases with zeros. Source: Vaswani et al. 2017, section 3.2.2.
 
     Raises:
-        InputError: at construction, if `num_heads` does not divide `embed_dim` and there is no `head_width`,
-            `num_kv_heads` does not divide `num_heads`, `dropout_prob` is outside [0, 1), or the positions do not work
-            with the width of a head.
+        InputError: at construction, if `num_heads` does not divide `embed_dim` and `head_width` is None,
+            `num_kv_heads` does not divide `num_heads`, `dropout_prob` is outside [0, 1), or the positions do not
+            support the width of a head.
     """
 
-    embed_dim: Size  # D, the width of the output, and without `head_width` that of the H heads together
+    embed_dim: Size  # D, the width of the output; also the width of all heads together unless `head_width` is set
     num_heads: Size  # H
-    dropout_prob: Probability | None = None  # of the attention weights; None: that of the settings
+    dropout_prob: Probability | None = None  # of the attention weights; None: the value in the settings
     settings: AttentionSettings = AttentionSettings()
-    positions: Positions = NoPositions()  # of self-attention; those added to embeddings do nothing here
-    looks_ahead: bool = True  # whether queries may see later keys: without, a learned bias has no buckets for them
+    positions: Positions = NoPositions()  # for self-attention; positions added to embeddings have no effect here
+    looks_ahead: bool = True  # whether queries may see later keys; if not, a learned bias has no buckets for these
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,16 +116,16 @@ class MultiheadAttention(Tapped):
             x: `[B, T, D_x]`; its width may differ from `embed_dim`.
             memory: `[B, S, D_memory]`, or None for self-attention (S = T).
             mask: which keys a query may see, as in `dot_product_attention`.
-            return_attention: also return the weights that this pass used, which need memory of T × S.
+            return_attention: also return the weights of this pass, which need memory of T × S.
             bias: of the logits, as in `dot_product_attention`.
-            train: apply dropout to the weights; needs the random key `dropout` where its probability is not zero.
+            train: apply dropout to the weights; needs the random key `dropout` if its probability is not zero.
 
         Returns:
-            `[B, T, D]`, with `return_attention` a pair of it and the weights `[B, H, T, S]`, dropout and all.
+            `[B, T, D]`; with `return_attention` a pair of this array and the weights `[B, H, T, S]` after dropout.
 
         Raises:
-            InputError: `x` or `memory` is of no floating-point type or of another rank, they differ in B, the mask or
-                the bias does not fit, or the weights are asked for of a function that is none of this package.
+            InputError: `x` or `memory` is not floating-point or has another rank, they differ in B, the mask or the
+                bias does not broadcast, or weights are requested but `implementation` is a function.
         """
         self._check(x, memory)
         key, value = self.keys_and_values(x if memory is None else memory)  # [B Hkv S d]
@@ -165,16 +165,16 @@ class MultiheadAttention(Tapped):
         return_attention: bool = False,
         tap: Callable[[str, Array, str], Array] | None = None,
     ) -> Any:
-        """Each head's values, by the function of the settings; with `return_attention` a pair of them and the weights.
+        """Compute each head's values with the implementation of the settings; with `return_attention` also the weights.
 
-        Attention maps, inspection (`tap`) and decoding with a cache intercept this method and `keys_and_values`.
+        Attention maps, inspection (`tap`) and cached decoding intercept this method and `keys_and_values`.
         """
         implementation = self.settings.implementation
         if not isinstance(implementation, str):
             if return_attention or tap is not None:
-                raise InputError("implementation is a function, which has no weights; they were asked for")
+                raise InputError("implementation is a function, which returns no weights; choose auto or plain")
             return implementation(query, key, value, mask, bias, dropout)
-        # It chooses among implementations; the formula is in `attention/formula.py`.
+        # `dot_product_attention` chooses the implementation; the formula is in `attention/formula.py`.
         from transformer_jax.attention.attention import dot_product_attention
 
         how = "plain" if return_attention else implementation
@@ -194,7 +194,7 @@ class MultiheadAttention(Tapped):
             check_sequence("memory", memory)
         if self.positions.is_in_attention:
             raise InputError(
-                f"memory is given, but positions is {self.positions}: it is for self-attention alone, since x and "
+                f"memory is given, but positions is {self.positions}, which works in self-attention only, since x and "
                 "memory have no common positions"
             )
         if jnp.shape(memory)[0] != jnp.shape(x)[0]:
@@ -202,5 +202,5 @@ class MultiheadAttention(Tapped):
 
 
 def _sum(first: Biases | None, second: Biases | None) -> Biases | None:
-    """One bias after another, either of which may be None."""
+    """Apply one bias after another; either may be None."""
     return second if first is None else first if second is None else first + second

@@ -1,4 +1,4 @@
-"""Attention weights of a pass, computed from the queries and keys of each attention in it."""
+"""Attention weights of a forward pass, computed from the queries and keys of each attention module."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -23,21 +23,21 @@ def attention_maps(
     heads: Chosen | None = None,
     **options: Any,
 ) -> dict[str, Weights]:
-    """The weights of every `MultiheadAttention` in a pass, by its path: `encoder/layers_0/self_attn`.
+    """Return the weights of every `MultiheadAttention` in a forward pass by module path (`encoder/layers_0/self_attn`).
 
-    With neither queries nor heads they are those that the pass used; chosen ones are those before dropout and before a
-    patch of them, and need no memory of T × S.
+    If neither queries nor heads are selected, these are the weights that the pass used. Selected weights are computed
+    separately, without dropout and without patches of the weights, and do not need memory of T × S.
 
     Args:
-        module: bound: inside `apply`, or by `bind`.
-        *inputs: of its call.
-        queries: indices of the queries; None for all. A mapping gives those of the attentions below each entry of the
-            module.
+        module: a bound module: inside `apply`, or from `bind`.
+        *inputs: arguments of its call.
+        queries: indices of the queries; None for all. A mapping has indices for each submodule, by the first name in
+            the path.
         heads: indices of the heads; None for all.
-        **options: of its call.
+        **options: keyword arguments of its call.
 
     Raises:
-        InputError: as the call; or a query or a head is not there.
+        InputError: as in the call of the module; or an index of a query or a head is out of range.
     """
     maps: dict[str, Weights] = {}
 
@@ -58,12 +58,12 @@ def attention_maps(
 
     unbound = module.clone(parent=None)
     with nn.intercept_methods(intercept):
-        unbound.apply(unstack_layers(module.variables), *inputs, **options)  # weights can't leave a loop over layers
+        unbound.apply(unstack_layers(module.variables), *inputs, **options)  # a scan cannot return its weights
     return maps
 
 
 def of_layers(maps: Mapping[str, Weights], *, last: bool = True) -> dict[str, Weights]:
-    """The last attention of each layer, or the first, by the layer's path: `encoder/layers_0`."""
+    """Select the last attention of each layer, or the first, by the path of the layer: `encoder/layers_0`."""
     found: dict[str, Weights] = {}
     for path, weights in maps.items():
         if (layer := re.match(r"(.*/)?layers_\d+(?=/)", f"{path}/")) and (last or layer[0] not in found):

@@ -1,4 +1,4 @@
-"""What the blocks of encoder and decoder are made of: their settings, the residual connection, sizes.
+"""Components that encoder and decoder blocks share: settings, residual connection and base class.
 
 A Transformer block is two or three sub-layers (attention, feed-forward), each inside a residual connection.
 """
@@ -22,7 +22,7 @@ from transformer_jax.nn.positions import NoPositions, Positions, SinusoidalPosit
 
 Model = TypeVar("Model", bound=nn.Module)
 Remat = Literal["none", "dots", "all"]
-# Of a norm over the last axis; `epsilon` may be given.
+# Makes a norm over the last axis; called with the keyword argument `epsilon`.
 NormFactory = Callable[..., nn.Module]
 # Called with the hidden width F, the dropout probability and the activation; the module is called as `FeedForward`.
 FeedForwardFactory = Callable[[int, float, ActivationFunction], nn.Module]
@@ -30,28 +30,28 @@ FeedForwardFactory = Callable[[int, float, ActivationFunction], nn.Module]
 
 @dataclasses.dataclass(frozen=True)
 class BlockSettings:
-    """Settings that every block of a model has in common.
+    """Settings that all blocks of a model share.
 
-    `norm` and `feed_forward` are factories: a class of your own goes there, or a function that makes a module.
+    `norm` and `feed_forward` are factories: pass a module class of your own, or a function that returns a module.
 
     Raises:
-        InputError: a field is not what its annotation says, or layers are both shared and scanned.
+        InputError: the type or value of a field is invalid, or layers are both shared and scanned.
     """
 
     dropout_prob: Probability = 0.0  # of the sub-layers' outputs and of the feed-forward's hidden units
     norm_first: bool = False  # pre-norm (Xiong et al. 2020) instead of the original paper's post-norm
     activation: ActivationFunction = nn.relu  # of the feed-forward
     layer_norm_epsilon: Positive = 1e-6  # added to the variance, or the mean square; PyTorch's default is 1e-5
-    # Activations of a block that its backward pass computes again, to save memory (Chen et al. 2016): none, all but the
-    # products with parameters (`dots`), or all.
+    # Activations of a block recomputed in the backward pass to save memory (Chen et al. 2016): none, all but products
+    # with parameters (`dots`), or all.
     remat: Remat = "none"
-    # Run the blocks as a loop in the program, which then compiles as fast as one block.
+    # Run the blocks as a loop in the compiled program, which then compiles as fast as a single block.
     scan_layers: bool = False
-    # All blocks of a stack have the parameters of its first, `layers_0` (Dehghani et al. 2019, section 2.1).
+    # All blocks of a stack use the parameters of the first one, `layers_0` (Dehghani et al. 2019, section 2.1).
     share_layers: bool = False
-    # How the model knows the order of a sequence.
+    # Positional encoding.
     positions: Positions = dataclasses.field(default=SinusoidalPositions())
-    norm: NormFactory = LayerNorm  # of the residual connections and the stacks' ends, called with `epsilon`
+    norm: NormFactory = LayerNorm  # of the residual connections and after each stack, called with `epsilon`
     feed_forward: FeedForwardFactory = FeedForward  # called with F, dropout_prob and activation
     attention: AttentionSettings = dataclasses.field(default=AttentionSettings())
 
@@ -59,31 +59,31 @@ class BlockSettings:
         check_fields(self)
         if self.share_layers and self.scan_layers:
             raise InputError(
-                "scan_layers is True; with share_layers it must be False, as a loop's layers have their own"
+                "scan_layers is True; with share_layers it must be False, since scanned layers have separate parameters"
             )
 
     def check(self, width: int, num_heads: int, name: str = "num_heads") -> None:
-        """Raise an `InputError` if a model of this width cannot have that many heads, a field `name` of it."""
+        """Raise an `InputError` if `num_heads` (an argument called `name`) is not valid for a model of this width."""
         check_kv_heads(self.attention.num_kv_heads, num_heads, name)
         self.positions.check(self.attention.head_width or head_width(width, num_heads, name))
 
     def make_norm(self) -> nn.Module:
-        """A norm with these settings, to be assigned in `setup`."""
+        """Return a norm with these settings, to be assigned in `setup`."""
         return self.norm(epsilon=self.layer_norm_epsilon)
 
 
 class SettingsModule(Tapped):
     """Module with the fields `settings: BlockSettings` and `dropout_prob`, a shorthand for `settings.dropout_prob`.
 
-    It also has `num_heads`, and its width as `input_dim` or `model_dim`. After construction both probabilities agree;
-    where both are given, it is that of the shorthand.
+    A subclass also has `num_heads`, and its width as `input_dim` or `model_dim`. After construction both probabilities
+    agree; if both are given, the shorthand wins.
 
     Raises:
-        InputError: at construction, if `settings` are no `BlockSettings`, or do not work with the width and the heads.
+        InputError: at construction, if `settings` is not a `BlockSettings`, or not valid for the width and the heads.
     """
 
     def __post_init__(self) -> None:
-        module: Any = self  # declares the fields in a subclass, which gives them a place among its own
+        module: Any = self  # the fields are declared in subclasses, which choose their order
         settings: BlockSettings = module.settings
         shorthand: float | None = module.dropout_prob
         check_value("settings", settings, BlockSettings)
@@ -96,46 +96,46 @@ class SettingsModule(Tapped):
 
     @property
     def has_attention_maps(self) -> bool:
-        """Whether attention has weights to show: a function of your own gives its values alone."""
+        """Whether attention weights are available; a custom attention function returns values only."""
         module: Any = self
         return isinstance(module.settings.attention.implementation, str)
 
     def get_attention_maps(
         self, *inputs: Any, queries: Chosen | None = None, heads: Chosen | None = None, **options: Any
     ) -> Any:
-        """Attention weights of every layer, as the forward pass without dropout uses them.
+        """Return the attention weights of every layer in a forward pass without dropout.
 
         Args:
             *inputs: as in `__call__`.
-            queries: indices of the queries whose weights are wanted; None for all. With it, nothing needs memory of T².
+            queries: indices of the queries; None for all. If given, no memory of T² is needed.
             heads: indices of the heads; None for all.
             **options: as in `__call__`.
 
         Returns:
-            For each layer `[B, heads, queries, S]` of its last attention; with neither, `[B, H, T, S]`.
+            For each layer the weights of its last attention, `[B, heads, queries, S]`; by default `[B, H, T, S]`.
 
         Raises:
-            InputError: as `__call__`; or a query or a head is not there.
+            InputError: as in `__call__`; or an index of a query or a head is out of range.
         """
         from transformer_jax.nn.attention_maps import attention_maps, of_layers
 
         maps = attention_maps(self, *inputs, queries=queries, heads=heads, **options)
-        return list((of_layers(maps) or maps).values())  # in a block alone there are no layers
+        return list((of_layers(maps) or maps).values())  # a single block has no layers
 
     @nn.nowrap
     def clone(self: Model, **updates: Any) -> Model:
-        """Copy with other fields. Given `settings` or `dropout_prob`, the other one follows."""
+        """Copy with updated fields; `settings` and `dropout_prob` are kept consistent."""
         if "settings" in updates:
             updates = {"dropout_prob": None} | updates
         return super().clone(**updates)
 
     @nn.nowrap
     def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
-        """As in Flax."""
+        """Apply the module, as `flax.linen.Module.apply` does."""
         if "return_attention" in kwargs:
             raise InputError(
-                "return_attention is no argument of a whole model; method='get_attention_maps' gives the weights, "
-                "transformer_jax.capture the output with them"
+                "return_attention is not an argument of a whole model; use method='get_attention_maps' for the "
+                "weights, or transformer_jax.capture for the output and the weights"
             )
         return super().apply(variables, *args, **kwargs)
 
@@ -156,34 +156,34 @@ class Residual(Tapped):
     def __call__(
         self, x: Float[ArrayLike, "B T D"], sublayer: Callable[[Array], Array], *, train: bool
     ) -> Float[Array, "B T D"]:
-        """Apply the connection; `EncoderBlock` writes it out.
+        """Apply the residual connection; `EncoderBlock` spells it out.
 
         Args:
             x: `[B, T, D]`.
             sublayer: function from `[B, T, D]` to `[B, T, D]`.
-            train: apply dropout to the sub-layer's output; `sublayer` itself is called as it is.
+            train: apply dropout to the sub-layer's output; it is not passed to `sublayer`.
 
         Raises:
-            InputError: the sub-layer's output is not of the shape of `x`.
+            InputError: the sub-layer's output does not have the shape of `x`.
         """
         x = jnp.asarray(x)
         output = sublayer(self.norm(x) if self.settings.norm_first else x)
-        if jnp.shape(output) != x.shape:  # they could broadcast
+        if jnp.shape(output) != x.shape:  # the sum could broadcast
             raise InputError(f"sublayer gave shape {jnp.shape(output)}; it must be that of x, {x.shape}")
         y = x + self.dropout(output, train=train)
         return self.after(y if self.settings.norm_first else self.norm(y))
 
     def after(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:
-        """What leaves the connection, under its name."""
+        """Tap the output of the connection as `after`."""
         return self.tap("after", jnp.asarray(x), "B T D")
 
 
 class Block(SettingsModule):
-    """Sizes and settings of a block, from which its subclasses make their residual connections and feed-forward.
+    """Base class of blocks: sizes, settings, and methods that make attention, feed-forward and residual connections.
 
     Raises:
         InputError: at construction, if `num_heads` does not divide `input_dim`, a size is below 1, or a setting is
-            impossible; at a call, if `x` is not `[B, T, input_dim]` of a floating-point type.
+            invalid; at a call, if `x` is not a floating-point array `[B, T, input_dim]`.
     """
 
     input_dim: Size  # D
@@ -196,20 +196,20 @@ class Block(SettingsModule):
 
     @nn.nowrap  # so that the module belongs to the caller's `setup`, which names it
     def residual(self) -> Residual:
-        """Residual connection with this block's settings, to be assigned in `setup`."""
+        """Return a residual connection with this block's settings, to be assigned in `setup`."""
         return Residual(self.settings)
 
     @nn.nowrap
     def position_wise(self) -> Callable[..., Array]:
-        """Feed-forward network with this block's settings, to be assigned in `setup`."""
+        """Return a feed-forward network with this block's settings, to be assigned in `setup`."""
         return self.settings.feed_forward(self.dim_feedforward, self.settings.dropout_prob, self.settings.activation)
 
     @nn.nowrap
     def attention(self, positions: Positions | None = None) -> MultiheadAttention:
-        """Attention with this block's settings, to be assigned in `setup`.
+        """Return multi-head attention with this block's settings, to be assigned in `setup`.
 
         Args:
-            positions: inside self-attention, those of the settings; None in cross-attention.
+            positions: for self-attention, the positions of the settings; None for cross-attention.
         """
         return MultiheadAttention(
             self.input_dim,

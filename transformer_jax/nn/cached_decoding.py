@@ -1,8 +1,8 @@
-"""Decoding with a cache: a model's own pass over new positions alone, whose attentions see earlier keys, too.
+"""Cached decoding: forward passes over new positions only, with cached keys and values of earlier positions.
 
-The model is called as in training. Its self-attentions project the new positions and get, in the place of their keys
-and values, those of all positions; its cross-attentions get the memory's, which were projected once; the causal mask,
-biases and positions begin at the first new position. So blocks of your own are decoded as they are trained.
+The model is called as in training, with some methods intercepted: self-attention projects the new positions and attends
+to the cached keys and values of all positions; the encoder's output is projected for cross-attention only once; causal
+mask, biases and positions start at the first new position. Custom blocks therefore need no decoding code.
 """
 
 from collections.abc import Callable
@@ -29,33 +29,33 @@ Result = TypeVar("Result")
 
 
 class DecodingCache(NamedTuple):
-    """What is kept while tokens are decoded one by one; the first axis of every array is the batch."""
+    """State of token-by-token decoding; the first axis of every array is the batch."""
 
-    decoded: dict[str, KeyValue]  # by an attention's path the keys and values of the positions that there can be
-    memory: dict[str, KeyValue]  # those of the encoder's output, projected once
+    decoded: dict[str, KeyValue]  # keys and values of all positions, by the path of each self-attention
+    memory: dict[str, KeyValue]  # keys and values of the encoder's output, by the path of each cross-attention
     encoded: Float[Array, "B S D"] | None = None  # the encoder's output
     source_mask: Bool[Array, "B 1 1 S"] | None = None
-    padding: Int[Array, " B"] | None = None  # tokens at the left of each text that only fill it up; None: nowhere any
+    padding: Int[Array, " B"] | None = None  # number of padding tokens at the left of each text; None: no padding
 
     @property
     def length(self) -> int:
-        """Number of positions that the cache has room for."""
+        """Capacity of the cache in positions."""
         return next(iter(self.decoded.values())).key.shape[2]
 
     def check(self, tokens: Int[ArrayLike, " B"], position: Int[ArrayLike, ""]) -> None:
-        """Raise an `InputError` unless it has as many rows as there are tokens, and room for the position."""
+        """Raise an `InputError` unless the cache has a row for each token, and room for the position."""
         num_rows = len(next(iter(self.decoded.values())).key)
-        if (given := jnp.shape(tokens)[0]) != num_rows:  # they could broadcast
+        if (given := jnp.shape(tokens)[0]) != num_rows:  # the shapes could broadcast
             raise InputError(f"tokens has {given} rows and the cache has {num_rows}; they must be equal")
         check_offset("position", position, 0, self.length - 1)
 
     def grow(self, length: int) -> "DecodingCache":
-        """Copy with room for `length` positions: the argument `grow` of `greedy_decode` and the others.
+        """Copy with room for `length` positions: argument `grow` of `greedy_decode`, `sample` and `beam_search`.
 
-        After a prefix it is `grow_after_prefix(DecodingCache.grow, position)`.
+        After a prefix, pass `grow_after_prefix(DecodingCache.grow, position)`.
 
         Raises:
-            InputError: there already is room for more.
+            InputError: `length` is below the present capacity.
         """
 
         def grown(array: Float[Array, "B Hkv S d"]) -> Float[Array, "B Hkv length d"]:
@@ -72,21 +72,21 @@ def start_cache(
     length: int,
     padding: Int[ArrayLike, " B"] | None = None,
 ) -> DecodingCache:
-    """The cache before the first step, or after a prefix, which is run in one pass.
+    """Make the cache for the first step, or run a prefix in one pass and make the cache for the step after it.
 
     Args:
-        run: a pass of the model over tokens `[B, T]`.
-        prefix: tokens of the positions 0 … P - 1; None for none.
+        run: runs the model on tokens `[B, T]`.
+        prefix: tokens at positions 0 … P - 1; None for none.
         batch_size: B.
-        length: positions that the cache has room for; at least those of the prefix.
-        padding: number of tokens at the left of each prefix that only fill it up.
+        length: capacity in positions; it is raised to P if it is smaller.
+        padding: number of padding tokens at the left of each prefix.
     """
     tokens = jnp.zeros((batch_size, 1), jnp.int32) if prefix is None else jnp.asarray(prefix)
     num_rows, num_given = tokens.shape
     if padding is not None:
         padding = _checked_padding(padding, num_rows, num_given)
     _, cache = run_cached(lambda: run(tokens), DecodingCache({}, {}, padding=padding), 0, max(length, num_given))
-    if prefix is None:  # the pass gave the shapes, and the memory's keys and values
+    if prefix is None:  # the pass was needed for the shapes, and for the keys and values of the encoder's output
         empty = jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], length, x.shape[3]), x.dtype), cache.decoded)
         cache = cache._replace(decoded=empty)
     return cache
@@ -95,16 +95,16 @@ def start_cache(
 def run_cached(
     call: Callable[[], Result], cache: DecodingCache, position: Int[ArrayLike, ""], length: int | None = None
 ) -> tuple[Result, DecodingCache]:
-    """A pass of a model over the positions from `position` on.
+    """Run a model on the positions from `position` on.
 
     Args:
-        call: runs the model over the new positions alone.
+        call: runs the model on the new positions only.
         cache: keys and values of the positions before `position`.
-        position: index of the first new one; it may be traced.
-        length: positions that the cache has room for; None for those that it has.
+        position: index of the first new position; it may be traced.
+        length: capacity of the cache in positions; None for its present capacity.
 
     Returns:
-        What the call returns, and the cache with the new positions.
+        The result of the call, and the cache with the new positions.
     """
     first: Start = position if isinstance(position, int) else jnp.asarray(position)
     of_pass = _CachedPass(cache, first, cache.length if length is None else length)
@@ -114,12 +114,12 @@ def run_cached(
 
 
 class _CachedPass:
-    """Answers in the place of the methods of a model's attentions and positions."""
+    """Interceptor for the methods of attention and position modules during a cached pass."""
 
     def __init__(self, cache: DecodingCache, first: Start, length: int) -> None:
         self.decoded, self.memory = dict(cache.decoded), dict(cache.memory)
         self._padding, self._first, self._length = cache.padding, first, length
-        self._of_memory: set[str] = set()  # paths of the cross-attentions
+        self._of_memory: set[str] = set()  # paths of cross-attention modules
 
     def intercept(
         self,
@@ -134,14 +134,14 @@ class _CachedPass:
             if method == "__call__" and kwargs.get("memory", args[1] if len(args) > 1 else None) is not None:
                 self._of_memory.add(path)
             if STACKED in module.path:
-                raise InputError("layers are stacked; a model decodes with unstack_layers(variables), which are apart")
+                raise InputError("layers are stacked; a model decodes with unstack_layers(variables)")
             if method == "keys_and_values":
                 return self._keys_and_values(path, call, *args, **kwargs)
             if method == "attend" and path not in self._of_memory:
                 return call(*args[:3], *self._later(*args[3:5]), *args[5:], **kwargs)
         is_added = isinstance(module, AddedPositions) and method == "__call__"
         if is_added or (isinstance(module, AttentionPositions) and method == "encode" and path not in self._of_memory):
-            first = self._first if self._padding is None else self._first - self._padding  # in the text
+            first = self._first if self._padding is None else self._first - self._padding  # position within each text
             return call(args[0], first, self._length)
         return call(*args, **kwargs)
 
@@ -158,7 +158,7 @@ class _CachedPass:
         return self.decoded[path]
 
     def _later(self, mask: Any, bias: Any) -> tuple[Any, Any]:
-        """Mask and bias of self-attention for queries that begin at the first new position."""
+        """Shift mask and bias of self-attention to queries that begin at the first new position."""
         mask = None if mask is None else as_attention_mask(mask).shifted(self._first)
         if self._padding is not None:
             is_text = Padding(jnp.arange(self._length) >= self._padding[:, None])
@@ -176,10 +176,10 @@ def _checked_padding(padding: Int[ArrayLike, " B"], num_rows: int, num_given: in
 
 
 def _written(old: Float[Array, "B Hkv S d"], new: Float[Array, "B Hkv T d"], first: Start) -> Float[Array, "B Hkv S d"]:
-    """A cache with new positions from `first` on, in its place.
+    """Write new positions into a cache array from `first` on.
 
-    In a branch of its own, though it is always taken: into what reads the cache XLA would put the update once more, and
-    for one row copy the whole cache four times.
+    The update is in a `cond` whose condition is always true. Otherwise XLA would fuse copies of the update into the
+    operations that read the cache, and for one row copy the whole cache four times.
     """
     update = jax.lax.dynamic_update_slice_in_dim
     return jax.lax.cond(jnp.asarray(first) >= 0, lambda: update(old, new, first, 2), lambda: old)

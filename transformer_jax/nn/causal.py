@@ -1,4 +1,4 @@
-"""Stacks in which no position sees a later one: the decoder of a language model."""
+"""Causal stacks, in which no position sees a later one: the decoder of a language model."""
 
 from jax import Array
 from jax.typing import ArrayLike
@@ -13,29 +13,27 @@ from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 
 
 class CausalBlock(EncoderBlock):
-    """Encoder block that a stack calls with the causal mask, combined with the one that is given.
+    """Encoder block to which a stack passes the causal mask, combined with the mask of the caller.
 
-    Its fields and errors are those of `Block`. A subclass with another `__call__` computes the same in training and in
-    cached decoding.
+    Its fields and errors are those of `Block`. A subclass may override `__call__`; cached decoding works with it too.
     """
 
     looks_ahead = False
 
 
 class ParallelBlock(CausalBlock):
-    """Causal block whose two sub-layers read the same stream, each with its norm: `x + Attention(Norm_1(x)) +
-    FeedForward(Norm_2(x))` (Black et al. 2022, section 2.1.2, as released).
+    """Causal block with parallel sub-layers: `x + Attention(Norm_1(x)) + FeedForward(Norm_2(x))`.
 
-    Its fields and errors are those of `Block`.
+    Its fields and errors are those of `Block`. Source: Black et al. 2022, section 2.1.2, as released.
 
     Raises:
-        InputError: also if the settings have post-norm.
+        InputError: also if `settings.norm_first` is False.
     """
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.settings.norm_first:
-            raise InputError("settings.norm_first is False; in a ParallelBlock the norms come first")
+            raise InputError("settings.norm_first is False; a ParallelBlock needs norm_first=True")
 
     def __call__(
         self,
@@ -55,13 +53,13 @@ class ParallelBlock(CausalBlock):
 
 
 class CausalStack(TransformerEncoder):
-    """Stack of causal blocks, where position t sees those up to t. Its fields and errors are those of `Stack`.
+    """Stack of causal blocks: position t sees positions up to t. Its fields and errors are those of `Stack`.
 
     Raises:
         InputError: also if the blocks look ahead.
     """
 
-    block: type[Block] = CausalBlock  # class of the blocks: CausalBlock, or one with all that it has
+    block: type[Block] = CausalBlock  # class of the blocks: CausalBlock, or one with the same attributes
 
     def __post_init__(self) -> None:
         super().__post_init__()

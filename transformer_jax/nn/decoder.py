@@ -12,10 +12,10 @@ from transformer_jax.nn.encoder import Stack
 
 
 class DecoderBlock(Block):
-    """Self-attention, cross-attention, feed-forward, each with residual, dropout and norm.
+    """Decoder block: self-attention, cross-attention, feed-forward, each with residual, dropout and norm.
 
-    Its fields and errors are those of `Block`. A subclass with another `__call__` computes the same in training and in
-    cached decoding. Source: Vaswani et al. 2017, section 3.1.
+    Its fields and errors are those of `Block`. A subclass may override `__call__`; cached decoding works with it too.
+    Source: Vaswani et al. 2017, section 3.1.
     """
 
     looks_ahead = False
@@ -45,7 +45,7 @@ class DecoderBlock(Block):
             memory: the encoder's output `[B, S, D]`.
             mask: of the self-attention: which keys a query may see, as in `dot_product_attention`.
             memory_mask: of the cross-attention.
-            train: apply dropout; needs the random key `dropout` where its probability is not zero.
+            train: apply dropout; needs the random key `dropout` if its probability is not zero.
             bias: of the self-attention's logits, as in `dot_product_attention`.
         """
         if self.is_border:
@@ -57,9 +57,9 @@ class DecoderBlock(Block):
 
 
 class TransformerDecoder(Stack):
-    """Stack of decoder blocks, where position t sees those up to t. Its fields and errors are those of `Stack`."""
+    """Stack of decoder blocks: position t sees positions up to t. Its fields and errors are those of `Stack`."""
 
-    block: type[Block] = DecoderBlock  # class of the blocks: DecoderBlock, or one constructed and called like it
+    block: type[Block] = DecoderBlock  # class of the blocks, with the constructor and call of DecoderBlock
 
     def __call__(
         self,

@@ -18,7 +18,7 @@ from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 class EncoderBlock(Block):
     """Self-attention, then feed-forward, each with residual, dropout and norm (Vaswani et al. 2017, section 3.1).
 
-    Its fields and errors are those of `Block`. A subclass with another `__call__` or `setup` can be stacked too:
+    Its fields and errors are those of `Block`. A subclass may override `__call__` or `setup`:
 
         class Parallel(EncoderBlock):
             def __call__(self, x, mask=None, *, train=False):
@@ -49,7 +49,7 @@ class EncoderBlock(Block):
         Args:
             x: `[B, T, D]`.
             mask: which keys a query may see, as in `dot_product_attention`.
-            train: apply dropout; needs the random key `dropout` where its probability is not zero.
+            train: apply dropout; needs the random key `dropout` if its probability is not zero.
             bias: of the attention's logits, as in `dot_product_attention`.
         """
         if self.is_border:
@@ -65,12 +65,12 @@ class EncoderBlock(Block):
 
 
 class Stack(SettingsModule):
-    """Blocks of one class, `layers`, and an optional norm after the last, `norm`.
+    """Stack of blocks of one class (`layers`), with an optional norm after the last block (`norm`).
 
     Raises:
         InputError: at construction, if `num_heads` does not divide `input_dim`, `num_layers` is negative, another size
-            is below 1, or a setting is impossible; at a call, if `x` is not `[B, T, input_dim]` of a floating-point
-            type.
+            is below 1, or a setting is invalid; at a call, if `x` is not a floating-point array
+            `[B, T, input_dim]`.
     """
 
     num_layers: Count  # L
@@ -79,8 +79,8 @@ class Stack(SettingsModule):
     dim_feedforward: Size  # F
     dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
     settings: BlockSettings = BlockSettings()
-    final_norm: bool | None = None  # norm after the last block; None: with pre-norm alone, which needs it
-    block: type[Block] = Block  # class of the blocks, constructed and called as the default one
+    final_norm: bool | None = None  # norm after the last block; None: only with pre-norm, which needs it
+    block: type[Block] = Block  # class of the blocks; subclasses set a default
 
     def setup(self) -> None:
         if self.settings.share_layers or self._is_stacked():
@@ -89,17 +89,17 @@ class Stack(SettingsModule):
             set_up_layers(self)
         else:
             self.layers = [self.make_block() for _ in range(self.num_layers)]
-        self.norm = self.settings.make_norm()  # has parameters only where it is called
+        self.norm = self.settings.make_norm()  # has parameters only if it is called
         self.positions = self.settings.positions.in_stack(self.num_heads, self.block.looks_ahead)
 
     @nn.nowrap
     def make_block(self, kind: type[Block] | None = None) -> Block:
-        """A block, to be assigned in `setup`, of the stack's class or another."""
+        """Return a block of the stack's class or of `kind`, to be assigned in `setup`."""
         sizes = self.input_dim, self.num_heads, self.dim_feedforward
         return (kind or self.block)(*sizes, settings=self.settings)
 
     def blocks(self, *, train: bool) -> Sequence[Callable[..., Array]]:
-        """The blocks in their order; where they are scanned or recomputed, what `nn/layer_stacks.py` makes of them."""
+        """Return the blocks in order; `nn/layer_stacks.py` wraps them if they are scanned or recomputed."""
         if not (self._is_stacked() or (train and self.settings.remat != "none")):
             return self.layers
         from transformer_jax.nn.layer_stacks import wrapped_layers
@@ -107,17 +107,17 @@ class Stack(SettingsModule):
         return wrapped_layers(self, train=train)
 
     def shared_bias(self) -> dict[str, AttentionBias]:
-        """The argument `bias` of the blocks' self-attention, where all share one."""
+        """Return the keyword argument `bias` for the blocks if all share one bias, else nothing."""
         bias = None if self.positions is None else self.positions.bias()
         return {} if bias is None else {"bias": bias}
 
     def normalize(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:
-        """Apply the norm after the last block, where there is one."""
+        """Apply the norm after the last block, if there is one."""
         wanted = self.settings.norm_first if self.final_norm is None else self.final_norm
         return self.tap("output", self.norm(x) if wanted else jnp.asarray(x), "B T D")
 
     def _is_stacked(self) -> bool:
-        """Whether the layers' parameters are stacked: at init as `scan_layers` says, later as those that are given."""
+        """Return whether parameters are stacked: at init according to `scan_layers`, else according to `params`."""
         if self.is_initializing():
             return self.settings.scan_layers and self.num_layers > 0
         return "stacked_layers" in self.variables.get("params", {})
@@ -126,10 +126,10 @@ class Stack(SettingsModule):
 class TransformerEncoder(Stack):
     """Stack of encoder blocks. Its fields and errors are those of `Stack`.
 
-    Blocks that do not look ahead are called with the causal mask, combined with the one that is given.
+    Blocks with `looks_ahead = False` get the causal mask, combined with the mask of the caller.
     """
 
-    block: type[Block] = EncoderBlock  # class of the blocks: EncoderBlock, or one constructed and called like it
+    block: type[Block] = EncoderBlock  # class of the blocks, with the constructor and call of EncoderBlock
 
     def __call__(
         self, x: Float[ArrayLike, "B T D"], mask: Masks | None = None, *, train: bool = False

@@ -25,13 +25,13 @@ from transformer_jax.nn.decoder import DecoderBlock, TransformerDecoder
 from transformer_jax.nn.embeddings import EmbeddingSettings, TokenModel, token_embedding
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 
-# Token ids, or features of the model's width, which no embedding changes.
+# Token ids, or features of width D, which are not embedded.
 Source = Int[ArrayLike, "B S"] | Float[ArrayLike, "B S D"]
 Target = Int[ArrayLike, "B T"] | Float[ArrayLike, "B T D"]
 
 
 class AttentionMaps(NamedTuple):
-    """Attention weights of every layer, for the queries and heads that were chosen."""
+    """Attention weights of every layer, for the selected queries and heads."""
 
     encoder: list[Float[Array, "B heads queries S"]]
     decoder: list[Float[Array, "B heads queries T"]]
@@ -39,16 +39,16 @@ class AttentionMaps(NamedTuple):
 
 
 class Transformer(TokenModel):
-    """Encoder and decoder, with embeddings and a projection to logits where there are vocabularies.
+    """Encoder-decoder Transformer, with embeddings and a projection to logits if vocabularies are given.
 
-    Tokens are embedded, scaled by √D (unless `embeddings` says otherwise), and get positions and dropout; features go
-    into the stacks unchanged. Learned positions are the same for source and target; those inside attention are in
-    self-attention alone. The defaults are the paper's base model. Dropout, 0.1 by default, also applies to the
+    Token embeddings are scaled by √D (unless `embeddings` says otherwise), followed by positions and dropout; features
+    enter the stacks unchanged. Source and target share learned positions; positions inside attention act in
+    self-attention only. The defaults are the paper's base model. Dropout, 0.1 by default, also applies to the
     embeddings.
 
     Raises:
         InputError: at construction, if a number of heads does not divide `model_dim`, a size is below 1, a setting is
-            impossible, or embeddings of different vocabularies should be tied.
+            invalid, or `tie_embeddings` is True with vocabularies of different sizes.
     """
 
     source_vocabulary_size: Size | None = None  # V of the source; None: the source is features
@@ -59,15 +59,15 @@ class Transformer(TokenModel):
     num_decoder_layers: Count = 6
     dim_feedforward: Size = 2048  # F
     dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
-    settings: BlockSettings = BlockSettings(dropout_prob=0.1)  # others have the dropout that they say, 0 unless set
-    final_norm: bool | None = None  # LayerNorm after each stack; None: with pre-norm alone, which needs it
+    settings: BlockSettings = BlockSettings(dropout_prob=0.1)  # settings of your own have dropout 0 unless set
+    final_norm: bool | None = None  # norm after each stack; None: only with pre-norm, which needs it
     tie_embeddings: bool = False  # one matrix embeds source and target and projects to logits (section 3.4)
     max_len: Size = 5000  # longest sequence of tokens
     encoder_block: type[Block] = EncoderBlock  # class of the encoder's blocks
     decoder_block: type[Block] = DecoderBlock  # class of the decoder's blocks
     embeddings: EmbeddingSettings = EmbeddingSettings()
-    num_decoder_heads: Size | None = None  # H of the decoder; None, also if it is the same: num_heads
-    decoder_dim_feedforward: Size | None = None  # F of the decoder; None, also if it is the same: dim_feedforward
+    num_decoder_heads: Size | None = None  # H of the decoder; None: num_heads
+    decoder_dim_feedforward: Size | None = None  # F of the decoder; None: dim_feedforward
 
     def __post_init__(self) -> None:
         if self.num_decoder_heads == self.num_heads:
@@ -79,7 +79,7 @@ class Transformer(TokenModel):
             self.settings.check(self.model_dim, self.num_decoder_heads, "num_decoder_heads")
         sizes = self.source_vocabulary_size, self.target_vocabulary_size
         if self.tie_embeddings and (sizes[0] != sizes[1] or None in sizes):
-            raise InputError(f"tie_embeddings needs one vocabulary; those of source and target have sizes {sizes}")
+            raise InputError(f"tie_embeddings is True, but the vocabulary sizes are {sizes}; they must be equal")
 
     def setup(self) -> None:
         more = None, self.settings, self.final_norm
@@ -104,28 +104,28 @@ class Transformer(TokenModel):
     ) -> Float[Array, "B T V_or_D"]:
         """Predict the token after each target position, all in one pass (teacher forcing).
 
-        Inside `jax.jit` an id outside the vocabulary is no error, and gives NaN or another token's embedding;
-        `transformer_jax.argument_checks.check_token_ids` checks ids before a compiled function is called.
+        Inside `jax.jit`, an id outside the vocabulary raises no error; it gives NaN or another token's
+        embedding. `transformer_jax.argument_checks.check_token_ids` checks ids before a compiled function is called.
 
         Args:
             source: tokens `[B, S]` or features `[B, S, D]`.
-            target: tokens `[B, T]` or features `[B, T, D]`, of which position t sees those up to t.
+            target: tokens `[B, T]` or features `[B, T, D]`; position t sees positions up to t.
             source_mask: `padding_mask` of the source's real tokens, for the encoder and the cross-attention.
             target_mask: of the decoder's self-attention, combined with the causal mask.
-            train: apply dropout; needs the random key `dropout` where its probability is not zero.
+            train: apply dropout; needs the random key `dropout` if its probability is not zero.
 
         Returns:
             Logits `[B, T, V]`, or `[B, T, D]` without a target vocabulary.
 
         Raises:
-            InputError: a sequence is of another type or shape, holds an id outside the vocabulary, or is longer than
+            InputError: a sequence has another dtype or shape, contains an id outside the vocabulary, or is longer than
                 `max_len`; or a mask does not broadcast.
         """
         memory = self.encode(source, source_mask, train=train)
         return self.decode(target, memory, target_mask, source_mask, train=train)
 
     def encode(self, source: Source, source_mask: Masks | None = None, *, train: bool = False) -> Float[Array, "B S D"]:
-        """Output of the encoder: the memory `[B, S, D]` that `decode` attends to."""
+        """Run the encoder; its output `[B, S, D]` is the `memory` that `decode` attends to."""
         return self.encoder(self._embed(source, "source", train=train), source_mask, train=train)
 
     def decode(
@@ -137,7 +137,7 @@ class Transformer(TokenModel):
         *,
         train: bool = False,
     ) -> Float[Array, "B T V_or_D"]:
-        """Logits `[B, T, V]` of the token after each position, given the memory."""
+        """Compute the logits `[B, T, V]` of the token after each position, given the encoder's output."""
         check_sequence("memory", memory, self.model_dim)
         x = self._embed(target, "target", train=train)
         x = self.decoder(x, memory, target_mask, source_mask, train=train)
@@ -157,12 +157,12 @@ class Transformer(TokenModel):
 
         Args:
             source, source_mask: as in `__call__`.
-            length: target positions that the cache has room for; at least those of the prefix.
-            prefix: tokens of the target's positions 0 … P - 1, which are run in one pass. The next `decode_step` is
-                the one at position P.
+            length: capacity of the cache in target positions; it is raised to P if it is smaller.
+            prefix: tokens at target positions 0 … P - 1, which are run in one pass. The next `decode_step` is at
+                position P.
 
         Raises:
-            InputError: as `__call__`; or `length` is negative.
+            InputError: as in `__call__`; or `length` is negative.
         """
         check_sizes(0, length=length)
         memory = self.encode(source, source_mask)
@@ -178,13 +178,13 @@ class Transformer(TokenModel):
     def decode_step(
         self, tokens: Int[ArrayLike, " B"], position: Int[ArrayLike, ""], cache: DecodingCache
     ) -> tuple[Float[Array, "B V"], DecodingCache]:
-        """Logits of the token after `tokens`: a step function for `transformer_jax.decoding.token_by_token`.
+        """Compute logits of the token after `tokens`: a step function for `transformer_jax.decoding.token_by_token`.
 
-        They equal those of `decode` at that position, at the cost of one position.
+        They equal the logits of `decode` at this position, at the cost of one position.
 
         Raises:
-            InputError: the tokens are not `[B]` ids of the target vocabulary, or not as many as the cache has rows; or
-                `position` is beyond the cache. Traced values are not checked.
+            InputError: `tokens` are not ids `[B]` of the target vocabulary, with B the rows of the cache; or `position`
+                is beyond the cache. Traced values are not checked.
         """
         self._check_tokens("target", tokens, "[B]", "target")
         cache.check(tokens, position)
@@ -204,20 +204,20 @@ class Transformer(TokenModel):
         heads: Chosen | None = None,
         source_queries: Chosen | None = None,
     ) -> AttentionMaps:
-        """Attention weights of every layer, as the forward pass without dropout uses them.
+        """Return the attention weights of every layer in a forward pass without dropout.
 
         Args:
             source, target, source_mask, target_mask: as in `__call__`.
-            queries: positions whose weights are wanted; None for all. The decoder and the cross-attention ask from the
-                target's, the encoder from the source's.
-            heads: indices of the heads, in every kind; None for all.
-            source_queries: positions of the source for the encoder, where they are others than `queries`.
+            queries: indices of the queries: target positions for the decoder and the cross-attention, source positions
+                for the encoder; None for all.
+            heads: indices of the heads; None for all.
+            source_queries: indices of the queries for the encoder; None for those in `queries`.
 
         Returns:
-            For each kind and layer `[B, heads, queries, keys]`.
+            For each kind of attention and each layer `[B, heads, queries, keys]`.
 
         Raises:
-            InputError: as `__call__`; or a query or a head is not there, as in the shorter of source and target.
+            InputError: as in `__call__`; or an index of a query (in source or target) or of a head is out of range.
         """
         from transformer_jax.nn.attention_maps import attention_maps, of_layers
 

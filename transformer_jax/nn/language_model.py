@@ -13,19 +13,19 @@ from transformer_jax.nn.cached_decoding import DecodingCache, run_cached, start_
 from transformer_jax.nn.causal import CausalBlock, CausalStack
 from transformer_jax.nn.embeddings import EmbeddingSettings, TokenModel, token_embedding
 
-CausalCache = DecodingCache  # as it is called for a model without an encoder
+CausalCache = DecodingCache  # name for a model without an encoder
 
 
 class TransformerLM(TokenModel):
-    """Language model: predicts each token of a sequence from those before it.
+    """Language model, which predicts each token of a sequence from the tokens before it.
 
-    Tokens are embedded, scaled by √D (unless `embeddings` says otherwise), and get positions and dropout; then come
-    causal blocks of self-attention and feed-forward, and the projection to logits, by the embedding's own matrix unless
-    `tie_embeddings` is False.
+    Token embeddings are scaled by √D (unless `embeddings` says otherwise), followed by positions and dropout, causal
+    blocks of self-attention and feed-forward, and a projection to logits with the embedding matrix (unless
+    `tie_embeddings` is False).
 
     Raises:
         InputError: at construction, if `num_heads` does not divide `model_dim`, a size is below 1, or a setting is
-            impossible.
+            invalid.
     """
 
     vocabulary_size: Size  # V
@@ -34,11 +34,11 @@ class TransformerLM(TokenModel):
     num_layers: Size = 6  # L
     dim_feedforward: Size = 2048  # F
     dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
-    settings: BlockSettings = BlockSettings(dropout_prob=0.1)  # others have the dropout that they say, 0 unless set
-    final_norm: bool | None = None  # norm after the last block; None: with pre-norm alone, which needs it
-    tie_embeddings: bool = True  # the embedding's matrix projects to logits, too
+    settings: BlockSettings = BlockSettings(dropout_prob=0.1)  # settings of your own have dropout 0 unless set
+    final_norm: bool | None = None  # norm after the last block; None: only with pre-norm, which needs it
+    tie_embeddings: bool = True  # the embedding matrix also projects to logits
     max_len: Size = 5000  # longest sequence to which positions can be added
-    block: type[Block] = CausalBlock  # class of the blocks: CausalBlock, or one with all that it has
+    block: type[Block] = CausalBlock  # class of the blocks: CausalBlock, or one with the same attributes
     embeddings: EmbeddingSettings = EmbeddingSettings()
 
     def setup(self) -> None:
@@ -56,19 +56,19 @@ class TransformerLM(TokenModel):
     ) -> Float[Array, "B T V"]:
         """Predict the token after each position.
 
-        Inside `jax.jit` an id outside the vocabulary is no error, and gives NaN or another token's embedding.
+        Inside `jax.jit`, an id outside the vocabulary raises no error; it gives NaN or another token's embedding.
 
         Args:
-            tokens: `[B, T]`, of which position t sees those up to t.
-            mask: of the self-attention, combined with the causal mask: `Segments` for several texts in a row.
-            train: apply dropout; needs the random key `dropout` where a probability is not zero.
+            tokens: `[B, T]`; position t sees positions up to t.
+            mask: of the self-attention, combined with the causal mask, e.g. `Segments` for several texts in a row.
+            train: apply dropout; needs the random key `dropout` if a probability is not zero.
 
         Returns:
             Logits `[B, T, V]`.
 
         Raises:
-            InputError: the tokens are of another type or shape, hold an id outside the vocabulary, or are more than
-                can get positions; or the mask does not broadcast.
+            InputError: the tokens have another dtype or shape, contain an id outside the vocabulary, or are longer than
+                the positions allow; or the mask does not broadcast.
         """
         return self.project(self.hidden_states(tokens, mask, train=train))
 
@@ -83,16 +83,15 @@ class TransformerLM(TokenModel):
         """Allocate a cache of `length` positions; `DecodingCache.grow` extends it.
 
         Args:
-            batch_size: B; None with a prefix, which has it.
-            length: positions that the cache has room for; at least those of the prefix.
-            prefix: tokens of the positions 0 … P - 1, which are run in one pass. The next `decode_step` is the one at
-                position P.
-            padding: number of tokens at the left of each row's prefix that only fill it up, where texts are of unequal
-                lengths. They are not seen, and each text's positions begin at its first token.
+            batch_size: B; None if there is a prefix.
+            length: capacity of the cache in positions; it is raised to P if it is smaller.
+            prefix: tokens at positions 0 … P - 1, which are run in one pass. The next `decode_step` is at position P.
+            padding: number of padding tokens at the left of each prefix, for texts of different lengths. Padding is
+                masked, and the positions of each text begin at its first token.
 
         Raises:
-            InputError: there is neither a batch size nor a prefix, or the two disagree; `length` is negative; the
-                prefix is as `__call__` accepts no tokens; or the padding is not `[B]` numbers of 0 … P - 1.
+            InputError: neither a batch size nor a prefix is given, or they disagree; `length` is negative; `__call__`
+                would reject the prefix; or the padding is not integers `[B]` from 0 to P - 1.
         """
         check_sizes(0, length=length)
         if prefix is not None:
@@ -102,20 +101,20 @@ class TransformerLM(TokenModel):
                 raise InputError(f"prefix has {num_rows} rows and batch_size is {batch_size}; they must be equal")
             batch_size = num_rows
         if batch_size is None:
-            raise InputError("batch_size is None; without a prefix it must be the number of rows")
+            raise InputError("batch_size is None; without a prefix it must be at least 1")
         check_sizes(batch_size=batch_size)
         return start_cache(self.hidden_states, prefix, batch_size, length, padding)
 
     def decode_step(
         self, tokens: Int[ArrayLike, " B"], position: Int[ArrayLike, ""], cache: DecodingCache
     ) -> tuple[Float[Array, "B V"], DecodingCache]:
-        """Logits of the token after `tokens`: a step function for `transformer_jax.decoding.token_by_token`.
+        """Compute logits of the token after `tokens`: a step function for `transformer_jax.decoding.token_by_token`.
 
-        They equal those of `__call__` at that position, at the cost of one position.
+        They equal the logits of `__call__` at this position, at the cost of one position.
 
         Raises:
-            InputError: the tokens are not `[B]` ids of the vocabulary, or not as many as the cache has rows; or
-                `position` is beyond the cache. Traced values are not checked.
+            InputError: `tokens` are not ids `[B]` of the vocabulary, with B the rows of the cache; or `position` is
+                beyond the cache. Traced values are not checked.
         """
         check_token_ids("tokens", tokens, self.vocabulary_size, "[B]")
         cache.check(tokens, position)
@@ -125,18 +124,18 @@ class TransformerLM(TokenModel):
     def hidden_states(
         self, tokens: Int[ArrayLike, "B T"], mask: Masks | None = None, *, train: bool = False
     ) -> Float[Array, "B T D"]:
-        """The vectors of which `project` makes the logits: for a loss that takes a few positions at a time."""
+        """Compute the vectors that `project` maps to logits, for a loss that projects a few positions at a time."""
         check_token_ids("tokens", tokens, self.vocabulary_size)
         x = self.tap("embeddings", self.embedded(self.embedding, tokens, train=train), "B T D")
         return self.decoder(x, mask, train=train)
 
     @property
     def output_params(self) -> tuple[str, ...]:
-        """Names of the parameters that `project` reads."""
+        """Names of the parameters that `project` uses."""
         if not self.has_tied_output:
             return ("output_layer",)
         return ("embedding", "output_bias") if self.embeddings.output_bias else ("embedding",)
 
     def project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        """Logits of hidden states."""
+        """Project hidden states to logits."""
         return self.logits(x, self.embedding)

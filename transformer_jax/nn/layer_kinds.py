@@ -1,4 +1,4 @@
-"""Layers in the place of the paper's: gated feed-forward networks, and other norms."""
+"""Alternatives to the layers of the paper: gated feed-forward networks, and other norms."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -10,10 +10,10 @@ from transformer_jax.nn.layers import ActivationFunction, Checked, FeedForward
 
 
 class GatedFeedForward(FeedForward):
-    """`W_2 Dropout(activation(x W + b) ⊗ (x V + c)) + b_2`: a gated linear unit (Shazeer 2020, equation 6).
+    """Gated feed-forward `W_2 Dropout(activation(x W + b) ⊗ (x V + c)) + b_2` (Shazeer 2020, equation 6).
 
-    With `flax.linen.silu` it is SwiGLU, with `gelu` GEGLU, with `sigmoid` the GLU of Dauphin et al. 2017. Shazeer
-    leaves out the biases (`use_bias`). It has three matrices: with 2/3 of F as many parameters as `FeedForward`.
+    The activation `flax.linen.silu` gives SwiGLU, `gelu` GEGLU, `sigmoid` the GLU of Dauphin et al. 2017. Shazeer omits
+    the biases (`use_bias=False`). With its three matrices, 2/3 of F gives as many parameters as `FeedForward` has.
 
     Raises:
         InputError: at construction, if `dim_feedforward` is below 1.
@@ -23,15 +23,15 @@ class GatedFeedForward(FeedForward):
 
     @nn.nowrap
     def hidden(self, x: Array) -> Array:
-        """The hidden units."""
+        """Compute the hidden units."""
         gate = self.activation(self.tap("pre", self.dense(self.dim_feedforward, "gate")(x), "B T F"))
         return gate * self.tap("pre_linear", self.dense(self.dim_feedforward, "expand")(x), "B T F")
 
 
 class NoNorm(nn.Module):
-    """`x` as it is: in the place of a norm, for blocks without one."""
+    """Identity in place of a norm, for blocks without norms."""
 
-    epsilon: float = 0.0  # of the norms whose place it takes
+    epsilon: float = 0.0  # accepted for compatibility with norms, not used
 
     def __call__(self, x: Float[ArrayLike, "*leading D"]) -> Float[Array, "*leading D"]:
         """Return `x`."""
@@ -39,7 +39,7 @@ class NoNorm(nn.Module):
 
 
 class RMSNorm(nn.RMSNorm, Checked):
-    """`x / √(mean(x²) + ε) · scale` over the last axis (Zhang and Sennrich 2019, equation 4): no mean, and no bias.
+    """Root-mean-square norm `x / √(mean(x²) + ε) · scale` over the last axis (Zhang and Sennrich 2019, equation 4).
 
-    The mean square is computed in float32 or wider.
+    It has no bias and does not subtract the mean. The mean square is computed in float32 or wider.
     """

@@ -1,8 +1,8 @@
-"""Layers that run as a loop in the program, are recomputed in the backward pass, or share their parameters.
+"""Layers that run as a loop in the compiled program, are recomputed in the backward pass, or share their parameters.
 
-With `BlockSettings(scan_layers=True)` a stack of L blocks is initialised with one entry `stacked_layers`, whose arrays
-have a leading axis of the layers, in the place of `layers_0` … `layers_{L-1}`. A model runs either form: stacked as a
-loop, so that one layer is compiled whatever L, and apart as L layers. Files and inspection have them apart.
+With `BlockSettings(scan_layers=True)` the parameters of L blocks are initialized as one entry `stacked_layers`, whose
+arrays have a leading axis of layers, instead of `layers_0` … `layers_{L-1}`. A model accepts both forms: stacked layers
+run as a loop, so that only one layer is compiled. Files and inspection use unstacked layers.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,9 +21,9 @@ from transformer_jax.trees import Params
 Tree = TypeVar("Tree")
 
 STACKED = "stacked_layers"
-LAYER_INPUT = "input of a layer"  # its name for `jax.checkpoint`
-Policy: TypeAlias = Callable[..., bool]  # of `jax.checkpoint`: which values the backward pass may keep
-# By the setting `remat`: what of a layer is kept; None for nothing.
+LAYER_INPUT = "input of a layer"  # its name for policies of `jax.checkpoint`
+Policy: TypeAlias = Callable[..., bool]  # of `jax.checkpoint`: which values are saved for the backward pass
+# What is saved of a layer, by the setting `remat`; None saves nothing.
 REMAT_POLICIES: Mapping[str, Policy | None] = {
     "dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,
     "all": None,
@@ -31,19 +31,19 @@ REMAT_POLICIES: Mapping[str, Policy | None] = {
 
 
 class LayerAccess(NamedTuple):
-    """How the rounds of a loop over layers read their parameters, where devices have a part of each."""
+    """How each iteration of a loop over layers reads its parameters if they are sharded over devices."""
 
-    read: Callable[[str, Params], Params]  # of a layer's path and its part of the stacked parameters
-    policy: Policy  # what of a round is kept for the backward pass
+    read: Callable[[str, Params], Params]  # takes the path of a layer and its slice of the stacked parameters
+    policy: Policy  # what is saved of an iteration for the backward pass
 
 
-# How a loop over layers that is traced now reads its parameters; None for as they are.
+# How loops over layers read their parameters while a step is traced; None: unchanged.
 layer_access: ContextVar[LayerAccess | None] = ContextVar("layer_access", default=None)
 
 
 def set_up_layers(stack: Any) -> None:
-    """In the `setup` of a stack: its layers as one module with stacked parameters, or with those of the first one."""
-    if stack.settings.share_layers:  # blocks after the first read its parameters
+    """Create the layers in the `setup` of a stack: one module with stacked parameters, or layers that share theirs."""
+    if stack.settings.share_layers:  # blocks after the first read the parameters of the first
         shared = nn.map_variables(
             stack.block, "params", lambda _: {"params": stack.variables["params"][layer_name(0)]}, methods=["__call__"]
         )
@@ -53,15 +53,15 @@ def set_up_layers(stack: Any) -> None:
 
 
 def wrapped_layers(stack: Any, *, train: bool) -> list[Callable[..., Array]]:
-    """The blocks of a stack, called as the blocks are: scanned as one of them, recomputed, or both.
+    """Return the blocks of a stack as functions with the same arguments: scanned, recomputed, or both.
 
     Args:
         stack: a bound `Stack`.
-        train: whether there is a backward pass, in which activations can be computed again.
+        train: whether a backward pass follows, in which activations can be recomputed.
     """
     is_scanned = hasattr(stack, STACKED)
 
-    def run_block(block: Any, x: ArrayLike, *arrays: Any) -> Array:  # flags are no arrays
+    def run_block(block: Any, x: ArrayLike, *arrays: Any) -> Array:  # `train` is not an array
         *inputs, shared = arrays
         return block(x, *inputs, train=train, **shared)
 
@@ -72,7 +72,7 @@ def wrapped_layers(stack: Any, *, train: bool) -> list[Callable[..., Array]]:
         run_block = nn.map_variables(run_block, "params", lambda held: {"params": read(path, held["params"])})
         policies = policies or [access.policy]
     if policies and not stack.is_asked():
-        run_block = nn.remat(run_block, policy=policies[0], prevent_cse=not is_scanned)  # a loop prevents it
+        run_block = nn.remat(run_block, policy=policies[0], prevent_cse=not is_scanned)  # a loop prevents CSE by itself
 
     def run_named(block: Any, x: ArrayLike, *arrays: Any) -> Array:
         return run_block(block, checkpoint_name(x, LAYER_INPUT), *arrays)
@@ -84,12 +84,12 @@ def wrapped_layers(stack: Any, *, train: bool) -> list[Callable[..., Array]]:
         scan = nn.scan(
             of_round,
             variable_axes={"params": 0},
-            split_rngs={True: True},  # all of them
+            split_rngs={True: True},  # separate random keys of every kind per layer
             in_axes=nn.broadcast,
             length=stack.num_layers,
         )
         weights = jax.tree.leaves(stack.variables.get("params", {}).get(STACKED, jnp.zeros(())))
-        x = jnp.asarray(x, jnp.result_type(x, *weights))  # as it comes out of a layer
+        x = jnp.asarray(x, jnp.result_type(x, *weights))  # the dtype of a layer's output
         return checkpoint_name(scan(stack.stacked_layers, x, *inputs, shared)[0], LAYER_INPUT)
 
     def of(block: Any) -> Callable[..., Array]:
@@ -100,12 +100,12 @@ def wrapped_layers(stack: Any, *, train: bool) -> list[Callable[..., Array]]:
 
 
 def layer_name(number: int) -> str:
-    """`layers_3`, the entry of a stack's parameters that holds layer 3."""
+    """Return the name of a layer in the parameters of a stack: `layers_3` for layer 3."""
     return f"layers_{number}"
 
 
 def unstack_layers(tree: Tree) -> Tree:
-    """A tree with the layers apart, from parameters or from a pytree that holds such: the state of an optimizer."""
+    """Unstack the layers in parameters, or in a pytree that contains parameter trees, such as an optimizer's state."""
 
     def unstack(part: object) -> object:
         if not isinstance(part, Mapping):
@@ -123,11 +123,11 @@ def unstack_layers(tree: Tree) -> Tree:
 
 
 def stack_layers(tree: Tree, like: Tree) -> Tree:
-    """The inverse of `unstack_layers`.
+    """Invert `unstack_layers`.
 
     Args:
-        tree: with layers apart.
-        like: of the structure of the result: arrays, or their shapes. Where nothing is stacked, `tree` is returned.
+        tree: a tree with unstacked layers.
+        like: arrays or shapes in the structure of the result; parts of it without stacked layers stay unstacked.
     """
 
     def stack(like_part: object, part: object) -> object:

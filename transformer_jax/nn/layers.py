@@ -1,12 +1,12 @@
-"""Base classes of modules (fields that are checked, activations that can be captured and changed) and their layers.
+"""Base classes of modules (checked fields, activations that can be captured and patched), and basic layers.
 
-A module below `Tapped` passes an activation through `tap`, which gives it a name within the module and the letters of
-its axes:
+A subclass of `Tapped` passes activations through `tap`, with a name that is unique in the module and the letters of the
+axes:
 
     hidden = self.tap("hidden", nn.relu(self.expand(x)), "B T F")
 
-`tap` returns what it was given: it adds nothing to a compiled program. Inside `transformer_jax.capture` and
-`transformer_jax.patch` a `flax.linen.intercept_methods` answers in its place.
+`tap` returns its argument and adds nothing to the compiled program. Inside `transformer_jax.capture` and
+`transformer_jax.patch`, calls of `tap` are intercepted with `flax.linen.intercept_methods`.
 """
 
 from collections.abc import Callable
@@ -27,10 +27,10 @@ ActivationFunction = Callable[[Array], Array]
 
 
 class Checked(nn.Module):
-    """Module whose fields are checked by their annotations.
+    """Module whose fields are checked against their annotations.
 
     Raises:
-        InputError: at construction, if a field is not what its annotation says.
+        InputError: at construction, if the type or value of a field is invalid.
     """
 
     def __post_init__(self) -> None:
@@ -39,51 +39,51 @@ class Checked(nn.Module):
 
 
 class Tapped(Checked):
-    """Module that shows activations."""
+    """Module whose activations can be captured and patched."""
 
     @property
     def is_border(self) -> bool:
-        """Whether a user calls this module, and no other one of this package, which has checked what it passes on."""
+        """Whether the caller is a user, not another module of this package, which has checked the inputs already."""
         return not isinstance(self.parent, Tapped)
 
     def tap(self, name: str, x: Array, letters: str) -> Array:
-        """The activation `x`, or what stands in its place in a patched pass.
+        """Return the activation `x`, or its replacement in a patched pass.
 
         Args:
-            name: within this module, as `hidden`; the name of the activation is that of the module's path and this.
+            name: name within this module, e.g. `hidden`; the full name also has the path of the module.
             x: the activation.
-            letters: of its axes, as `B T F`.
+            letters: letters of its axes, e.g. `B T F`.
         """
         return x
 
     def is_asked(self, *names: str) -> bool:
-        """Whether one of these taps is captured or patched in this pass; without names, whether it is inspected at all.
+        """Whether one of these taps is captured or patched in this pass; without names, whether the pass is inspected.
 
-        For activations that are only made where they are asked for: a module may leave the taps out where this is
+        A module uses this for activations that are only computed on request: it may skip taps for which this is
         False.
         """
         return False
 
 
 def add_bias(x: Float[Array, "*leading D"], bias: Float[Array, "..."]) -> Float[Array, "*leading D"]:
-    """`x + b` in the type of `x`; the gradient of b, a sum over all rows, is summed in float32 or wider."""
+    """Return `x + b` in the dtype of `x`; the gradient of b, a sum over all rows, is summed in float32 or wider."""
     wide = jnp.promote_types(x.dtype, jnp.float32)
     return (x.astype(wide) + bias.astype(wide)).astype(x.dtype)
 
 
 class Dense(Checked):
-    """`x W + b` over the last axis, with parameters named as those of `flax.linen.Dense`.
+    """Linear layer `x W + b` over the last axis, with the parameter names of `flax.linen.Dense`.
 
-    It is computed on two axes, `[product of the leading axes, D_in]`: XLA's CPU backend trains such layers faster than
-    those on three; `docs/performance.md` says by how much.
+    The leading axes are flattened, `[product of the leading axes, D_in]`, since XLA's CPU backend trains layers on two
+    axes faster than on three (measured in `docs/performance.md`).
 
     Raises:
-        InputError: at construction, if `features` is below 1; at a call, if `x` is not as wide as the kernel's input.
+        InputError: at construction, if `features` is below 1; at a call, if the last axis of `x` does not fit W.
     """
 
     features: Size  # D_out
-    kernel_init: Initializer = nn.initializers.lecun_normal()  # of W; b starts at zero
-    use_bias: bool = True  # b
+    kernel_init: Initializer = nn.initializers.lecun_normal()  # of W; b is initialized with zeros
+    use_bias: bool = True  # whether there is b
 
     @nn.compact
     def __call__(self, x: Float[ArrayLike, "*leading D_in"]) -> Float[Array, "*leading D_out"]:
@@ -92,7 +92,7 @@ class Dense(Checked):
         if self.has_variable("params", "kernel"):
             expected: int = self.get_variable("params", "kernel").shape[0]
             if x.shape[-1] != expected:
-                raise InputError(f"features for {self.name} have shape {x.shape}; they must be {expected} wide")
+                raise InputError(f"the input of {self.name} has shape {x.shape}; it must be {expected} wide")
         kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features))
         biases = [self.param("bias", nn.initializers.zeros, (self.features,))] if self.use_bias else []
         *leading, width = x.shape
@@ -102,7 +102,7 @@ class Dense(Checked):
 
 
 class Dropout(Checked):
-    """Inverted dropout (Srivastava et al. 2014): drop elements with a probability, and scale the others up.
+    """Inverted dropout (Srivastava et al. 2014): drop elements with a probability, and scale up the rest.
 
     Raises:
         InputError: at construction, if `rate` is outside [0, 1).
@@ -111,7 +111,7 @@ class Dropout(Checked):
     rate: Probability  # of dropping an element
 
     def __call__(self, x: Float[ArrayLike, "..."], *, train: bool) -> Float[Array, "..."]:
-        """Drop elements if `train`, which needs the random key `dropout` unless the rate is zero; else return `x`."""
+        """Drop elements if `train` (needs the random key `dropout` unless the rate is zero); else return `x`."""
         if not train or self.rate == 0:
             return jnp.asarray(x)
         bits = counter_bits(self.make_rng("dropout"), jnp.shape(x))
@@ -119,7 +119,7 @@ class Dropout(Checked):
 
 
 class FeedForward(Tapped):
-    """`W_2 Dropout(activation(x W_1 + b_1)) + b_2` (Vaswani et al. 2017, equation 2).
+    """Feed-forward network `W_2 Dropout(activation(x W_1 + b_1)) + b_2` (Vaswani et al. 2017, equation 2).
 
     Raises:
         InputError: at construction, if `dim_feedforward` is below 1.
@@ -132,7 +132,7 @@ class FeedForward(Tapped):
 
     @nn.compact
     def __call__(self, x: Float[ArrayLike, "B T D"], *, train: bool) -> Float[Array, "B T D"]:
-        """Transform each position of `[B, T, D]` by itself."""
+        """Transform each position of `[B, T, D]` independently."""
         if self.is_border:
             check_sequence("x", x)
         x = jnp.asarray(x)
@@ -141,20 +141,20 @@ class FeedForward(Tapped):
 
     @nn.nowrap  # so that its layers are those of `__call__`
     def hidden(self, x: Array) -> Array:
-        """The hidden units."""
+        """Compute the hidden units."""
         return self.activation(self.tap("pre", self.dense(self.dim_feedforward, "expand")(x), "B T F"))
 
     @nn.nowrap
     def dense(self, features: int, name: str) -> Dense:
-        """One of its layers."""
+        """Return one of the network's layers."""
         return Dense(features, use_bias=self.use_bias, name=name)
 
 
 class LayerNorm(nn.LayerNorm, Checked):
-    """`flax.linen.LayerNorm` with the variance as the mean of squared deviations, `E[(x - E[x])²]`.
+    """`flax.linen.LayerNorm` with the variance computed as the mean of squared deviations, `E[(x - E[x])²]`.
 
-    Flax's default is `E[x²] - E[x]²`, a small difference of large numbers where the mean is large: at a mean of 1000
-    float32 leaves an error of about 0.3 of a variance of 1, and residual streams do get such means.
+    Flax's default, `E[x²] - E[x]²`, cancels catastrophically if the mean is large: with mean 1000 and variance 1, the
+    error in float32 is about 0.3, and residual streams do reach such means.
     """
 
     use_fast_variance: bool = False

@@ -1,4 +1,4 @@
-"""Encoder over tokens with BERT's heads: one that predicts masked tokens, and one that classifies texts."""
+"""Token encoder with BERT's heads, for the prediction of masked tokens and the classification of texts."""
 
 from typing import Literal
 
@@ -19,28 +19,28 @@ from transformer_jax.nn.position_kinds import LearnedEncoding, LearnedPositions
 
 
 class Pooler(Tapped):
-    """`tanh(x_0 W + b)` of the vector at the first position (Devlin et al. 2019, section 3)."""
+    """Pooler `tanh(x_0 W + b)`, with x_0 the vector at the first position (Devlin et al. 2019, section 3)."""
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B D"]:
-        """One vector for each row, `[B, D]`."""
+        """Pool each row to one vector, `[B, D]`."""
         return self.tap("output", nn.tanh(Dense(x.shape[-1], name="dense")(x[:, 0])), "B D")
 
 
 class TransformerMLM(SettingsModule):
-    """Encoder over tokens: predicts each token from all of them, or classifies the text (Devlin et al. 2019).
+    """Token encoder that predicts every token from all tokens, or classifies the text (Devlin et al. 2019).
 
-    The embeddings of tokens, of learned positions and of the tokens' types, where there are any, are added up; then
-    come a norm, dropout and the encoder. Embeddings of their own width are projected to the encoder's before it
-    (Lan et al. 2020, section 3.1). The heads are
+    The sum of token embeddings, learned positions and token types (if there are any) passes through a norm, dropout and
+    the encoder. Embeddings of another width are projected to the encoder's (Lan et al. 2020, section 3.1). The
+    heads are
 
-    - `tokens`: `Norm(activation(x W + b)) Eᵀ + c`, with the matrix E of the embedding;
+    - `tokens`: `Norm(activation(x W + b)) Eᵀ + c`, with the embedding matrix E;
     - `classes`: `Dropout(Pooler(x)) W + b`;
-    - `none`: the encoder's output as it is.
+    - `none`: no head; the output of the encoder.
 
     Raises:
         InputError: at construction, if `num_heads` does not divide `model_dim`, a size is below 1, a setting is
-            impossible, the positions are not `LearnedPositions`, or classes are asked for and there are none.
+            invalid, the positions are not `LearnedPositions`, or `head` is classes and `num_classes` is 0.
     """
 
     vocabulary_size: Size  # V
@@ -50,14 +50,14 @@ class TransformerMLM(SettingsModule):
     dim_feedforward: Size = 3072  # F
     dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
     settings: BlockSettings = BlockSettings(dropout_prob=0.1, positions=LearnedPositions())
-    max_len: Size = 512  # positions that are learned; with a pad token, one more than its id of them are no token's
-    num_types: Count = 0  # of tokens, such as those of a first and of a second text
+    max_len: Size = 512  # number of learned positions; with a pad token, the first `pad_token + 1` are not for tokens
+    num_types: Count = 0  # number of token types, e.g. 2 for a first and a second text
     head: Literal["tokens", "classes", "none"] = "tokens"
-    num_classes: Count = 0  # C, of texts
-    has_pooler: bool = False  # also without classes; its output is the activation `pooler.output`
-    # The id of padding, where positions count the other tokens alone, from this id + 1 on (Liu et al. 2019).
+    num_classes: Count = 0  # C, number of classes of texts
+    has_pooler: bool = False  # compute the pooler also without classes, as the activation `pooler.output`
+    # Id of padding tokens; if given, positions count the other tokens only, from `pad_token + 1` on (Liu et al. 2019).
     pad_token: Count | None = None
-    embedding_dim: Size | None = None  # width of the embeddings, which are then projected to D; None: D
+    embedding_dim: Size | None = None  # width of the embeddings, which are projected to D; None: D
     block: type[Block] = EncoderBlock  # class of the blocks
 
     def __post_init__(self) -> None:
@@ -101,16 +101,16 @@ class TransformerMLM(SettingsModule):
 
         Args:
             tokens: `[B, T]`.
-            mask: which keys a query may see, as in `dot_product_attention`: `padding_mask(valid)`.
-            types: of the tokens `[B, T]`; None for type 0.
-            train: apply dropout; needs the random key `dropout` where a probability is not zero.
+            mask: which keys a query may see, as in `dot_product_attention`, e.g. `padding_mask(valid)`.
+            types: token types `[B, T]`; None for type 0.
+            train: apply dropout; needs the random key `dropout` if a probability is not zero.
 
         Returns:
             Logits `[B, T, V]` or `[B, C]`, or the encoder's output `[B, T, D]`.
 
         Raises:
-            InputError: tokens or types are of another type or shape, hold an unknown id, or are more than can get
-                positions; or the mask does not broadcast.
+            InputError: tokens or types have another dtype or shape, contain an unknown id, or are longer than the
+                positions allow; or the mask does not broadcast.
         """
         x = self._embed(tokens, types, train=train)
         return self._output(self.encoder(x, mask, train=train), train=train)
@@ -126,7 +126,7 @@ class TransformerMLM(SettingsModule):
             check_token_ids("types", types, self.num_types)
             x = x + rows_of(self.type_embedding.embedding, jnp.asarray(types))
         elif types is not None:
-            raise InputError("types are given, but num_types is 0")
+            raise InputError("types are given, but num_types is 0; it must be the number of token types")
         if self.pad_token is None:
             x = self.positional_encoding(x)
         else:
@@ -140,7 +140,7 @@ class TransformerMLM(SettingsModule):
         return self.tap("embeddings", x, "B T D")
 
     def _output(self, x: Float[Array, "B T D"], *, train: bool) -> Float[Array, "..."]:
-        """What the head makes of the encoder's output."""
+        """Apply the head to the output of the encoder."""
         if self.head == "classes":
             return self.tap("logits", self.output_layer(self.output_dropout(self.pooler(x), train=train)), "B C")
         if self.has_pooler:

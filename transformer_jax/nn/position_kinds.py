@@ -1,4 +1,4 @@
-"""Ways in which a model knows the order of a sequence, as small classes for `BlockSettings(positions=...)`.
+"""Kinds of positional encoding, as small classes for `BlockSettings(positions=...)`.
 
 | class | where | source |
 | --- | --- | --- |
@@ -9,10 +9,10 @@
 | `RelativePositions` | learned bias of self-attention's logits | Raffel et al. 2020, section 2.1 |
 | `NoPositions` | nowhere: the model is permutation-equivariant | |
 
-Those inside attention act in self-attention alone: source and target of cross-attention have no common positions.
+Positions inside attention act in self-attention only: source and target of cross-attention have no common positions.
 
-One of your own is a frozen dataclass, a subclass of `Positions`. It says what is added to the embeddings (`encoding`),
-what happens inside self-attention (`in_attention`), or both.
+A kind of your own is a frozen dataclass and a subclass of `Positions`. It defines what is added to the embeddings
+(`encoding`), what happens inside self-attention (`in_attention`), or both.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ FrequencyScaling = Callable[[np.ndarray], np.ndarray]
 class LearnedEncoding(AddedPositions):
     """Add a learned vector for each position (Gehring et al. 2017, section 3.1).
 
-    They start as large as the sinusoidal ones, with a mean square of 1/2.
+    The vectors are initialized with a mean square of 1/2, like sinusoidal positions.
 
     Raises:
         InputError: at construction, if `d_model` or `max_len` is below 1.
@@ -53,13 +53,13 @@ class LearnedEncoding(AddedPositions):
 
 @dataclasses.dataclass(frozen=True)
 class LearnedPositions(Positions):
-    """A learned vector for each position, added to the embeddings (Gehring et al. 2017, section 3.1).
+    """Learned positions: a vector for each position, added to the embeddings (Gehring et al. 2017, section 3.1).
 
     Raises:
         InputError: `max_len` is below 1.
     """
 
-    max_len: Size | None = None  # positions that are learned; None: as many as the model accepts
+    max_len: Size | None = None  # number of learned positions; None: as many as the model accepts
 
     def encoding(self, d_model: int, max_len: int) -> LearnedEncoding:
         return LearnedEncoding(d_model, max_len if self.max_len is None else min(self.max_len, max_len))
@@ -67,17 +67,17 @@ class LearnedPositions(Positions):
 
 @dataclasses.dataclass(frozen=True)
 class RotaryPositions(Positions):
-    """Queries and keys rotated by angles that grow with their position (Su et al. 2021).
+    """Rotary positions: queries and keys are rotated by angles proportional to their position (Su et al. 2021).
 
     Raises:
-        InputError: `base` is no finite number above 0, or `fraction` is outside (0, 1]; at use, the part of a head that
-            turns has an odd width, or none.
+        InputError: `base` is not a finite number above 0, or `fraction` is outside (0, 1]; at use, the rotated part of
+            a head has an odd width or width 0.
     """
 
-    base: Positive = 10_000.0  # what the angles' frequencies are powers of
-    fraction: Positive = 1.0  # of each head that turns, its first elements (Black et al. 2022, section 2.1.1)
-    in_halves: bool = False  # the pairs are (x_i, x_{i + d/2}), as in Llama; else neighbours
-    scaling: FrequencyScaling | None = None  # of the frequencies, for longer sequences than the model was trained on
+    base: Positive = 10_000.0  # base of the powers that are the angles' frequencies
+    fraction: Positive = 1.0  # rotated fraction of each head, its first elements (Black et al. 2022, section 2.1.1)
+    in_halves: bool = False  # whether pairs are (x_i, x_{i + d/2}), as in Llama, or neighbours
+    scaling: FrequencyScaling | None = None  # changes the frequencies, for sequences longer than those in training
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,7 +87,7 @@ class RotaryPositions(Positions):
     def check(self, head_width: int) -> None:
         width = int(head_width * self.fraction)
         if width % 2 or not width:
-            raise InputError(f"{width} of a head's {head_width} elements turn; that number must be even and above 0")
+            raise InputError(f"{width} of a head's {head_width} elements are rotated; it must be even and above 0")
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions:
         return RotaryInAttention(self)
@@ -95,9 +95,9 @@ class RotaryPositions(Positions):
 
 @dataclasses.dataclass(frozen=True)
 class ALiBiPositions(Positions):
-    """Logits lowered in proportion to the distance, by another slope in each head (Press et al. 2022).
+    """ALiBi: logits decrease linearly with distance, with a different slope in each head (Press et al. 2022).
 
-    Where queries look ahead too, as in an encoder, the distance is the absolute one.
+    If queries look ahead too, as in an encoder, the absolute distance counts.
     """
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions:
@@ -106,23 +106,23 @@ class ALiBiPositions(Positions):
 
 @dataclasses.dataclass(frozen=True)
 class RelativePositions(Positions):
-    """A learned number added to the logits for each head and bucket of distances (Raffel et al. 2020, section 2.1).
+    """Relative positions of T5: a learned bias for each head and distance bucket (Raffel et al. 2020, section 2.1).
 
     Raises:
-        InputError: `num_buckets` is odd or below 4, or `max_distance` is no more than the exact buckets' distances
-            or above 2²⁰.
+        InputError: `num_buckets` is odd or below 4, or `max_distance` is not above the number of buckets of a single
+            distance, or above 2²⁰.
     """
 
-    num_buckets: int = 32  # of distances; half of them for keys after the query, where it sees such
-    max_distance: int = 128  # from which on all distances share a bucket
-    is_shared: bool = False  # one table for all blocks of a stack, as in T5; else each has its own
+    num_buckets: int = 32  # number of distance buckets; half of them are for keys after the query, if it looks ahead
+    max_distance: int = 128  # this and all larger distances share a bucket
+    is_shared: bool = False  # whether all blocks of a stack share one table, as in T5, or each block has a table
 
     def __post_init__(self) -> None:
         check_sizes(4, num_buckets=self.num_buckets)
         if self.num_buckets % 2:
-            raise InputError(f"num_buckets is {self.num_buckets}; it must be even, as each direction has half of them")
+            raise InputError(f"num_buckets is {self.num_buckets}; it must be even, since each direction uses half")
         check_sizes(self.num_buckets // 2 + 1, max_distance=self.max_distance)
-        if self.max_distance > 2**20:  # there is a table of all distances
+        if self.max_distance > 2**20:  # the table of buckets has an entry per distance
             raise InputError(f"max_distance is {self.max_distance}; it may be at most {2**20}")
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions | None:
@@ -133,7 +133,7 @@ class RelativePositions(Positions):
 
 
 class RotaryInAttention(AttentionPositions):
-    """`rotate` of queries and keys."""
+    """Rotary positions inside attention: `rotate` of queries and keys."""
 
     kind: RotaryPositions
 
@@ -144,7 +144,7 @@ class RotaryInAttention(AttentionPositions):
 
 
 class ALiBiInAttention(AttentionPositions):
-    """The bias `ALiBi`."""
+    """ALiBi inside attention: the bias `ALiBi`."""
 
     num_heads: int  # H
 
@@ -155,14 +155,14 @@ class ALiBiInAttention(AttentionPositions):
 
 
 class RelativeInAttention(AttentionPositions):
-    """The bias `RelativeBias` with a table that is learned; it starts at zero."""
+    """Relative positions inside attention: the bias `RelativeBias` with a learned table, initialized with zeros."""
 
     num_heads: int  # H
     looks_ahead: bool
     kind: RelativePositions
 
     def setup(self) -> None:
-        # Named as other embeddings are, which weight decay spares.
+        # Named like other embeddings, which are excluded from weight decay.
         self.embedding = self.param("embedding", nn.initializers.zeros, (self.kind.num_buckets, self.num_heads))
 
     def bias(self) -> AttentionBias:
@@ -174,19 +174,19 @@ class RelativeInAttention(AttentionPositions):
 def rotate(
     x: Float[Array, "*leading T d"], first: First, length: int, kind: RotaryPositions
 ) -> Float[Array, "*leading T d"]:
-    """Turn the pair (x_2i, x_2i+1) of each position by its angle `pos · base^(-2i/d)` (Su et al. 2021, equation 34).
+    """Rotate the pair (x_2i, x_2i+1) of each position by the angle `pos · base^(-2i/d)` (Su et al. 2021, equation 34).
 
-    The product of a query and a key then depends on the difference of their positions alone. Cosines and sines are
+    The product of a query and a key then depends only on the difference of their positions. Cosines and sines are
     computed in float64 and rounded once to float32.
 
     Args:
-        x: queries or keys `[..., T, d]`, d even; the position of the first is `first`, which may be traced.
-        first: position of the first, 0 … length - T.
-        length: number of positions that there can be.
-        kind: the frequencies, and which elements are pairs; its `fraction` is 1 here, of the `x` that are given.
+        x: queries or keys `[..., T, d]`, d even.
+        first: position of the first query or key, 0 … length - T; it may be traced.
+        length: maximum number of positions.
+        kind: the frequencies, and which elements form pairs; `fraction` is ignored, all elements of `x` are rotated.
 
     Raises:
-        InputError: `first` is known and outside of its range.
+        InputError: `first` is known at tracing time and outside its range.
     """
     *_, num, width = x.shape
     frequency = kind.base ** (-np.arange(0, width, 2) / width)  # [d/2]

@@ -1,4 +1,4 @@
-"""Positions in a model: the interface of their kinds, and the modules that add them to embeddings."""
+"""Positional encoding: base class of its kinds, and modules that add positions to embeddings."""
 
 import dataclasses
 
@@ -16,18 +16,18 @@ from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.layers import Tapped, add_bias
 
-First = Start | Int[Array, " B"]  # position of the first element, or that of each text
+First = Start | Int[Array, " B"]  # position of the first element, for all texts or for each text
 
 
 def sinusoidal_table(length: int, d_model: int, *, in_halves: bool = False) -> Float[np.ndarray, "T D"]:
-    """`PE[pos, 2i] = sin(pos / 10000^(2i/D))`, `PE[pos, 2i+1] = cos(pos / 10000^(2i/D))`.
+    """Compute `PE[pos, 2i] = sin(pos / 10000^(2i/D))`, `PE[pos, 2i+1] = cos(pos / 10000^(2i/D))`.
 
-    Computed in float64 and rounded once to float32. An odd D ends on a sine.
+    The table is computed in float64 and rounded once to float32. An odd D ends with a sine.
 
     Args:
         length: number of positions T.
         d_model: D.
-        in_halves: all sines, then all cosines.
+        in_halves: all sines, then all cosines; else they alternate.
 
     Raises:
         InputError: `length` or `d_model` is below 1.
@@ -44,12 +44,12 @@ def sinusoidal_table(length: int, d_model: int, *, in_halves: bool = False) -> F
 
 
 def positions_of(table: Float[ArrayLike, "length w"], first: First, num: int) -> Float[Array, "*B num w"]:
-    """The rows `first` … `first + num - 1` of a table; `first` may be traced, or one for each text, `[B]`.
+    """Return the rows `first` … `first + num - 1` of a table; `first` may be traced, or an array `[B]`.
 
-    Of a text's own positions those below 0 are padding, and get the first row.
+    If `first` is an array, positions below 0 are padding and get the first row.
 
     Raises:
-        InputError: `first` is known, and the table does not have all of them.
+        InputError: `first` is known at tracing time, and a row is outside the table.
     """
     table = jnp.asarray(table)
     if jnp.ndim(first) == 1:
@@ -59,7 +59,7 @@ def positions_of(table: Float[ArrayLike, "length w"], first: First, num: int) ->
 
 
 class AddedPositions(Tapped):
-    """Add a vector to each element of a sequence, by its position. A subclass has `table`.
+    """Add a vector to each element of a sequence by its position. A subclass defines `table`.
 
     Raises:
         InputError: at construction, if `d_model` or `max_len` is below 1.
@@ -71,23 +71,23 @@ class AddedPositions(Tapped):
     def __call__(
         self, x: Float[ArrayLike, "B T D"], first: First = 0, length: int | None = None
     ) -> Float[Array, "B T D"]:
-        """Return `x` with the positions `first` … `first + T - 1` added, in the type of `x`.
+        """Add the positions `first` … `first + T - 1` to `x`, in the dtype of `x`.
 
         Args:
             x: `[B, T, D]`.
-            first: position of the first element, 0 … length - T; it may be traced, and is then not checked.
-            length: number of positions that there can be; None: T.
+            first: position of the first element, 0 … length - T; a traced value is not checked.
+            length: maximum number of positions; None: T.
 
         Raises:
-            InputError: `x` is of no floating-point type, or not `[B, T, D]`; `length` is above `max_len`; or `first`
-                is outside of its range.
+            InputError: `x` is not a floating-point array `[B, T, D]`; `length` is above `max_len`; or `first` is
+                outside its range.
         """
         check_sequence("x", x, self.d_model)
         x = jnp.asarray(x)
         length = length or x.shape[1]
         if length > self.max_len:
             raise InputError(
-                f"the sequence has {length} positions; max_len is {self.max_len}, the most that may be encoded"
+                f"the sequence has {length} positions; it may have at most max_len, {self.max_len}"
             )
         table = positions_of(self.table(length), first, x.shape[1])
         x = self.tap("token_embeddings", x, "B T D")
@@ -96,49 +96,49 @@ class AddedPositions(Tapped):
         return add_bias(x, table)
 
     def table(self, length: int) -> Float[Array | np.ndarray, "T D"]:
-        """The vectors of the positions 0 … length - 1."""
+        """Return the vectors of the positions 0 … length - 1."""
         raise NotImplementedError
 
 
 class PositionalEncoding(AddedPositions):
     """Add sinusoidal positions to a sequence.
 
-    The table is a constant of the compiled program, as long as the sequence; no checkpoint contains it.
+    The table is a constant of the compiled program, as long as the sequence; it is not part of checkpoints.
 
     Raises:
         InputError: at construction, if `d_model` or `max_len` is below 1.
     """
 
-    in_halves: bool = False  # all sines, then all cosines
+    in_halves: bool = False  # all sines, then all cosines; else they alternate
 
     def table(self, length: int) -> Float[np.ndarray, "T D"]:
         return sinusoidal_table(length, self.d_model, in_halves=self.in_halves)
 
 
 class AttentionPositions(nn.Module):
-    """Positions inside self-attention: rotated queries and keys, a bias of the logits, or both. Here neither."""
+    """Base class of positions inside self-attention: rotated queries and keys, a bias of the logits, or both."""
 
     def encode(self, x: Float[Array, "B heads T d"], first: First, length: int) -> Float[Array, "B heads T d"]:
-        """Put positions into the queries or keys of `first` … `first + T - 1`.
+        """Encode the positions `first` … `first + T - 1` in queries or keys.
 
         Args:
-            x: `[B, heads, T, d]`.
-            first: position of the first; it may be traced.
-            length: number of positions that there can be.
+            x: queries or keys `[B, heads, T, d]`.
+            first: position of the first query or key; it may be traced.
+            length: maximum number of positions.
         """
         return x
 
     def bias(self) -> AttentionBias | None:
-        """Bias of the logits, or None; `shifted` gives it for later queries."""
+        """Return the bias of the logits, or None; its method `shifted` gives the bias for later queries."""
         return None
 
 
 @dataclasses.dataclass(frozen=True)
 class Positions:
-    """Base class of the kinds of positions. It does nothing.
+    """Base class of the kinds of positional encoding. It adds no positions.
 
     Raises:
-        InputError: a field is not what its annotation says.
+        InputError: the type or value of a field is invalid.
     """
 
     def __post_init__(self) -> None:
@@ -146,18 +146,18 @@ class Positions:
 
     @property
     def is_in_attention(self) -> bool:
-        """Whether `in_attention` is another than that of this class."""
+        """Whether a subclass overrides `in_attention`."""
         return type(self).in_attention is not Positions.in_attention
 
     def check(self, head_width: int) -> None:
-        """Raise an `InputError` if it cannot work with heads of this width."""
+        """Raise an `InputError` if heads of this width are not supported."""
 
     def encoding(self, d_model: int, max_len: int) -> AddedPositions | None:
-        """The module that adds up to `max_len` positions to embeddings of width D; None if nothing is added."""
+        """Return the module that adds up to `max_len` positions to embeddings of width D; None adds nothing."""
         return None
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions | None:
-        """Module for the self-attention of one block; None for none.
+        """Return the module for the self-attention of one block, or None.
 
         Args:
             num_heads: H.
@@ -166,18 +166,18 @@ class Positions:
         return None
 
     def in_stack(self, num_heads: int, looks_ahead: bool) -> AttentionPositions | None:
-        """Module whose bias all blocks of a stack share in their self-attention, as `in_attention`; None for none."""
+        """Return the module whose bias the self-attention of all blocks of a stack shares, or None."""
         return None
 
 
 @dataclasses.dataclass(frozen=True)
 class NoPositions(Positions):
-    """No positions. Without a causal mask a permuted sequence gets the same outputs, permuted."""
+    """No positions. Without a causal mask, permuting a sequence permutes the outputs."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SinusoidalPositions(Positions):
-    """Sines and cosines added to the embeddings (Vaswani et al. 2017, section 3.5)."""
+    """Sinusoidal positions, added to the embeddings (Vaswani et al. 2017, section 3.5)."""
 
     in_halves: bool = False  # all sines, then all cosines, as in Marian; else they alternate
 

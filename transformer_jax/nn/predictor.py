@@ -1,4 +1,4 @@
-"""Encoder model with one prediction for each element of a sequence or set."""
+"""Encoder model with a prediction for each element of a sequence or set."""
 
 import flax.linen as nn
 from jax import Array
@@ -14,26 +14,26 @@ from transformer_jax.nn.layers import Dense, Dropout
 
 
 class TransformerPredictor(SettingsModule):
-    """Encoder between an input layer and an output network that predicts for every element of a sequence or set.
+    """Encoder with an input layer and an output network, which predicts every element of a sequence or set.
 
     Features → dropout → Dense(D) → (+ positions) → encoder with F = 2 D → Dense(D) → norm → relu → dropout
     → Dense(C).
 
     Raises:
         InputError: at construction, if `num_heads` does not divide `model_dim`, a size is below 1, or a setting is
-            impossible.
+            invalid.
     """
 
     model_dim: Size  # D
-    num_classes: Size  # C, the predictions for each element
+    num_classes: Size  # C, number of logits per element
     num_heads: Size  # H
     num_layers: Count  # L
     dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
     input_dropout_prob: Probability = 0.0  # of the input features
-    settings: BlockSettings = BlockSettings()  # of the blocks; its dropout and norm are the output network's too
+    settings: BlockSettings = BlockSettings()  # of the blocks; dropout and norm apply to the output network too
     max_len: Size = 5000  # longest sequence to which positions can be added
     block: type[Block] = EncoderBlock  # class of the encoder's blocks
-    pools: bool = False  # add to each element that leaves the encoder a vector of them all, which PMA pools
+    pools: bool = False  # add a vector pooled from all elements (PMA) to each element of the encoder's output
 
     def setup(self) -> None:
         self.input_dropout = Dropout(self.input_dropout_prob)
@@ -62,24 +62,24 @@ class TransformerPredictor(SettingsModule):
 
         Args:
             x: features `[B, T, features]`.
-            mask: which keys a query may see, as in `dot_product_attention`; with `pools` the same for all queries.
-            add_positional_encoding: False makes the model permutation-equivariant; it leaves out the positions that
-                are added to the input, and those inside attention it cannot leave out.
-            train: apply dropout; needs the random key `dropout` where a probability is not zero.
+            mask: which keys a query may see, as in `dot_product_attention`; with `pools`, the same for all queries.
+            add_positional_encoding: False omits the positions that are added to the input, so that the model is
+                permutation-equivariant; it is not allowed with positions inside attention.
+            train: apply dropout; needs the random key `dropout` if a probability is not zero.
 
         Returns:
             Logits `[B, T, C]`.
 
         Raises:
-            InputError: `x` is of no floating-point type or not `[B, T, features]`, the sequence is longer than
-                `max_len`, the mask does not broadcast, or `add_positional_encoding` is False with positions inside
+            InputError: `x` is not a floating-point array `[B, T, features]`, the sequence is longer than `max_len`, the
+                mask does not broadcast, or `add_positional_encoding` is False with positions inside
                 attention.
         """
         check_sequence("x", x)
         if self.settings.positions.is_in_attention and not add_positional_encoding:
             raise InputError(
-                f"add_positional_encoding is False, but {self.settings.positions} act inside of attention; for a model "
-                "without positions give settings.positions=NoPositions()"
+                f"add_positional_encoding is False, but {self.settings.positions} act inside attention; for a model "
+                "without positions, pass positions=NoPositions() in the settings"
             )
         x = self.input_layer(self.input_dropout(x, train=train))  # [B T D]
         if add_positional_encoding and self.positional_encoding is not None:

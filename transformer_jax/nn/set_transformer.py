@@ -16,9 +16,9 @@ from transformer_jax.nn.blocks import Block
 
 
 class MAB(Block):
-    """`MAB(X, Y) = Norm(H + rFF(H))`, `H = Norm(X + Multihead(X, Y, Y))` (equations 6 and 7).
+    """Attention block `MAB(X, Y) = Norm(H + rFF(H))`, `H = Norm(X + Multihead(X, Y, Y))` (equations 6 and 7).
 
-    Its fields and errors are those of `Block`; positions of the settings are not used, since a set has none.
+    Its fields and errors are those of `Block`. It ignores `settings.positions`, since a set has no order.
     """
 
     def setup(self) -> None:
@@ -40,8 +40,8 @@ class MAB(Block):
         Args:
             x: `[B, T, D]`.
             memory: `[B, S, D]`.
-            mask: which elements of `memory` one of `x` may see, as in `dot_product_attention`.
-            train: apply dropout; needs the random key `dropout` where its probability is not zero.
+            mask: which elements of `memory` an element of `x` may see, as in `dot_product_attention`.
+            train: apply dropout; needs the random key `dropout` if its probability is not zero.
         """
         if self.is_border:
             check_sequence("x", x, self.input_dim)
@@ -51,9 +51,9 @@ class MAB(Block):
 
 
 class SAB(MAB):
-    """`SAB(X) = MAB(X, X)` (equation 8): may be the `block` of a `TransformerEncoder`."""
+    """Self-attention block `SAB(X) = MAB(X, X)` (equation 8), a possible `block` of a `TransformerEncoder`."""
 
-    def __call__(  # type: ignore[override]  # of one set
+    def __call__(  # type: ignore[override]  # takes one set
         self,
         x: Float[ArrayLike, "B T D"],
         mask: Masks | None = None,
@@ -65,7 +65,7 @@ class SAB(MAB):
 
 
 class ISAB(Block):
-    """`ISAB(X) = MAB(X, MAB(I, X))` with m learned inducing points I (equations 9 and 10): its cost grows with m T.
+    """Block `ISAB(X) = MAB(X, MAB(I, X))` with m learned inducing points I (equations 9 and 10), at a cost of m T.
 
     Its other fields and errors are those of `Block`.
     """
@@ -89,7 +89,7 @@ class ISAB(Block):
 
         Args:
             x: `[B, T, D]`.
-            mask: which elements the inducing points may see, `[B, 1, 1, T]` as of `padding_mask`.
+            mask: which elements the inducing points may see, `[B, 1, 1, T]`, e.g. from `padding_mask`.
             train: apply dropout.
         """
         hidden = self.to_inducing(_for_each_row(self.inducing, x), x, mask, train=train)
@@ -97,7 +97,7 @@ class ISAB(Block):
 
 
 class PMA(Block):
-    """`PMA(Z) = MAB(S, rFF(Z))` with k learned seeds S (equation 11): pools a set to k vectors.
+    """Pooling block `PMA(Z) = MAB(S, rFF(Z))` with k learned seeds S (equation 11), which pools a set to k vectors.
 
     Its other fields and errors are those of `Block`.
     """
@@ -120,7 +120,7 @@ class PMA(Block):
 
         Args:
             x: `[B, T, D]`.
-            mask: which elements the seeds may see, `[B, 1, 1, T]` as of `padding_mask`.
+            mask: which elements the seeds may see, `[B, 1, 1, T]`, e.g. from `padding_mask`.
             train: apply dropout.
         """
         memory = self.feed_forward(x, train=train)

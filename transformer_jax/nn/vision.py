@@ -1,4 +1,4 @@
-"""Transformer over the patches of an image (Dosovitskiy et al. 2021)."""
+"""Vision Transformer, which encodes the patches of an image (Dosovitskiy et al. 2021)."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -16,11 +16,11 @@ from transformer_jax.nn.position_kinds import LearnedPositions
 
 
 class VisionTransformer(SettingsModule):
-    """Encoder over an image's patches and a class token, whose last vector is classified (Dosovitskiy et al. 2021).
+    """Encoder of image patches and a class token, whose output vector is classified (Dosovitskiy et al. 2021).
 
     Raises:
-        InputError: at construction, if `num_heads` does not divide `model_dim`, `patch_size` the height or width of the
-            images, a size is below 1, or a setting is impossible.
+        InputError: at construction, if `num_heads` does not divide `model_dim`, `patch_size` does not divide the height
+            and width of the images, a size is below 1, or a setting is invalid.
     """
 
     image_size: tuple[Size, Size]  # height and width
@@ -29,11 +29,11 @@ class VisionTransformer(SettingsModule):
     num_heads: Size = 12  # H
     num_layers: Count = 12  # L
     dim_feedforward: Size = 3072  # F
-    num_classes: Count = 0  # C; 0: the output is the encoder's
+    num_classes: Count = 0  # C; 0: return the output of the encoder
     num_channels: Size = 3
     dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
     settings: BlockSettings = BlockSettings(norm_first=True, positions=LearnedPositions())
-    has_pooler: bool = False  # its output is the activation `pooler.output`
+    has_pooler: bool = False  # compute the pooler, as the activation `pooler.output`
     block: type[Block] = EncoderBlock  # class of the blocks
 
     def __post_init__(self) -> None:
@@ -70,14 +70,14 @@ class VisionTransformer(SettingsModule):
         """Classify images.
 
         Args:
-            images: `[B, height, width, channels]`, normalised as in the training.
-            train: apply dropout; needs the random key `dropout` where a probability is not zero.
+            images: `[B, height, width, channels]`, normalized as in training.
+            train: apply dropout; needs the random key `dropout` if a probability is not zero.
 
         Returns:
             Logits `[B, C]`, or the encoder's output `[B, 1 + patches, D]`.
 
         Raises:
-            InputError: the images are of another shape.
+            InputError: the images have another shape.
         """
         shape = as_array("images", images).shape
         if len(shape) != 4 or shape[1:] != (*self.image_size, self.num_channels):
@@ -95,7 +95,7 @@ class VisionTransformer(SettingsModule):
 
     @nn.nowrap
     def _patches(self, images: Float[Array, "B height width channels"]) -> Float[Array, "B T features"]:
-        """The patches row by row, each flattened column by column."""
+        """Split images into patches, row by row; the pixels of each patch are flattened column by column."""
         batch, height, width, channels = images.shape
         size = self.patch_size
         tiles = images.reshape(batch, height // size, size, width // size, size, channels)

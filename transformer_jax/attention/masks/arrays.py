@@ -1,8 +1,8 @@
-"""Masks as arrays: construction, and the ranks that they may have.
+"""Masks as arrays: construction and allowed ranks.
 
-A mask is boolean, True = may attend. Integers 0/1 are accepted and mean the same. It has rank 2 `[T, S]`, rank 3
-`[B, T, S]` (one per batch element, shared by the heads) or rank 4 `[B, H, T, S]`, where an axis of size 1 stands for
-every index of that axis. No function here broadcasts a mask to the size of the logits.
+A mask is boolean, True = may attend; integers 0 and 1 are accepted too. It has rank 2 `[T, S]`, rank 3 `[B, T, S]` (one
+mask per batch element, shared by the heads) or rank 4 `[B, H, T, S]`, and an axis of size 1 broadcasts. No function
+here broadcasts a mask to the size of the logits.
 """
 
 import jax.numpy as jnp
@@ -23,13 +23,13 @@ USE_PADDING_MASK = (
 
 
 def expand_mask(mask: Mask) -> Bool[Array, "#B #H #T #S"]:
-    """Bring a mask of rank 2, 3 or 4 to boolean rank 4, adding axes of size 1 for the batch and the heads.
+    """Convert a mask of rank 2, 3 or 4 to a boolean mask of rank 4, with axes of size 1 for batch and heads.
 
-    `[T, S]` becomes `[1, 1, T, S]`, `[B, T, S]` becomes `[B, 1, T, S]`, rank 4 stays.
+    `[T, S]` becomes `[1, 1, T, S]`, `[B, T, S]` becomes `[B, 1, T, S]`, rank 4 keeps its shape.
 
     Raises:
         InputError: the mask has another rank, is neither boolean nor integer, or holds integers other than 0 and 1.
-            The values of a traced mask are unknown; there, integers other than 0 mean True.
+            The values of a traced mask are not checked; any integer other than 0 then means True.
     """
     return with_all_axes("mask", _as_boolean(mask), USE_PADDING_MASK)
 

@@ -1,6 +1,6 @@
-"""More kinds of masks: a prefix, padding, packed segments, and a function of your own.
+"""Masks for prefixes, padding and packed segments, and masks computed by a function of your own.
 
-Their base class is in `attention.masks.symbolic`, with the causal mask and the window.
+Their base class, the causal mask and the window are in `attention.masks.symbolic`.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from transformer_jax.trees import pytree_class, shown, static_field
 
 @pytree_class
 class Prefix(AttentionMask):
-    """Every query sees the first `n` keys: `Causal() | Prefix(n)` is the mask of a prefix language model."""
+    """Let every query see the first `n` keys: `Causal() | Prefix(n)` is the mask of a prefix language model."""
 
     n: Start | Int[ArrayLike, " B"]  # one for all, or one for each batch element
 
@@ -53,13 +53,13 @@ class Prefix(AttentionMask):
 
 @pytree_class
 class Padding(AttentionMask):
-    """Every query sees the keys that hold a real token.
+    """Let every query see the keys of real tokens, not those of padding.
 
     Raises:
         InputError: `valid` is not `[B, S]`, or neither boolean nor integer 0/1.
     """
 
-    valid: Shaped[ArrayLike, "#B S"]  # True (or 1) where there is a real token
+    valid: Shaped[ArrayLike, "#B S"]  # True (or 1) for real tokens
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "valid", padding_mask(self.valid)[:, 0, 0])
@@ -77,7 +77,7 @@ class Padding(AttentionMask):
 
 @pytree_class
 class Segments(AttentionMask):
-    """A query sees the keys of its own segment: several sequences packed into one row do not see each other.
+    """Let a query see the keys of its own segment, so that sequences packed into one row do not see each other.
 
     Raises:
         InputError: the ids are not `[B, T]` and `[B, S]` of an integer type.
@@ -114,16 +114,16 @@ class Segments(AttentionMask):
 
 @pytree_class
 class MaskFunction(AttentionMask):
-    """A mask of one's own: a function of the indices of batch element, head, query and key.
+    """Mask computed by a function of your own from the indices of batch element, head, query and key.
 
         every_third = MaskFunction(lambda batch, head, query, key: (query - key) % 3 == 0)
 
     Raises:
-        InputError: `fn` cannot be called; at use, it gives something else than truth values of the indices' shape.
+        InputError: `fn` is not callable; at use, its result is not boolean or does not broadcast to the logits.
     """
 
-    fn: Callable[..., Any] = static_field()  # of four arrays of integers, which broadcast; and of `arrays`
-    arrays: tuple[Any, ...] = ()  # more arguments of `fn`; what it reads besides must not be traced
+    fn: Callable[..., Any] = static_field()  # takes four integer arrays that broadcast, then `arrays`
+    arrays: tuple[Any, ...] = ()  # further arguments of `fn`; it must not close over traced arrays
     offset: Offset = 0  # added to the index of the query
 
     def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
@@ -132,7 +132,7 @@ class MaskFunction(AttentionMask):
         is_mask = isinstance(result, Array | np.ndarray | bool | np.bool_) and jnp.asarray(result).dtype == bool
         if not is_mask or not broadcasts(np.shape(result), block.shape):
             raise InputError(
-                f"the mask function {shown(self.fn)} gave {shown(result)}; it must give booleans, True = may attend, "
+                f"the mask function {shown(self.fn)} returned {shown(result)}; it must return booleans (True = attend) "
                 f"whose shape broadcasts to {block.shape}"
             )
         return jnp.asarray(result).reshape((1,) * (4 - np.ndim(result)) + np.shape(result))

@@ -1,12 +1,12 @@
-"""Masks as values: which query may see which key, without an array `[T, S]`.
+"""Symbolic masks: which query may see which key, without an array `[T, S]`.
 
     mask = Causal() & Window(256, 0) & Padding(valid)
 
-They combine with `&`, `|` and `~`, also with arrays of the ranks of `transformer_jax.attention.masks.arrays`; they are
-pytrees, so that a compiled function can take them; they print themselves, and `mask.show(T, S)` draws one.
+Masks combine with `&`, `|` and `~`, also with array masks (`transformer_jax.attention.masks.arrays`). They are pytrees,
+so that a compiled function can take them as arguments. `mask.show(T, S)` draws a mask.
 
-Query i stands at position i + `offset`, and key j at position j. The offset is 0 unless given: in cached decoding it is
-the number of positions before the first query, and it may be traced.
+Query i is at position i + `offset`, and key j at position j. The default offset is 0; in cached decoding it is the
+number of positions before the first query, and it may be traced.
 """
 
 import functools
@@ -24,12 +24,12 @@ from transformer_jax.attention.score_block import BlockGrid, Bounds, LogitsRule,
 from transformer_jax.errors import MAX_SIZE, InputError, check_sizes, shortened
 from transformer_jax.trees import pytree_class, static_field
 
-MAX_CELLS = 32  # of a drawing, along each side
+MAX_CELLS = 32  # along each side of a drawing
 SEEN, SOME, UNSEEN = "■", "▒", "·"
 
 
 class Drawing(str):
-    """Text that a Python prompt shows as it is."""
+    """String whose `repr` is the text itself, so that a Python prompt shows the drawing."""
 
     __slots__ = ()
 
@@ -38,31 +38,31 @@ class Drawing(str):
 
 
 class AttentionMask(LogitsRule):
-    """Base class of masks that are no arrays.
+    """Base class of symbolic masks.
 
-    A subclass is a `pytree_class` with `allows`, and with `bounds` where blocks can be skipped.
+    A subclass is a `pytree_class` with `allows`, and with `bounds` if blocks can be skipped.
 
     Raises:
-        InputError: at use, where an array in it does not fit the logits.
+        InputError: at use, if an array in the mask does not broadcast against the logits.
     """
 
-    __array_ufunc__ = None  # so that `array & mask` is left to the mask
+    __array_ufunc__ = None  # so that `array & mask` calls `__rand__` of the mask
 
     def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
-        """Whether each query of a block may see each key."""
+        """Return whether each query of a block may see each key."""
         raise NotImplementedError
 
     def bounds(self, grid: BlockGrid) -> Bounds:
-        """For each block of a grid: whether something may be allowed, and whether everything surely is.
+        """Return for each block of a grid whether it may be allowed in part, and whether it certainly is entirely.
 
-        Blocks of which nothing is allowed are not computed, and those of which everything is, without a mask.
+        Forbidden blocks are skipped, and entirely allowed blocks are computed without the mask.
         """
         return True, False
 
     def show(self, num_queries: int, num_keys: int, *, batch: int = 0, head: int = 0) -> Drawing:
-        """Draw the mask: a line for each query, ■ where a key may be seen and · where not.
+        """Draw the mask: a line for each query, ■ for a key that it may see and · for any other key.
 
-        A long mask is drawn in blocks, with ▒ where some of a block may be seen.
+        A large mask is drawn in blocks; ▒ is a block that may be seen in part.
 
         Raises:
             InputError: a size is below 1, or an array in the mask has no such batch element, head, query or key.
@@ -70,7 +70,7 @@ class AttentionMask(LogitsRule):
         check_sizes(num_queries=num_queries, num_keys=num_keys)
         check_sizes(0, batch=batch, head=head)
 
-        height, width = -(-num_queries // MAX_CELLS), -(-num_keys // MAX_CELLS)  # of the part that a sign stands for
+        height, width = -(-num_queries // MAX_CELLS), -(-num_keys // MAX_CELLS)  # queries and keys per sign
         starts = np.arange(0, num_keys, width)
         sizes = np.minimum(starts + width, num_keys) - starts
         lines = []
@@ -102,10 +102,10 @@ Masks = AttentionMask | Mask
 
 
 def as_attention_mask(mask: Masks) -> AttentionMask:
-    """A mask value as it is, an array as `ArrayMask`.
+    """Return a symbolic mask unchanged, and an array as `ArrayMask`.
 
     Raises:
-        InputError: it is neither.
+        InputError: the argument is neither.
     """
     if isinstance(mask, AttentionMask):
         return mask
@@ -116,7 +116,7 @@ def as_attention_mask(mask: Masks) -> AttentionMask:
 
 @pytree_class
 class Causal(AttentionMask):
-    """Each query sees the keys up to its own position (Vaswani et al. 2017, section 3.2.3)."""
+    """Let each query see the keys up to its own position (Vaswani et al. 2017, section 3.2.3)."""
 
     offset: Offset = 0  # position of query 0
 
@@ -131,7 +131,7 @@ class Causal(AttentionMask):
 
 @pytree_class
 class Window(AttentionMask):
-    """The query at position p sees the keys p - left … p + right (Beltagy et al. 2020); None for no limit.
+    """Let the query at position p see the keys p - left … p + right (Beltagy et al. 2020); None for no limit.
 
     Raises:
         InputError: `left` or `right` is below 0.
@@ -157,16 +157,16 @@ class Window(AttentionMask):
 
 
 def causal_and(mask: Masks | None) -> Masks:
-    """`Causal()`, combined with a mask if there is one."""
+    """Return `Causal()`, combined with a mask if one is given."""
     return Causal() if mask is None else Causal() & mask
 
 
 @pytree_class
 class ArrayMask(AttentionMask):
-    """A mask that is given as an array, of the ranks of `transformer_jax.attention.masks.arrays`.
+    """Mask given as an array, of the ranks in `transformer_jax.attention.masks.arrays`.
 
     Raises:
-        InputError: the array is no mask.
+        InputError: `expand_mask` rejects the array.
     """
 
     array: Mask
@@ -183,7 +183,7 @@ class ArrayMask(AttentionMask):
 
 @pytree_class
 class Combined(AttentionMask):
-    """Keys that both masks allow, `first & second`, or at least one of them, `first | second`."""
+    """Combination of two masks: `first & second` (both allow a key) or `first | second` (either allows it)."""
 
     first: AttentionMask
     second: AttentionMask
@@ -205,7 +205,7 @@ class Combined(AttentionMask):
 
 @pytree_class
 class Opposite(AttentionMask):
-    """Keys that a mask does not allow, `~mask`."""
+    """Negation `~mask`, which allows the keys that a mask forbids."""
 
     mask: AttentionMask
 
@@ -214,14 +214,14 @@ class Opposite(AttentionMask):
 
     def bounds(self, grid: BlockGrid) -> Bounds:
         some, every = self.mask.bounds(grid)
-        return every ^ True, some ^ True  # which negates Python's truth values too
+        return every ^ True, some ^ True  # unlike `~`, also negates Python booleans
 
     def __repr__(self) -> str:
         return f"~({self.mask})" if isinstance(self.mask, Combined) else f"~{self.mask}"
 
 
 def reach(mask: AttentionMask | None) -> tuple[int | None, int | None] | None:
-    """How far every query sees to its left and its right (None: to the end), if that is all that a mask says."""
+    """Return how far every query sees to the left and right (None: no limit), or None if the mask is not a window."""
     match mask:
         case None:
             return None, None
@@ -237,12 +237,12 @@ def reach(mask: AttentionMask | None) -> tuple[int | None, int | None] | None:
 
 
 def combine_masks(*masks: Masks | None) -> AttentionMask | Bool[Array, "#B #H #T #S"] | None:
-    """Mask that is True where all masks are. None stands for a mask that is True everywhere; of Nones alone, None.
+    """Combine masks with `&`; None allows every key. The result is None if every mask is None.
 
-    Of arrays it is an array; with a mask such as `Causal()` among them, an `AttentionMask`.
+    Arrays give an array. If a symbolic mask such as `Causal()` is among the masks, the result is an `AttentionMask`.
 
     Raises:
-        InputError: a mask that `expand_mask` rejects, or arrays whose sizes do not broadcast; it names their shapes.
+        InputError: `expand_mask` rejects a mask, or arrays do not broadcast; the message names their shapes.
     """
     present: list[Any] = [mask for mask in masks if mask is not None]
     if not any(isinstance(mask, AttentionMask) for mask in present):
