@@ -148,7 +148,7 @@ def test_a_checkpoint_keeps_the_state_that_a_callback_had_then(tmp_path, monkeyp
     assert len(saved) > 2
     monkeypatch.setattr(Live, "state", lambda self: {"all": np.ones(2)})
     with pytest.raises(
-        InputError, match="Live.state gave .* it must hold numbers, texts, lists and dictionaries alone"
+        InputError, match="Live.state returned .* it may only hold numbers, strings, lists and dictionaries"
     ):
         fit(trainer_for(tmp_path / "other", kind))
 
