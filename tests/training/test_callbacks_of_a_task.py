@@ -243,5 +243,5 @@ def test_after_load_run_the_tasks_own_data_are_tested_and_nothing_is_written(tra
     class Without(ReverseTrainer):
         load_data = TrainerModule.load_data
 
-    with pytest.raises(InputError, match="Without has no load_data, and so no examples .* and test_loader to test"):
+    with pytest.raises(InputError, match="Without has no load_data, and so no data .* and test_loader to test"):
         load_run(trained.run.path, Without).test()
