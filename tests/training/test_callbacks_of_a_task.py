@@ -209,8 +209,8 @@ def test_a_run_goes_on_only_with_the_data_that_it_began_with(trained):
     (train, val), other = loaders(), loader(37, seed=2, drop_last=True)
     larger = make_loader(train.dataset, 37, drop_last=True)
     for train_loader, val_loader, message in (
-        (other, val, "holds a run of other data: its training or validation set has changed"),
-        (train, loader(23, seed=2), "holds a run of other data: its training or validation set has changed"),
+        (other, val, "holds a run with different data: its training or validation set has changed"),
+        (train, loader(23, seed=2), "holds a run with different data: its training or validation set has changed"),
         (larger, val, r"train_loader has batches of 37; config\.batch_size is 7$"),
     ):
         with pytest.raises(InputError, match=message):

@@ -184,7 +184,7 @@ class TrainerModule(Task):
         return self._viewer.maps_of(example, self.params if params is None else params)
 
     def answers(self, examples: "Sequence[InspectedExample]") -> "list[Answer]":
-        """Return the model's answers, by `predict` if it is overridden without `examples`; it may be an `InputError`."""
+        """Return the model's answers, by `predict` if only that is overridden; an `InputError` if it can't."""
         return self._viewer.answers(examples, self.params)
 
     @functools.cached_property
