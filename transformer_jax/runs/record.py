@@ -168,7 +168,7 @@ def half_written(directory: Path, name: str = "*") -> list[Path]:
 
 
 def may_be_gone(error: BaseException | None) -> bool:
-    """Whether an error may be transient, so that it is no sign of damage: damaged checkpoints are deleted in the end."""
+    """Whether an error may be transient rather than damage, since damaged checkpoints are deleted in the end."""
     return isinstance(error, OSError | MemoryError) and not isinstance(error, FileNotFoundError)
 
 
