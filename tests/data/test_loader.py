@@ -58,7 +58,7 @@ def test_collate_stacks_pytrees_of_samples_into_numpy_arrays():
 
 @pytest.mark.parametrize("value", ["text", np.array([None, 3], dtype=object)])
 def test_text_and_objects_are_no_numbers(value):
-    with pytest.raises(InputError, match="samples hold text or objects, where numbers are expected"):
+    with pytest.raises(InputError, match="samples hold text or objects, but must hold numbers"):
         numpy_collate([value, value])
 
 
@@ -165,7 +165,7 @@ def test_impossible_loaders_are_errors():
         make_loader(ROWS, 38, drop_last=True)
     by_tokens = TokenBatches(7, (3, 5))
     for options in ({}, {"groups": np.arange(37) % 3}, {"groups": np.arange(37) % 2, "drop_last": True}):
-        with pytest.raises(InputError, match="such batches need groups from 0 to 1, and drop none"):
+        with pytest.raises(InputError, match="it needs groups from 0 to 1, and drop_last=False"):
             make_loader(ROWS, by_tokens, **options)
     with pytest.raises(InputError, match="^batch_tokens is 7; several processes need batch_size"):
         make_loader(ROWS, by_tokens, groups=np.arange(37) % 2).of_rows(RowRange(0, 1, 2))

@@ -105,7 +105,7 @@ def test_a_signal_to_one_saves_all_one_that_dies_ends_all_and_the_same_commands_
     assert [status for status, *_ in ended] == [143, 143]
     lines = {errors for *_, errors in ended}
     step = Checkpoints(command.run / "checkpoints", Criterion("accuracy", "max"), create=False).steps[-1]
-    assert lines == {f"SIGTERM: stopped and saved after step {step}; the same command goes on from there\n"}
+    assert lines == {f"SIGTERM: stopped and saved after step {step}; the same command resumes from there\n"}
 
     command = Command(tmp_path)
     command.wait_for_a_checkpoint(after=step)

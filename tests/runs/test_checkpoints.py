@@ -194,7 +194,7 @@ def test_orbax_alone_opens_a_checkpoint_as_the_documents_say(tmp_path, monkeypat
 def test_another_format_is_an_error_that_names_both_and_is_not_passed_over(pair, number):
     rewrite_record(pair, 2, lambda record: {"digest": "0123", "format": number})
     checkpoints = opened(pair)
-    message = f"step 2 in {pair} is of format {number}, this version reads {FORMAT} and {OLDEST_FORMAT}"
+    message = f"step 2 in {pair} is of format {number}; this version reads {FORMAT} and {OLDEST_FORMAT}"
     for read in (
         lambda: checkpoints.newest(state(0)),
         lambda: checkpoints.best(),
@@ -227,7 +227,7 @@ def test_a_checkpoint_with_a_digest_of_its_arrays_still_opens_and_is_evaluated(p
     checkpoints.save(2, state(2), {"note": "again"}, {"accuracy": 0.75})
     assert opened(pair).best(state(0)).progress == {"note": "again"}
     as_format_4(pair, 2, "0123")
-    with pytest.warns(UserWarning, match="step 2 .* its arrays do not agree with their digest"):
+    with pytest.warns(UserWarning, match="step 2 .* its arrays do not match their digest"):
         assert opened(pair).newest(state(0)).step == 1
 
 
@@ -258,7 +258,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning_and_is_not_the_best(
     DAMAGES[damage](pair / "2")
     for read in (lambda found: found.newest(state(0)), lambda found: found.best()):
         checkpoints = opened(pair)
-        with pytest.warns(UserWarning, match="checkpoint of step 2 .* can't be read: .*; it is passed over"):
+        with pytest.warns(UserWarning, match="checkpoint of step 2 .* can't be read: .*; it is skipped"):
             assert read(checkpoints).step == checkpoints.best_step == 1
 
 
@@ -286,7 +286,7 @@ def test_in_place_of_a_damaged_best_the_next_best_is_kept(pair):
 
 def test_a_checkpoint_under_another_steps_name_is_noticed(pair):
     (pair / "2").rename(pair / "7")
-    with pytest.warns(UserWarning, match="step 7 .* its record does not agree with its digest"):
+    with pytest.warns(UserWarning, match="step 7 .* its record does not match its digest"):
         assert opened(pair).newest().step == 1
 
 

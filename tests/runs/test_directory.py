@@ -19,7 +19,7 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.settings import FORMAT, OLDEST_FORMAT, read_settings
 
 STATE = {"params": np.arange(15, dtype=np.float32).reshape(3, 5)}
-REMEDY = "; choose another checkpoint_dir or name, or --no-resume --overwrite to replace that run"
+REMEDY = "; choose another checkpoint_dir or name, or use --no-resume --overwrite to replace that run"
 
 
 def config(parent: Path, **settings) -> TrainingConfig:
@@ -134,7 +134,7 @@ def test_it_is_let_go_also_when_a_checkpoint_could_not_be_written(tmp_path):
 def test_settings_that_follow_from_others_are_not_the_reason_of_a_refusal(tmp_path, changed, derived, named):
     with RunDirectory(config(tmp_path), "Task") as run:
         run.write_results({})
-    with pytest.raises(InputError, match=f"holds a run of other settings: {named}{REMEDY}"):
+    with pytest.raises(InputError, match=f"holds a run with different settings: {named}{REMEDY}"):
         RunDirectory(config(tmp_path, **changed), "Task", derived=frozenset(derived))
 
 
@@ -142,7 +142,7 @@ def test_a_refused_directory_is_not_held(tmp_path):
     with RunDirectory(config(tmp_path), "Task") as run:
         run.write_results({})  # a finished run whose checkpoints were deleted
     kept = []  # an error keeps the frames alive that it went through, and all objects in them
-    for resume, message in ((True, "lr was 0.0005 and is 0.5" + REMEDY), (False, "holds a finished run; --overwrite")):
+    for resume, message in ((True, "lr was 0.0005 and is 0.5" + REMEDY), (False, "holds a finished run; use --over")):
         with pytest.raises(InputError, match=message) as refused:
             RunDirectory(config(tmp_path, lr=0.5, resume=resume), "Task")
         kept.append(refused.value)
@@ -214,9 +214,9 @@ def test_settings_may_differ_where_the_config_says_that_they_are_neutral(tmp_pat
         (b"{", "is not a run's settings, or damaged: JSONDecodeError: Expecting property name"),
         (b" " * 2**20 + b'{"task": "Task"}', "has 1048592 bytes; it may have at most 1048576"),
         (b'["task"]', "it does not contain a JSON object"),
-        (b'{"format": 2, "task": 5}', "is not a run's settings: it names no task"),
-        (b'{"task": "Task"}', f"is of format 1, this version reads {FORMAT} and {OLDEST_FORMAT}"),
-        (b'{"format": 6, "task": "Task"}', f"is of format 6, this version reads {FORMAT} and {OLDEST_FORMAT}"),
+        (b'{"format": 2, "task": 5}', "does not hold a run's settings: it does not name a task"),
+        (b'{"task": "Task"}', f"is of format 1; this version reads {FORMAT} and {OLDEST_FORMAT}"),
+        (b'{"format": 6, "task": "Task"}', f"is of format 6; this version reads {FORMAT} and {OLDEST_FORMAT}"),
     ],
 )
 def test_a_file_that_is_no_runs_is_an_error(tmp_path, text, reason):
@@ -232,7 +232,7 @@ def test_the_checkpoints_know_the_settings_whatever_became_of_config_json(tmp_pa
     begin(tmp_path)
     file = tmp_path / "Task" / "config.json"
     file.unlink() if text is None else file.write_text(text)
-    with pytest.raises(InputError, match="Task holds a run of other settings: lr was 0.0005 and is 0.5" + REMEDY):
+    with pytest.raises(InputError, match="Task holds a run with different settings: lr was 0.0005 and is 0.5" + REMEDY):
         open_and_close(tmp_path, lr=0.5)
     open_and_close(tmp_path)
     assert read_settings(tmp_path / "Task")[1]["lr"] == 5e-4
@@ -260,5 +260,5 @@ def test_a_setting_that_is_newer_than_the_run_had_its_default(tmp_path):
         "Newer", [("tokenizer", str, "bytes")], bases=(TrainingConfig,), frozen=True, kw_only=True
     )
     RunDirectory(newer(checkpoint_dir=tmp_path), "Task").close()
-    with pytest.raises(InputError, match="of other settings: tokenizer was bytes and is words;"):
+    with pytest.raises(InputError, match="with different settings: tokenizer was bytes and is words;"):
         RunDirectory(newer(checkpoint_dir=tmp_path, tokenizer="words"), "Task")

@@ -190,12 +190,12 @@ def test_columns_are_metrics_settings_and_fields_and_two_runs_are_compared(tmp_p
     for arguments, message in (
         (
             [tmp_path, "--columns", "seconds,test/f1"],
-            "names test/f1, which no run has; metrics are test/accuracy, val/",
+            "names test/f1, which no run has; the metrics are test/accuracy, val/",
         ),
-        ([tmp_path / "a", "--diff"], "must be one directory, or with --diff two runs"),
-        ([tmp_path / "a", tmp_path / "c", "--diff"], "c can't be compared"),
-        ([tmp_path / "a", tmp_path / "b", "--diff", "--json"], "^--json can't be combined with --diff$"),
-        ([tmp_path, "--json", "--csv"], "^--csv can't be combined with --json$"),
+        ([tmp_path / "a", "--diff"], "must be one directory, or two runs with --diff"),
+        ([tmp_path / "a", tmp_path / "c", "--diff"], "c cannot be compared"),
+        ([tmp_path / "a", tmp_path / "b", "--diff", "--json"], "^--json cannot be combined with --diff$"),
+        ([tmp_path, "--json", "--csv"], "^--csv cannot be combined with --json$"),
     ):
         with pytest.raises(InputError, match=message):
             main([*map(str, arguments)])

@@ -83,7 +83,7 @@ def test_a_file_that_is_gone_or_shorter_than_before_is_named(tmp_path, logger_cl
     position = killed(logger_class, tmp_path)
     (file,) = [*tmp_path.glob(EVENTS), *tmp_path.glob(FILE)]
     lose(file)
-    with pytest.warns(UserWarning, match=f"a part of the curves is lost: {file.name}"):
+    with pytest.warns(UserWarning, match=f"log files are missing or truncated: {file.name}"):
         logger_class(tmp_path, position).close()
 
 

@@ -29,7 +29,7 @@ def test_a_directory_of_other_files_is_refused_and_stays_as_it_is(tmp_path, name
     file = directory / name
     file.parent.mkdir(parents=True)
     file.write_text("theirs")
-    with pytest.raises(InputError, match=f"{directory.name} is no run's, and holds {name.split('/')[0]}; choose"):
+    with pytest.raises(InputError, match=f"{directory.name} is not a run's, but holds {name.split('/')[0]}; choose"):
         opened(tmp_path, **settings)
     assert [path for path in directory.rglob("*") if path.is_file()] == [file]
     assert file.read_text() == "theirs"
@@ -62,7 +62,7 @@ def test_a_run_that_begins_anew_removes_what_the_one_before_wrote_and_nothing_el
     for file in theirs:
         file.write_text("mine")
     before = sorted(run.path.rglob("*"))
-    with pytest.raises(InputError, match="holds a finished run; --overwrite"):
+    with pytest.raises(InputError, match="holds a finished run; use --overwrite"):
         opened(tmp_path, resume=False)
     assert sorted(run.path.rglob("*")) == before
     with opened(tmp_path, **AFRESH) as run:

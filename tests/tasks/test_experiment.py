@@ -56,8 +56,8 @@ def test_more_steps_than_can_be_counted_are_refused_before_training(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"pretrained": "reverse"}, "pretrained is reverse; fit only trains, without it"),
-        ({"seeds": "0..1"}, "fit trains one run; train_and_test reads seeds and sweep"),
+        ({"pretrained": "reverse"}, "pretrained is reverse; fit always trains: use train_and_test"),
+        ({"seeds": "0..1"}, "fit trains a single run; use train_and_test for seeds and sweep"),
     ],
 )
 def test_fit_trains_one_run_and_nothing_else(tmp_path, settings, message):

@@ -81,7 +81,7 @@ def test_an_answer_is_what_predict_says(trainer_class):
 def test_what_cannot_be_told_is_an_error_that_names_the_hook(trainer_class, config):
     trainer = with_params(trainer_class, config)
     for ask in (trainer.answers, lambda examples: inspection_page(trainer, examples)):
-        with pytest.raises(InputError, match=r"can't be told from \w+.predict; override `examples`"):
+        with pytest.raises(InputError, match=r"\w+.predict does not give an answer for each row; override `examples`"):
             ask(trainer.examples(ROWS))
 
 

@@ -73,7 +73,7 @@ def test_a_run_that_was_given_parameters_in_python_does_not_go_on_without_them(t
     data = reverse_data(trainer.config)
     with trainer:
         trainer.fit(data.train_loader, data.val_loader, initial_params=load_run(trained).params)
-    with pytest.raises(InputError, match="ReverseTask holds a run that began with other parameters: the arrays of fit"):
+    with pytest.raises(InputError, match="Task holds a run with different initial parameters: the arrays of fit"):
         trainer_of(tmp_path).fit(data.train_loader, data.val_loader)
 
 
@@ -141,5 +141,5 @@ def test_a_run_goes_on_without_the_model_it_began_with_but_not_with_another_one(
     other = load_run(trained)
     other.params = jax.tree.map(np.negative, other.params)
     other.save(source)
-    with pytest.raises(InputError, match="holds a run that began with other parameters: .*source are not the same"):
+    with pytest.raises(InputError, match="holds a run with different initial parameters: .*source have changed"):
         train_reverse(config(tmp_path, **settings))

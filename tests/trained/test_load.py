@@ -122,7 +122,7 @@ def test_a_file_of_the_model_that_was_changed_or_removed_is_named(name, tmp_path
     with pytest.raises(InputError, match=f"{name} can't be read: No such file"):
         load_run(directory)
     config = ReverseConfig(checkpoint_dir=tmp_path)
-    with pytest.raises(InputError, match=f"other data: its training or validation set or .*{name} has changed; choose"):
+    with pytest.raises(InputError, match=f"different data: .* validation set or .*{name} has changed; choose"):
         RunDirectory(config, "ReverseTask", "of other files", files=files)
     RunDirectory(config, "ReverseTask", files=files).close()
 

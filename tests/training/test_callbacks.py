@@ -109,5 +109,5 @@ def test_two_callbacks_of_one_class_and_a_method_for_an_event_that_there_is_not_
 
 
 def test_a_batch_in_which_nothing_counts_is_no_divergence_and_is_named():
-    with pytest.raises(InputError, match="the batch of step 7 has the weight 0 in loss: loss_function leaves every"):
+    with pytest.raises(InputError, match="the batch of step 7 has the weight 0 in loss: loss_function excludes every"):
         check_finite(Step(7, sums(0.0, weight=0.0), per_second=1.0))

@@ -148,7 +148,7 @@ def test_a_checkpoint_keeps_the_state_that_a_callback_had_then(tmp_path, monkeyp
     assert len(saved) > 2
     monkeypatch.setattr(Live, "state", lambda self: {"all": np.ones(2)})
     with pytest.raises(
-        InputError, match="Live.state gave .* it must hold numbers, texts, lists and dictionaries alone"
+        InputError, match="Live.state returned .* it may only hold numbers, strings, lists and dictionaries"
     ):
         fit(trainer_for(tmp_path / "other", kind))
 
@@ -209,8 +209,8 @@ def test_a_run_goes_on_only_with_the_data_that_it_began_with(trained):
     (train, val), other = loaders(), loader(37, seed=2, drop_last=True)
     larger = make_loader(train.dataset, 37, drop_last=True)
     for train_loader, val_loader, message in (
-        (other, val, "holds a run of other data: its training or validation set has changed"),
-        (train, loader(23, seed=2), "holds a run of other data: its training or validation set has changed"),
+        (other, val, "holds a run with different data: its training or validation set has changed"),
+        (train, loader(23, seed=2), "holds a run with different data: its training or validation set has changed"),
         (larger, val, r"train_loader has batches of 37; config\.batch_size is 7$"),
     ):
         with pytest.raises(InputError, match=message):
@@ -243,5 +243,5 @@ def test_after_load_run_the_tasks_own_data_are_tested_and_nothing_is_written(tra
     class Without(ReverseTrainer):
         load_data = TrainerModule.load_data
 
-    with pytest.raises(InputError, match="Without has no load_data, and so no examples .* and test_loader to test"):
+    with pytest.raises(InputError, match="Without has no load_data, and so no data .* and test_loader to test"):
         load_run(trained.run.path, Without).test()

@@ -42,11 +42,11 @@ MISTAKEN = type("Mistaken", (Trainer,), {"create_optimiser": lambda self: None})
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
-        (HALF, {}, "Half lacks model_inputs, loss_function; a task defines it"),
+        (HALF, {}, "Half lacks model_inputs, loss_function; a task must define it"),
         (GIVEN, {}, "Given lacks create_model"),
-        (NAMELESS, {}, r"dataset_metric_names of Nameless is \(\); it must list those of dataset_metrics"),
-        (ONE_WORD, {}, "dataset_metric_names of OneWord is 'f1'; it must list those"),
-        (MISTAKEN, {}, "Mistaken.create_optimiser overrides nothing; is create_optimizer meant"),
+        (NAMELESS, {}, r"dataset_metric_names of Nameless is \(\); it must name all dataset_metrics"),
+        (ONE_WORD, {}, "dataset_metric_names of OneWord is 'f1'; it must name all"),
+        (MISTAKEN, {}, "Mistaken.create_optimiser overrides no hook; did you mean create_optimizer"),
         (Trainer, {"schedule": "cosin"}, "schedule is 'cosin'; it must be one of cosine, noam, inverse_sqrt, constant"),
         (Trainer, {"logger": "csv, csv"}, "logger is 'csv, csv'; it must name each logger once"),
         (Trainer, {"logger": "csv, tensorbord"}, "logger is 'tensorbord'; it must be one of tensorboard, csv"),
@@ -79,8 +79,8 @@ def test_without_accuracy_the_lowest_loss_is_the_best():
     chosen = Config(best_by="val/bleu:max")
     assert with_criterion(chosen, ["loss", "bleu"]) is chosen
     for settings, names, message in (
-        (chosen, ["loss"], "gives loss; it must give bleu, since the best model is chosen by val/bleu:max"),
-        (config, ["accuracy"], "gives accuracy; it must give loss"),
+        (chosen, ["loss"], "returns loss; it must return bleu, since the best model is chosen by val/bleu:max"),
+        (config, ["accuracy"], "returns accuracy; it must return loss"),
         (Config(best_by="val/ema_loss:min"), ["loss"], "val/ema_loss:min, of the parameters' moving average"),
         (config, ["loss", "learning_rate"], "learning_rate must have another name"),
     ):

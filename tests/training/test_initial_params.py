@@ -98,7 +98,7 @@ def test_the_digest_is_that_of_the_arrays_that_are_taken():
 @pytest.mark.parametrize("settings", [{"init_from": "reverse"}, {"init_only": "encoder"}])
 def test_settings_without_parameters_are_an_error_unless_the_run_goes_on(settings):
     config = ReverseConfig(**settings)
-    with pytest.raises(InputError, match=f"{next(iter(settings))} is .* but no parameters are given"):
+    with pytest.raises(InputError, match=f"{next(iter(settings))} is .* but no parameters are given; use train_and_"):
         report_initial(config, None, is_resumed=False)
     report_initial(config, None, is_resumed=True)
     report_initial(ReverseConfig(), None, is_resumed=False)

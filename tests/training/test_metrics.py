@@ -33,8 +33,8 @@ def test_what_weighs_nothing_may_be_infinite_or_no_number():
         (np.ones(2), 'loss_function returned float64[2]; it must return {"loss": (losses, weights)}: for'),
         ({"loss": np.ones(2)}, "loss_function returned {'loss': 'float64[2]'}; it must return"),
         ({}, "loss_function returned {}; it must return"),
-        ({"error": (np.ones(()), 1.0)}, "error of loss_function has values of shape (); it must have those of each"),
-        ({"loss": (np.ones(3), 1.0)}, "loss of loss_function has values of shape (3,); it must have those of each"),
+        ({"error": (np.ones(()), 1.0)}, "error of loss_function has values of shape (); it must have one for each"),
+        ({"loss": (np.ones(3), 1.0)}, "loss of loss_function has values of shape (3,); it must have one for each"),
     ],
 )
 def test_what_a_loss_function_may_not_return_is_named_with_what_it_may(returned, message, without_type_checks):

@@ -105,7 +105,7 @@ def test_an_optimizer_is_that_of_optax_with_its_own_defaults_and_the_settings_th
 
 def test_an_optimizer_of_whole_arrays_is_refused_for_stacked_layers():
     with pytest.raises(
-        InputError, match="^optimizer is muon, which sees each array as a whole, and scan_layers is True"
+        InputError, match="^optimizer is muon, whose updates depend on whole arrays, and scan_layers is True"
     ):
         ReverseTrainer(ReverseConfig(optimizer="muon", scan_layers=True))
 

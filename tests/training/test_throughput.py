@@ -86,7 +86,7 @@ def test_a_trace_holds_whole_calls_and_at_least_one(tmp_path, monkeypatch, steps
         profile.on_step(Step(done, {}, 1.0, ends_call=done % 4 == 0))
     profile.on_end(12)
     assert traced == expected
-    said = f"Trace: {tmp_path}/plugins/profile" if traced else "No trace: no call was done that reaches step 100"
+    said = f"Trace: {tmp_path}/plugins/profile" if traced else "No trace: no call has reached step 100"
     assert lines == [said]
 
 
@@ -120,7 +120,7 @@ def test_an_option_that_the_compiler_does_not_know_is_left_out_and_named(tmp_pat
     trainer = fit(trainer_for(tmp_path, verbose=True))
     assert trainer.run.checkpoints.steps[-1] == 15
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "xla_no_such_option" in line]
-    assert line.startswith("Compiler options that are not known here, and left out: xla_")
+    assert line.startswith("Compiler options that this XLA does not know, left out: xla_")
 
 
 @pytest.mark.slow

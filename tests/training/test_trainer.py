@@ -59,7 +59,7 @@ def test_without_a_batch_parameters_or_a_run_there_is_an_error(tmp_path):
     with pytest.raises(InputError, match="ReverseTask has no run directory yet; call fit"):
         trainer.run.save_figure("a.png", None)
     trainer.params = {}
-    with pytest.raises(ValueError, match="nothing to take the mean of; a loader must give at least one batch"):
+    with pytest.raises(ValueError, match="no batches to average over; a loader must give at least one batch"):
         trainer.evaluate([])
 
 
@@ -113,7 +113,7 @@ def test_a_set_in_which_nothing_counts_is_said_at_its_first_evaluation(tmp_path,
 
     trainer = trainer_for(tmp_path, trainer_class=Unweighted)
     trainer.params = trainer.initial_params(jax.random.key(0), np.zeros((1, 5), np.int32))
-    with pytest.raises(InputError, match=f"a set of 4 batches has the weight 0 in {name}: loss_function leaves every"):
+    with pytest.raises(InputError, match=f"a set of 4 batches has the weight 0 in {name}: loss_function excludes"):
         trainer.evaluate(loader(23))
 
 

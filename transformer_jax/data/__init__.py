@@ -1,6 +1,6 @@
-"""Data on their way to the compiled step: order of samples, loading, padding, stacking; downloads.
+"""Data for the compiled step: order of samples, loading, padding, stacking; downloads.
 
-Imports `errors` and `trees`. PyTorch is imported in `loader` alone, for worker processes.
+Imports `errors` and `trees`. Only `loader` imports PyTorch, for worker processes.
 """
 
 import lazy_loader

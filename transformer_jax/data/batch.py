@@ -1,4 +1,4 @@
-"""Batches: samples are stacked, short batches are padded to the one size that is compiled."""
+"""Batches: samples are stacked, and short batches are padded to the compiled size."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -13,11 +13,11 @@ from transformer_jax.errors import InputError, shortened
 from transformer_jax.outside_files import as_input_error
 from transformer_jax.trees import Inputs, Targets
 
-Samples: TypeAlias = tuple[Inputs, Targets]  # rows from a loader, arrays [N, ...]: of one batch or several
+Samples: TypeAlias = tuple[Inputs, Targets]  # rows of one or more batches from a loader, arrays [N, ...]
 
 
 class Batch(NamedTuple):
-    """A batch of the one size that is compiled: inputs, targets, and which rows are real."""
+    """A batch of the compiled size: inputs, targets, and which rows are real."""
 
     inputs: Inputs  # pytree of arrays [B, ...]
     targets: Targets  # pytree of arrays [B, ...]
@@ -25,19 +25,19 @@ class Batch(NamedTuple):
 
 
 def as_pair(samples: PyTree) -> Samples:
-    """Check that samples are `(inputs, targets)`, and return them as they are.
+    """Check that samples are `(inputs, targets)`, and return them unchanged.
 
     Raises:
         InputError: they are not a tuple of two.
     """
     if not (isinstance(samples, tuple) and len(samples) == 2):
         length = f" of length {len(samples)}" if isinstance(samples, tuple) else ""
-        raise InputError(f"a data set gives (inputs, targets); got {type(samples).__name__}{length}")
+        raise InputError(f"a data set must give (inputs, targets); got {type(samples).__name__}{length}")
     return samples
 
 
 def num_rows(tree: PyTree[ArrayLike]) -> int:
-    """B, the length of the first axis, which all arrays of the tree share.
+    """Return B, the length of the first axis, which all arrays of the tree share.
 
     Raises:
         InputError: there are no arrays, one has no axis, or they differ in the length of the first.
@@ -50,12 +50,12 @@ def num_rows(tree: PyTree[ArrayLike]) -> int:
 
 
 def pad_rows(tree: PyTree[ArrayLike], size: int) -> PyTree[ArrayLike]:
-    """Repeat the last row until there are `size` rows; a tree with as many rows or more is returned as it is.
+    """Repeat the last row until there are `size` rows; a tree with at least `size` rows is returned unchanged.
 
     The copies are real data, so that nothing computed from them is infinite.
 
     Raises:
-        InputError: there is no row to repeat, or what `num_rows` raises.
+        InputError: there is no row to repeat; or see `num_rows`.
     """
     rows = num_rows(tree)
     if rows >= size:
@@ -89,7 +89,7 @@ def stack_batches(samples: Samples, batch_size: int, num_batches: int) -> tuple[
         Arrays `[num_batches, B, ...]`, and the number of batches that hold real rows.
 
     Raises:
-        InputError: as `pad_batch`.
+        InputError: see `pad_batch`.
     """
     padded = pad_batch(samples, num_batches * batch_size)
     batches = jax.tree.map(lambda array: array.reshape(num_batches, batch_size, *array.shape[1:]), padded)
@@ -97,10 +97,10 @@ def stack_batches(samples: Samples, batch_size: int, num_batches: int) -> tuple[
 
 
 class StackedSamples:
-    """Samples that are already stacked in one pytree of arrays `[B, ...]`.
+    """Samples that are already stacked in one PyTree of arrays `[B, ...]`.
 
-    It can be indexed and iterated, as any collate function expects, and `numpy_collate` takes the stack as it is.
-    A data set's `__getitems__` returns it, so that loading a batch is one NumPy operation.
+    Supports indexing and iteration, as collate functions expect; `numpy_collate` uses the stack directly. A data set's
+    `__getitems__` returns this, so that loading a batch is one NumPy operation.
     """
 
     def __init__(self, stacked: PyTree) -> None:
@@ -114,7 +114,7 @@ class StackedSamples:
 
 
 class BatchDataset:
-    """A data set whose `__getitems__` answers for a whole batch; a sample is a batch of one in epoch 0."""
+    """A data set whose `__getitems__` returns a whole batch; a single sample is a batch of one in epoch 0."""
 
     def __getitems__(self, indices: EpochIndices) -> StackedSamples:
         raise NotImplementedError
@@ -124,7 +124,7 @@ class BatchDataset:
 
 
 class ArrayDataset(BatchDataset):
-    """Inputs and targets that lie in memory.
+    """A data set of inputs and targets in memory.
 
     Args:
         inputs: pytree of arrays `[N, ...]`.
@@ -149,23 +149,23 @@ def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:
     """Stack samples, pytrees of equal structure, into one pytree of NumPy arrays `[B, ...]`.
 
     Raises:
-        InputError: `samples` is no list, or empty; the samples differ in structure or in the shape of an array, or hold
-            text, objects, or tensors that NumPy can't take.
+        InputError: `samples` is not a list or is empty; samples differ in structure or in the shape of an array, or
+            hold text, objects, or tensors that NumPy can't convert.
     """
     if isinstance(samples, StackedSamples):
         return samples.stacked
     if not isinstance(samples, Sequence) or isinstance(samples, str) or not samples:
         raise InputError(f"samples is {shortened(samples)}; it must be a list of at least one sample")
-    reason = "samples can't be stacked, since they differ, or NumPy lacks their type"
-    # PyTorch raises the last two: a tensor has gradients, or is on a GPU.
+    reason = "samples can't be stacked, since their shapes or structures differ, or NumPy lacks their type"
+    # PyTorch raises the last two, if a tensor has gradients or is on a GPU.
     with as_input_error(reason, ValueError, TypeError, RuntimeError):
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *samples)
     if any(array.dtype.kind in "USO" for array in jax.tree.leaves(stacked)):
-        raise InputError(f"samples hold text or objects, where numbers are expected: {samples[0]!r}, for example")
+        raise InputError(f"samples hold text or objects, but must hold numbers: {samples[0]!r}, for example")
     return stacked
 
 
 def load_stacked(dataset: Any, indices: EpochIndices) -> PyTree:  # a data set, of either form
-    """The samples of these indices, stacked; a data set with `__getitems__` gives them at once."""
+    """Load and stack the samples of these indices; in one call if the data set has `__getitems__`."""
     has_batches = hasattr(dataset, "__getitems__")
     return numpy_collate(dataset.__getitems__(indices) if has_batches else [dataset[index] for index in indices])

@@ -9,14 +9,14 @@ from transformer_jax.errors import InputError, in_one_line
 
 
 def download(url: str, target: Path, what: str, *, more: str = "", max_bytes: int = 2**30) -> None:
-    """Write a URL's content to a file, whole or not at all; the file's directory is made if it does not exist.
+    """Download a URL to a file, atomically; the file's directory is created if it does not exist.
 
     Args:
         url: `https:`, `http:` or `file:`.
         target: path of the file.
         what: name of the content, for the error.
-        more: what else can be done but to put the file there by hand, for the error.
-        max_bytes: the longest content that is taken; no more of a longer one is read.
+        more: alternatives to putting the file there by hand, for the error.
+        max_bytes: size limit of the content; reading stops beyond it.
 
     Raises:
         InputError: the server cannot be reached, does not answer in time, or answers with an error, or with more than
@@ -27,7 +27,7 @@ def download(url: str, target: Path, what: str, *, more: str = "", max_bytes: in
             content = response.read(max_bytes + 1)
             if len(content) > max_bytes:
                 raise OSError(f"the answer has more than {max_bytes} bytes")
-            response.read()  # nothing, or the error of an answer that broke off
+            response.read()  # empty, or raises if the answer broke off
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f"{target.name}.unfinished")
         temporary.write_bytes(content)

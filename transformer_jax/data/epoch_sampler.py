@@ -1,4 +1,4 @@
-"""The order of an epoch's batches, a function of the seed and the epoch's number, and how many samples they have."""
+"""The order and sizes of an epoch's batches, as a function of the seed and the epoch's number."""
 
 import dataclasses
 import functools
@@ -17,9 +17,9 @@ class EpochIndices(list[int]):
 
     Args:
         indices: of the samples to load.
-        epoch: that they belong to.
-        whole: where other processes load the rest, the indices of the whole batch, for a data set that pads to its
-            longest sample; the same as `indices` if None.
+        epoch: the epoch that they belong to.
+        whole: indices of the whole batch, if other processes load the rest: a data set may pad to its longest sample.
+            None if they are the same as `indices`.
     """
 
     def __init__(self, indices: Iterable[int], epoch: int, whole: Sequence[int] | None = None) -> None:
@@ -30,16 +30,16 @@ class EpochIndices(list[int]):
 
 @dataclasses.dataclass(frozen=True)
 class TokenBatches:
-    """Batches of as many samples as have a number of tokens: the rows times the longest padded sequence of a row.
+    """Batch size given as a number of tokens: the rows times the longest padded sequence of a row.
 
-    It stands in the place of `make_loader`'s batch size; a batch holds samples of one group alone.
+    An alternative to the number of samples in `make_loader`; each batch holds samples of a single group.
 
     Raises:
-        InputError: a sample of some group has more tokens than a batch.
+        InputError: a padded sample of some group has more tokens than a batch.
     """
 
-    most: int  # tokens in a batch
-    lengths: tuple[int, ...]  # for the samples of each group that of the longest of their sequences, padded
+    most: int  # maximum number of tokens in a batch
+    lengths: tuple[int, ...]  # padded length of the longest sequence of a sample, for each group
 
     def __post_init__(self) -> None:
         if self.most < (longest := max(self.lengths)):
@@ -55,7 +55,7 @@ class TokenBatches:
         return bool(groups.min() >= 0 and groups.max() < len(self.lengths))
 
     def rows_like(self, samples: PyTree[ArrayLike]) -> int:
-        """Samples in a whole batch of those that are padded as these are; sequences lie along the second axis."""
+        """Number of samples in a full batch with the same padding as these; sequences lie along the second axis."""
         shapes = [np.shape(leaf) for leaf in jax.tree.leaves(samples)]
         longest = max(shape[1] for shape in shapes if len(shape) > 1)
         return max(self.most // longest, shapes[0][0])
@@ -63,11 +63,11 @@ class TokenBatches:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EpochBatchSampler:
-    """Indices of the samples in each batch. Nothing in it changes, so that several epochs can be iterated at a time.
+    """Indices of the samples in each batch. It is immutable, so that several epochs can be iterated at a time.
 
-    With `groups`, samples of one group share batches. Where a group ends within a batch, samples of the next higher
-    group fill it up, so that there are as many batches as without groups. With `token_batches` a batch has samples of
-    one group alone. `make_loader` checks the fields.
+    With `groups`, samples of one group share batches. If a group ends within a batch, samples of the next higher group
+    fill it up, so that there are as many batches as without groups. With `token_batches`, a batch has samples of only
+    one group. `make_loader` checks the fields.
     """
 
     num_samples: int  # N
@@ -77,7 +77,7 @@ class EpochBatchSampler:
     drop_last: bool  # leave out a last batch that is shorter than the others
     seed: int  # of the order
     groups: Int[np.ndarray, " N"] | None = None  # the group of each sample
-    token_batches: TokenBatches | None = None  # in the place of B; the last batch of a group may be shorter
+    token_batches: TokenBatches | None = None  # replaces B; the last batch of a group may be shorter
 
     def __len__(self) -> int:
         """Batches in an epoch."""
@@ -88,11 +88,11 @@ class EpochBatchSampler:
     def epoch(
         self, epoch: int, first_batch: int = 0, batches_at_once: Callable[[], int] = lambda: 1
     ) -> Iterator[EpochIndices]:
-        """The indices of one batch after another.
+        """Yield the indices of one batch after another.
 
         Args:
             epoch: its number; with the seed it determines the order.
-            first_batch: the batch to begin with, as a resumed run does.
+            first_batch: the batch to begin with, for a resumed run.
             batches_at_once: called before each item; the item holds the indices of that many consecutive batches.
         """
         rng = np.random.default_rng([self.seed, epoch])
@@ -112,7 +112,7 @@ class EpochBatchSampler:
 
     @functools.cached_property
     def _begins(self) -> Int[np.ndarray, " batches_1"]:
-        """Where each batch begins in the order of an epoch, and the last one ends."""
+        """Offsets in the order of an epoch at which batches begin, and at which the last batch ends."""
         if self.groups is None or self.token_batches is None:
             return np.minimum(np.arange(len(self) + 1) * self.batch_size, self.num_samples)
         sizes = self.token_batches.rows

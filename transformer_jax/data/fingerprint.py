@@ -1,4 +1,4 @@
-"""The fingerprint of data sets: whether a run that goes on is given the data that it began with."""
+"""Fingerprint of data sets, to check that a resumed run gets the data that it began with."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from jaxtyping import PyTree
 
 # PyTorch's `Dataset` declares no length; `make_loader` has checked that there is one.
 def fingerprint(datasets: Sequence[Any], constants: PyTree[ArrayLike], files: Sequence[str] = ()) -> str:
-    """A digest of data sets and constants: SHA-256 as hexadecimal digits.
+    """Compute a digest of data sets and constants: SHA-256 as hexadecimal digits.
 
-    A data set whose samples are drawn from files or tables has a method `fingerprint` for their digest. Of others the
-    length, first and last sample are digested: enough for one that draws its samples from its seed. A `host_table`, of
-    which a data set reads rows, counts as a constant does: it may lie here or on the devices.
+    A data set whose samples come from files or tables has a method `fingerprint` that returns their digest. For other
+    data sets, the length and the first and last samples are digested, which is enough if samples are drawn from a seed.
+    A data set's `host_table`, of which it reads rows, counts as a constant, whether on the host or on the devices.
 
     Args:
-        datasets: in an order that matters.
-        constants: pytree of arrays that every step reads, tables of features for example.
+        datasets: in a fixed order, which affects the digest.
+        constants: PyTree of arrays that every step reads, such as tables of features.
         files: contents of files that the model needs.
     """
     digest = hashlib.sha256()

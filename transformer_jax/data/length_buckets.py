@@ -1,4 +1,4 @@
-"""A few shapes for padding pairs of sequences, so that few programs are compiled and little padding is computed."""
+"""Length buckets for pairs of sequences, so that few programs are compiled and little padding is computed."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -49,7 +49,7 @@ def choose_shapes(
 def smallest_shape(
     source_lengths: Int[np.ndarray, " N"], target_lengths: Int[np.ndarray, " N"], shapes: Sequence[Shape]
 ) -> Int[np.ndarray, " N"]:
-    """For each pair, the index of the first shape that holds it; one does.
+    """Return for each pair the index of the first shape that holds it; each pair must fit into some shape.
 
     Args:
         source_lengths: length of each pair's source.

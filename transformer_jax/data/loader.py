@@ -1,8 +1,8 @@
-"""Batches of NumPy arrays in an order that is a function of (seed, epoch), loaded here or in PyTorch's workers."""
+"""Batches of NumPy arrays in an order that depends on (seed, epoch), loaded here or in PyTorch's worker processes."""
 
 import atexit
 import functools
-import multiprocessing.util  # has Python end and await child processes at exit, before what is registered below
+import multiprocessing.util  # registers its exit handler, which ends child processes, before ours
 import os
 import pickle
 import signal
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 @runtime_checkable  # for the type checks in the tests
 class Dataset(Protocol):
-    """A map-style data set: each sample is `(inputs, targets)`, two pytrees of arrays without a batch's axis.
+    """A map-style data set: each sample is `(inputs, targets)`, two PyTrees of arrays without a batch axis.
 
-    A sample is a function of its index (and of the epoch): a run that goes on checks the first and the last sample. A
-    data set of random samples has a method `fingerprint() -> str` instead, a digest of all that they are drawn from.
+    A sample is a function of its index (and of the epoch): a resumed run checks the first and the last sample. A data
+    set of random samples instead has a method `fingerprint() -> str`, a digest of everything they are drawn from.
 
-    A data set that can answer for a whole batch also has `__getitems__(indices: EpochIndices) -> StackedSamples`.
+    A data set that can load a whole batch also has `__getitems__(indices: EpochIndices) -> StackedSamples`.
     """
 
     def __len__(self) -> int: ...
@@ -43,15 +43,15 @@ class Dataset(Protocol):
 
 @atexit.register
 def _kill_workers() -> None:
-    """Kill the worker processes: Python would wait for the end of them after a SIGTERM, which they block."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # PyTorch's handler would make an error of their death
+    """Kill the worker processes: Python would send SIGTERM, which they block, and wait for their end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # PyTorch's handler would raise an error at their death
     for process in multiprocessing.active_children():
         if process.daemon:
             process.kill()
 
 
 def _end_with_the_parent(worker: int) -> None:
-    """End this worker process when the main one is gone: PyTorch's would wait for a reader of what it has loaded."""
+    """End this worker process when the main one is gone: PyTorch's workers would wait for a reader of their data."""
 
     def wait() -> None:
         if (parent := multiprocessing.parent_process()) is not None:
@@ -77,7 +77,7 @@ class _NewestEpoch:
 class Loader:
     """Batches of a data set, epoch by epoch; `make_loader` makes one.
 
-    PyTorch is imported for workers alone, which takes a second or two.
+    PyTorch is only imported for workers, which takes a second or two.
 
     Args:
         dataset: gives the samples.
@@ -85,9 +85,9 @@ class Loader:
         num_workers: processes that load.
 
     Attributes:
-        batch_size: B; of batches by tokens the largest.
+        batch_size: B; for batches by tokens, the largest number of samples.
         has_groups: whether samples of one group share batches; batches of different groups may differ in shape.
-        token_batches: what batches by tokens are; None for batches of B samples.
+        token_batches: batch size in tokens; None for batches of B samples.
     """
 
     def __init__(self, dataset: Dataset, sampler: EpochBatchSampler, num_workers: int) -> None:
@@ -114,12 +114,12 @@ class Loader:
 
         Args:
             epoch: its number; with the seed it determines the order.
-            first_batch: the batch to begin with, as a resumed run does.
+            first_batch: the batch to begin with, for a resumed run.
             batches_at_once: called before each item is loaded; the item holds the rows of that many consecutive
-                batches. Workers load two items each in advance, so that a change takes effect as much later.
+                batches. Each worker loads two items in advance, so that changes take effect that much later.
 
         Raises:
-            InputError: a sample is not `(inputs, targets)`, or workers can't get the data set.
+            InputError: a sample is not `(inputs, targets)`, or the data set can't be pickled for workers.
             RuntimeError: with workers, at the next item of an epoch after another one was begun; or PyTorch's, if a
                 worker was killed.
         """
@@ -140,14 +140,14 @@ class Loader:
             yield _checked(samples)
 
     def of_rows(self, rows: RowRange) -> "Loader":
-        """The same batches, of which a process loads these rows alone; it gives `LocalSamples`.
+        """Return a loader of the same batches that loads only these rows, as `LocalSamples`.
 
         Raises:
-            InputError: the batches have a number of tokens, and so differ in their rows.
+            InputError: batches are sized by tokens, so that their numbers of rows differ.
         """
         if self.token_batches is not None:
             raise InputError(
-                f"batch_tokens is {self.token_batches.most}; several processes need batch_size in its place"
+                f"batch_tokens is {self.token_batches.most}; several processes need batch_size instead"
             )
         return Loader(LocalRows(self.dataset, rows, self.batch_size), self._sampler, self._num_workers)
 
@@ -160,17 +160,17 @@ class Loader:
         return as_pair(numpy_collate([self.dataset[0]]))
 
     def _begin(self) -> Iterator[PyTree]:
-        """Have the workers begin to load the newest epoch.
+        """Let the workers begin to load the newest epoch.
 
-        SIGTERM and SIGINT never reach the workers, also when the whole process group gets one: the main process
-        decides. Workers inherit the blocked signals when they start; the main process gets one that comes meanwhile
-        after the block.
+        SIGTERM and SIGINT never reach the workers, even if the whole process group gets one: the main process decides.
+        Workers inherit the blocked signals when they start; the main process gets signals that arrive meanwhile when
+        they are unblocked.
         """
         loader = self._loader  # imports PyTorch, during which signals come through
         resource_tracker.ensure_running()  # before, since it unblocks the signals in this process when it starts
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
         try:
-            text = f"num_workers is {self._num_workers}, for which the data set must be one that Python can pickle"
+            text = f"num_workers is {self._num_workers}; worker processes need a data set that Python can pickle"
             with warnings.catch_warnings(), as_input_error(text, pickle.PicklingError, AttributeError, TypeError):
                 warnings.filterwarnings("ignore", "Got pickle error")  # PyTorch's, before the error
                 return iter(loader)
@@ -193,7 +193,7 @@ class Loader:
 
 
 def _checked(samples: PyTree) -> Any:  # Samples, but for a loader that `of_rows` made
-    """The samples, `(inputs, targets)`, or the `LocalSamples` that come from `of_rows` alone."""
+    """Check that samples are `(inputs, targets)`, or `LocalSamples`, which only loaders from `of_rows` give."""
     return samples if isinstance(samples, LocalSamples) else as_pair(samples)
 
 
@@ -208,7 +208,7 @@ def make_loader(
     num_workers: Count = 0,
     groups: Int[np.ndarray, " N"] | None = None,
 ) -> Loader:
-    """A loader of NumPy batches over a map-style data set.
+    """Create a loader of NumPy batches from a map-style data set.
 
     Args:
         dataset: gives `(inputs, targets)` for an index, and `StackedSamples` for `EpochIndices` if it has
@@ -223,7 +223,7 @@ def make_loader(
 
     Raises:
         InputError: the data set is empty, or smaller than one batch with `drop_last`; a number is below its minimum;
-            `groups` does not have one number for each sample; or batches by tokens lack groups, or drop the last one.
+            `groups` does not have one number for each sample; or `TokenBatches` lack groups or have `drop_last`.
     """
     if not (isinstance(dataset, Sized) and hasattr(dataset, "__getitem__")):
         raise InputError(f"dataset is a {type(dataset).__name__}; it must have a length, and a sample for each index")
@@ -234,7 +234,7 @@ def make_loader(
     by_tokens, rows = (batch_size, max(batch_size.rows)) if isinstance(batch_size, TokenBatches) else (None, batch_size)
     if by_tokens is not None and (groups is None or drop_last or not by_tokens.has_lengths_of(groups)):
         raise InputError(
-            f"batch_size is {by_tokens}; such batches need groups from 0 to {len(by_tokens.lengths) - 1}, and drop none"
+            f"batch_size is {by_tokens}; it needs groups from 0 to {len(by_tokens.lengths) - 1}, and drop_last=False"
         )
     if drop_last and rows > len(dataset):
         raise InputError(

@@ -1,4 +1,4 @@
-"""The rows of each batch that one of several processes loads."""
+"""The rows of each batch that a process loads if several processes train together."""
 
 from typing import Any, NamedTuple
 
@@ -10,16 +10,16 @@ from transformer_jax.data.epoch_sampler import EpochIndices
 
 
 class RowRange(NamedTuple):
-    """Which rows of each batch a process has: from `start` to before `stop`, of `batch_size` rows."""
+    """A process's rows of each batch: from `start` to before `stop`, of `batch_size` rows."""
 
     start: int
     stop: int
     batch_size: int
 
     def rows_of(self, count: int, loader_batch_size: int) -> list[int]:
-        """Numbers of this process's rows among `count` rows that are consecutive batches, the last perhaps short.
+        """Indices of this process's rows among `count` rows of consecutive batches, the last of which may be short.
 
-        Behind the last row of a batch come copies of it, so that each process has as many rows of every batch.
+        Indices past the end of a batch repeat its last row, so that every batch gives a process equally many rows.
 
         Args:
             count: rows, in all processes.
@@ -37,7 +37,7 @@ class RowRange(NamedTuple):
 
 
 class LocalSamples(NamedTuple):
-    """A process's rows of consecutive batches, of which others have the rest."""
+    """A process's rows of consecutive batches; other processes have the rest."""
 
     samples: Samples  # arrays [num_batches · (rows.stop - rows.start), ...]
     num_rows: int  # of these batches in all processes, without copies
@@ -45,9 +45,9 @@ class LocalSamples(NamedTuple):
     rows: RowRange
 
     def stacked(self, num_batches: int) -> tuple[Batch, np.int32]:
-        """These rows as `stack_batches` gives all of them: `[num_batches, B of this process, ...]`, and a number.
+        """Stack these rows as `stack_batches` does: arrays `[num_batches, B of this process, ...]`, number of batches.
 
-        The batches that are missing are copies of the first one, and count as invalid.
+        Missing batches are copies of the first batch, and count as invalid.
         """
         held = -(-self.num_rows // self.loader_batch_size)
         rows = self.rows.stop - self.rows.start
@@ -58,16 +58,16 @@ class LocalSamples(NamedTuple):
         return Batch(inputs, targets, valid), np.int32(held)
 
     def padded(self) -> Batch:
-        """The rows of a single batch, as `pad_batch` gives all of them."""
+        """Return the rows of a single batch, like `pad_batch` for whole batches."""
         return jax.tree.map(lambda array: array[0], self.stacked(1)[0])
 
 
 class LocalRows:
-    """A data set of which a process loads its rows of each batch alone.
+    """A data set of which a process loads only its rows of each batch.
 
     Args:
         dataset: gives the samples.
-        rows: of each batch, which this process loads.
+        rows: the rows of each batch that this process loads.
         batch_size: of the loader.
     """
 

@@ -1,1 +1,1 @@
-"""How devices and processes share the work: meshes, placing of arrays, compiling, agreement of processes."""
+"""Work on several devices and processes: meshes, sharding, compilation, agreement of processes."""

@@ -1,4 +1,4 @@
-"""Programs that are compiled in the background, ahead of their first call, and once for each shape of a batch."""
+"""Programs compiled in the background, ahead of their first call, and once for each batch shape."""
 
 import ctypes
 import functools
@@ -25,8 +25,8 @@ RUN_ONCE_OPTIONS: OptionTable = {"cpu": {"xla_backend_optimization_level": 0, "x
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # the numbers of glibc's settings, from its malloc.h
 
-# Calls that a caller may be ahead of the devices. From 32 on, XLA lets the next one wait in a thread that a CPU device
-# needs; where there are no more threads than devices, one of them waits for ever for another's sum.
+# Calls that a caller may be ahead of the devices. From 32 on, XLA lets the next call wait in a thread that a CPU device
+# needs; if there are no more threads than devices, a device then waits forever for another's sum.
 MAX_CALLS_AHEAD = 16
 
 _compiler = ThreadPoolExecutor(max_workers=1)  # one program after another, in the order in which they are needed
@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 def known_options(table: Mapping[str, Mapping[str, Option]]) -> dict[str, Option]:
     """Return the options of a table for this backend that the installed compiler knows.
 
-    Options come and go with releases of XLA: one that is gone costs speed, not the run.
+    Options come and go with XLA releases; a missing option costs speed, but does not stop the run.
     """
     options = table.get(jax.default_backend(), {})
     return {name: value for name, value in options.items() if is_known(name, value)}
@@ -52,7 +52,7 @@ def unknown_options(*tables: Mapping[str, Mapping[str, Option]]) -> list[str]:
 
 @functools.cache
 def is_known(name: str, value: Option) -> bool:
-    """Whether the compiler takes an option, found by compiling a program without inputs."""
+    """Whether the compiler accepts an option, found by compiling a program without inputs."""
     try:
         jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
     except jax.errors.JaxRuntimeError:
@@ -61,13 +61,13 @@ def is_known(name: str, value: Option) -> bool:
 
 
 class Memory(NamedTuple):
-    """Bytes that a compiled call takes on each device, as the compiler has planned it."""
+    """Bytes that a compiled call takes on each device, as planned by the compiler."""
 
     held: int  # of the training state, the batches and the constants
-    temporary: int  # of activations, gradients and whatever else lives only inside the call
+    temporary: int  # of activations, gradients and everything else that exists only during the call
 
     def line(self, limit: int | None) -> str:
-        """The memory of a call, and whether it fits into `limit` bytes; None for a device that does not tell."""
+        """Describe a call's memory, and whether it fits into `limit` bytes; None if the device does not report it."""
         held, temporary, space = (f"{size / 2**20:,.1f} MiB" for size in (*self, limit or 0))
         needed = f"Memory of each device: {held} for state and batches, {temporary} inside a step"
         fits = "which fits" if sum(self) <= (limit or 0) else "which does NOT fit"
@@ -78,11 +78,11 @@ class BackgroundProgram(Generic[Result]):
     """A function `(state, batch, *more)`, compiled in the background, once for each shape of its second argument.
 
     Args:
-        step: the function; `Devices.share` gives one that devices share.
+        step: the function; `Devices.share` makes one that devices share.
         options: compiler options by backend; unknown ones are left out.
-        shardings: where the arrays of the result lie; None for where the compiler puts them.
+        shardings: shardings of the result; None lets the compiler choose.
         donate_state: whether the state's memory may be used for the result.
-        stopwatch: times `compile`, which is the waiting for the compiler, apart from the runs.
+        stopwatch: times `compile`, the time spent waiting for the compiler.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class BackgroundProgram(Generic[Result]):
             executable = compiling.result()
         result: Result
         try:
-            result = executable(state, batch, *more)  # by the caller, whose settings of JAX hold
-        except TypeError:  # another argument has changed, as parameters that were cast; JAX compiles it by itself
+            result = executable(state, batch, *more)  # in the caller's thread, with its JAX settings
+        except TypeError:  # another argument has changed, such as parameters that were cast: JAX recompiles
             result = self._jitted(state, batch, *more)
         self._calls_ahead += 1
         if self._calls_ahead == MAX_CALLS_AHEAD:
@@ -122,31 +122,31 @@ class BackgroundProgram(Generic[Result]):
         return result
 
     def trace(self, state: object, batch: object, *more: object) -> jax.stages.Traced:
-        """The step as it is written, for arguments of these shapes; it can be lowered for other platforms too."""
+        """Trace the step for arguments of these shapes; the trace can also be lowered for other platforms."""
         with self._stopwatch.during("compile"):
             return self._jitted.trace(state, batch, *more)
 
     @functools.cached_property
     def flops(self) -> float | None:
-        """FLOPs of the program for the first shape, a loop's body counted once; None where they are not known.
+        """FLOPs of the program for the first shape, with a loop's body counted once; None if unknown.
 
-        It is asked for after the first call.
+        Only available after the first call.
         """
         analysis = None if self._first is None else self._first.cost_analysis()
         return None if not analysis else float(analysis.get("flops", 0.0)) or None
 
     @property
     def memory(self) -> Memory | None:
-        """Memory of a call on each device, for the first shape; None where the backend does not tell."""
+        """Memory of a call on each device, for the first shape; None if the backend does not report it."""
         analysis = next(iter(self._executables.values())).result().memory_analysis() if self._executables else None
         return None if analysis is None else Memory(analysis.argument_size_in_bytes, analysis.temp_size_in_bytes)
 
     def begin_to_compile(self, state: object, batch: object, *more: object) -> Future[jax.stages.Compiled]:
-        """Compile in the background for a batch of these shapes, if that has not begun yet."""
+        """Start to compile in the background for a batch of these shapes, unless that has been done."""
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
         if shapes not in self._executables:
             with self._stopwatch.during("compile"):
-                lowered = self._jitted.lower(state, batch, *more)  # here, where the caller's settings of JAX hold
+                lowered = self._jitted.lower(state, batch, *more)  # in the caller's thread, with its JAX settings
             self._first = self._first or lowered
             self._executables[shapes] = _compiler.submit(lowered.compile)
         return self._executables[shapes]
@@ -160,8 +160,8 @@ def prepare_jax(config: TrainingConfig | None = None) -> None:
     run a whole experiment call it; no constructor does.
 
     Raises:
-        InputError: as `join_processes`.
-        OSError: the directory of the cache can't be made.
+        InputError: see `join_processes`.
+        OSError: the cache directory can't be created.
     """
     keep_freed_memory()
     provide_cpu_devices()

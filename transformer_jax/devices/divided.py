@@ -1,4 +1,4 @@
-"""Gathering of the split parameters in a step that the compiler divides."""
+"""All-gather of sharded parameters, in a step that XLA partitions."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -18,15 +18,15 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def with_gathered_params(loss_function: Function, devices: Devices, remat: str) -> Function:
-    """A loss function of split parameters, from one of parameters that are whole but for `tensor`.
+    """Wrap a loss function of parameters that are split at most over `tensor`, to take sharded parameters.
 
-    A parameter is gathered where it is used, and again in the backward pass, so that no device keeps it whole; of
-    stacked layers one at a time, in the loop.
+    A parameter is gathered where it is used, and again in the backward pass, so that no device keeps all of it. Stacked
+    layers are gathered one at a time, in the loop.
 
     Args:
         loss_function: takes the parameters first, and `train` by name.
-        devices: that divide the step.
-        remat: the model's setting: which activations of a block the backward pass computes again.
+        devices: devices that share the step.
+        remat: the model's setting: which activations of a block the backward pass recomputes.
     """
 
     def gather(module: str, params: Params) -> Params:
@@ -58,10 +58,10 @@ def _gathered(path: str, leaf: Array, devices: Devices) -> Array:
     gather = jax.custom_vjp(constrain)
 
     def backward(_: None, gradient: Array) -> tuple[Array]:
-        # Scattered as it is summed; the gradient of `gather` itself would be summed whole on each device.
+        # Reduce-scatter; the gradient of `gather` itself would be summed in full on each device.
         return (jax.lax.with_sharding_constraint(gradient, NamedSharding(devices.mesh, split)),)
 
-    # Not by `gather`, whose result `jax.checkpoint` would keep as that of a function that it can't look into.
+    # Not `gather`, since `jax.checkpoint` can't look into it and would save its result.
     gather.defvjp(lambda part: (constrain(part), None), backward)
     return gather(leaf)
 
@@ -78,5 +78,5 @@ def _kept_of_blocks(remat: str) -> Policy:
 
 
 def _is_kept(primitive: Primitive, *_: object, **__: Any) -> bool:
-    """For `jax.checkpoint`: the backward pass may keep all but gathered parameters, which it gathers again."""
+    """Policy for `jax.checkpoint`: save everything but gathered parameters, which are gathered again."""
     return primitive.name != "sharding_constraint"

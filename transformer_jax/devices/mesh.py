@@ -1,4 +1,4 @@
-"""The choice of the devices that share a training, from its settings."""
+"""Choice of the devices that share a training, from its settings."""
 
 import contextlib
 import math
@@ -14,22 +14,22 @@ from transformer_jax.devices.specs import AXES, DATA, FSDP, TENSOR, default_spec
 from transformer_jax.errors import InputError
 
 NUM_CPU_DEVICES = "jax_num_cpu_devices"  # the setting of JAX
-MIN_ROWS = 6  # of a batch on one CPU device, where the number of devices is not set: fewer gain a small model nothing
+MIN_ROWS = 6  # of a batch per CPU device, if the number of devices is not set: with fewer, a small model gains nothing
 
 
 def choose_devices(config: TrainingConfig, spec_of: SpecOf = default_spec) -> Devices:
-    """The devices for these settings.
+    """Choose the devices for these settings.
 
-    The compiler divides the step where the mesh has an axis beside `data`, where it is asked for, and where `spec_of`
-    is not the default. Several processes share a training with all their devices.
+    XLA partitions the step if the mesh splits another axis than `data`, if `strategy` is `sharded`, or if `spec_of` is
+    not the default. Several processes share a training with all of their devices.
 
     Raises:
-        InputError: the mesh can't be read, there are not so many devices, or it does not divide the batch or the heads.
+        InputError: the mesh can't be parsed, has too many devices, or does not divide the batch or the heads.
     """
     sizes = mesh_sizes(config)
     splits_params = any(sizes.get(axis, 1) > 1 for axis in (FSDP, TENSOR))
     if config.strategy == "replicated" and splits_params:
-        raise InputError(f"strategy is replicated, but mesh is {config.mesh}; it may have the axis data alone")
+        raise InputError(f"strategy is replicated, but mesh is {config.mesh}; it may only have the axis data")
     sizes = sizes or {DATA: num_data_devices(config.batch_size // config.accumulate, config.num_devices)}
     shape = [sizes.get(axis, 1) for axis in AXES]
     mesh = Mesh(np.array(jax.devices()[: math.prod(shape)]).reshape(shape), AXES)
@@ -38,20 +38,20 @@ def choose_devices(config: TrainingConfig, spec_of: SpecOf = default_spec) -> De
 
 
 def own_device() -> Devices:
-    """A device of this process, for work that each of several does whole."""
+    """Return a single device of this process, for work that each process does in full."""
     return Devices(Mesh(np.array(jax.local_devices()[:1]).reshape(1, 1, 1), AXES))
 
 
 def num_data_devices(rows: int, num_devices: int = 0) -> int:
-    """Devices of a single process that share batches, a divisor of their number of rows.
+    """Number of a single process's devices that share batches, a divisor of the number of rows.
 
     Args:
-        rows: of a batch.
-        num_devices: that are asked for; 0 for one GPU or TPU, or for as many CPU devices as divide the batch into parts
+        rows: number of rows in a batch.
+        num_devices: requested number; 0 for one GPU or TPU, or for as many CPU devices as divide the batch into parts
             of at least `MIN_ROWS`.
 
     Raises:
-        InputError: there are not so many devices.
+        InputError: there are fewer devices than requested.
     """
     devices = jax.devices()
     if num_devices > len(devices):
@@ -66,12 +66,12 @@ def num_data_devices(rows: int, num_devices: int = 0) -> int:
 
 
 def mesh_sizes(config: TrainingConfig) -> dict[str, int]:
-    """The sizes of the mesh's axes, from `config.mesh`: `data=4,fsdp=2`.
+    """Parse the sizes of the mesh's axes from `config.mesh`, such as `data=4,fsdp=2`.
 
-    Where it is None, those of all devices of several processes, and none for a single process.
+    If it is None, `data` has all devices of several processes; for a single process there are no sizes.
 
     Raises:
-        InputError: as `choose_devices`.
+        InputError: see `choose_devices`.
     """
     mesh = config.mesh
     if mesh is None and jax.process_count() == 1:
@@ -81,17 +81,17 @@ def mesh_sizes(config: TrainingConfig) -> dict[str, int]:
     for part in mesh.split(","):
         axis, equals, size = (text.strip() for text in part.partition("="))
         if not equals or axis not in AXES or axis in sizes or not size.isdecimal() or not 0 < int(size) < 2**31:
-            raise InputError(f"mesh is {mesh!r}; it must be sizes of the axes {', '.join(AXES)}, as data=4,fsdp=2")
+            raise InputError(f"mesh is {mesh!r}; it must give sizes of the axes {', '.join(AXES)}, e.g. data=4,fsdp=2")
         sizes[axis] = int(size)
     _check_mesh(config, mesh, *(sizes.get(axis, 1) for axis in AXES))
     return sizes
 
 
 def provide_cpu_devices() -> None:
-    """Let JAX see a device in each CPU core, if it has not begun to compute and was not told another number.
+    """Give JAX one device per CPU core, unless it has begun to compute or the number is already configured.
 
-    XLA computes most operations of a small model on one core; two devices with half a batch each keep two busy. A
-    computation on one device alone still has all cores for its large operations.
+    XLA computes most operations of a small model on one core; two devices with half a batch each keep two cores busy. A
+    computation on a single device can still use all cores for its large operations.
     """
     told = getattr(jax.config, NUM_CPU_DEVICES) > 0 or "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if not told:

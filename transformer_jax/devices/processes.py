@@ -18,23 +18,23 @@ from transformer_jax.errors import InputError
 from transformer_jax.outside_files import Json
 
 HEARTBEAT_SECONDS = 20  # a process that is silent for longer counts as dead, and the others end
-SHUTDOWN_SECONDS = 15  # at the end of one process, for which it waits for the others
-OWN_SETTINGS = {"process_id", "num_workers", "compilation_cache", "quiet", "verbose"}  # of each process
+SHUTDOWN_SECONDS = 15  # for which a process that ends waits for the others
+OWN_SETTINGS = {"process_id", "num_workers", "compilation_cache", "quiet", "verbose"}  # may differ between processes
 
 Tree = TypeVar("Tree")
 Value = TypeVar("Value")
 
 
 def join_processes(config: TrainingConfig) -> None:
-    """Join the other processes of a training, where the config is `distributed`; a second call does nothing.
+    """Join the other processes of a training, if the config is `distributed`; a second call has no effect.
 
-    Where the processes, their number and the coordinator's address are not given, JAX finds them by itself: under
-    SLURM, Open MPI, Kubernetes and on TPU pods. If one of them dies later, JAX's runtime ends the others.
+    If process id, number of processes and coordinator are not given, JAX detects them under SLURM, Open MPI, Kubernetes
+    and on TPU pods. If a process dies later, JAX's runtime ends the others.
 
     Raises:
-        InputError: they are not given and JAX does not find them, JAX has begun to compute, or the processes were
-            started with different settings. (A process that can't be reached within `config.connect_timeout` ends
-            this one with a line.)
+        InputError: they are neither given nor detected, JAX has begun to compute, or the processes were started with
+            different settings. (If a process can't be reached within `config.connect_timeout`, JAX ends this process
+            with a message.)
     """
     if not config.distributed or jax.distributed.is_initialized():
         return
@@ -65,22 +65,22 @@ def is_first() -> bool:
 
 
 def largest(number: float) -> float:
-    """The largest of the processes' numbers, in float32."""
+    """Return the largest of the processes' numbers, in float32."""
     if jax.process_count() == 1:
         return number
     return float(multihost_utils.process_allgather(np.float32(number)).max())
 
 
 def any_of(flag: bool) -> bool:
-    """Whether it is true in one of the processes."""
+    """Whether the flag is true in any process."""
     return largest(float(flag)) > 0
 
 
 def from_first(function: Callable[[], Value]) -> Value:
-    """Call a function in the first process alone, and return its value, of JSON, in all of them.
+    """Call a function only in the first process, and return its JSON value in all processes.
 
     Raises:
-        Exception: the first process's there; in the others an `InputError` with its message.
+        Exception: the function's error, in the first process; in the others, an `InputError` with its message.
     """
     if jax.process_count() == 1:
         return function()
@@ -100,7 +100,7 @@ def from_first(function: Callable[[], Value]) -> Value:
 
 
 def whole(tree: Tree) -> Tree:
-    """NumPy copies of the arrays, whole in each process, also where the processes hold a part each."""
+    """Return NumPy copies of the arrays, in full in each process, even if each process holds only a part."""
 
     def copy(leaf: ArrayLike) -> np.ndarray:
         is_split = isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated)
@@ -113,7 +113,7 @@ def check_same(values: Mapping[str, object]) -> None:
     """Check that the processes were started with the same values, by name.
 
     Raises:
-        InputError: one differs from the first process's; it says which and how.
+        InputError: a value differs from that of the first process; the message names both.
     """
     if jax.process_count() == 1:
         return
@@ -124,13 +124,13 @@ def check_same(values: Mapping[str, object]) -> None:
             if text != expected:
                 raise InputError(
                     f"{name} is {text} in process {number} and {expected} in process 0; all processes must be "
-                    "started with the same"
+                    "started with the same value"
                 )
 
 
 def _from_all(content: object) -> list[Json]:
-    """The JSON of each process, of up to 16 MB, which float32 counts exactly."""
+    """Gather the JSON of each process, of up to 16 MB, since float32 counts exactly up to there."""
     text = json.dumps(content).encode()
-    size = 1 << max(10, int(largest(len(text))).bit_length())  # one of few, each of which is compiled once
+    size = 1 << max(10, int(largest(len(text))).bit_length())  # one of few sizes, each compiled once
     rows = multihost_utils.process_allgather(np.frombuffer(text.ljust(size), np.uint8))
     return [json.loads(bytes(row)) for row in rows]

@@ -1,4 +1,4 @@
-"""How devices share a training: a mesh, how each array is split over it, and a step of which each does its part."""
+"""How devices share a training: a mesh, the sharding of each array, and a step that is split over the devices."""
 
 import dataclasses
 import functools
@@ -24,22 +24,21 @@ SpecOf = Callable[[str, Sequence[int], Mesh], PartitionSpec]  # of an array's pa
 class Devices:
     """Devices that share the work.
 
-    A step is compiled in one of two ways. Where every device has the whole state, each runs the step as it is written
-    on its rows of the batch, and sums are added up by `sum_over_devices` (data parallelism). Else XLA's partitioner
-    divides the step, which is written for the whole batch, and adds the communication (Rajbhandari et al. 2020,
-    Shoeybi et al. 2019).
+    A step is compiled in one of two ways. If every device has the whole state, each runs the step on its rows of the
+    batch, and `sum_over_devices` adds up the sums (data parallelism). Otherwise XLA's partitioner divides the step, as
+    written for the whole batch, and adds the communication (Rajbhandari et al. 2020, Shoeybi et al. 2019).
     """
 
     mesh: Mesh  # with the axes data, fsdp and tensor; rows of a batch are split over the first two
     partitioned_by_xla: bool = False  # whether the compiler divides the step over the mesh
-    spec_of: SpecOf = default_spec  # how an array of the state is split where the step is divided
+    spec_of: SpecOf = default_spec  # how an array of the state is split if XLA divides the step
 
     def rows(self, rows_axis: int = 0) -> NamedSharding:
-        """Of arrays whose axis `rows_axis` has the rows of a batch."""
+        """Sharding of arrays with the rows of a batch along the axis `rows_axis`."""
         return NamedSharding(self.mesh, PartitionSpec(*[None] * rows_axis, (DATA, FSDP)))
 
     def shardings(self, state: Tree) -> Tree:
-        """Where the arrays of a training state lie, or of its shapes: a sharding for each."""
+        """Return the sharding of each array of a training state, or of its shapes."""
 
         def sharding(path: tuple[jax.tree_util.KeyEntry, ...], leaf: Any) -> NamedSharding:
             spec = self.spec_of(path_name(path), leaf.shape, self.mesh) if self.partitioned_by_xla else PartitionSpec()
@@ -48,22 +47,22 @@ class Devices:
         return jax.tree_util.tree_map_with_path(sharding, state)
 
     def place(self, state: Tree) -> Tree:
-        """A training state, or a part of one, which every process has whole, on the devices."""
+        """Put a training state, or a part of one, on the devices; every process must have all of it."""
         return _placed(state, self.shardings(state))
 
     def place_whole(self, tree: Tree) -> Tree:
-        """Arrays that every process has whole, whole on each device."""
+        """Replicate arrays on each device; every process must have all of them."""
         shardings: Tree = jax.tree.map(lambda _: NamedSharding(self.mesh, PartitionSpec()), tree)
         return _placed(tree, shardings)
 
     def place_rows(self, tree: Tree, rows_axis: int = 0) -> Tree:
-        """The arrays of a batch, on each device its rows; of several processes each gives its own rows."""
+        """Put the arrays of a batch on the devices, split by rows; each process passes its own rows."""
         rows, parts = self.rows(rows_axis), self.mesh.shape[DATA] * self.mesh.shape[FSDP]
         own = self.rows_of_process(parts)
 
         def place(leaf: Any) -> jax.Array:  # an array
             array = np.asarray(leaf)
-            # JAX does not find the shape by itself where a row lies on devices of two processes.
+            # JAX can't infer the shape if a row lies on devices of two processes.
             num_rows = array.shape[rows_axis] * parts // (own.stop - own.start)
             shape = (*array.shape[:rows_axis], num_rows, *array.shape[rows_axis + 1 :])
             return jax.make_array_from_process_local_data(rows, array, shape)
@@ -71,14 +70,14 @@ class Devices:
         return jax.tree.map(place, tree)
 
     def shapes(self, state: Tree) -> Tree:
-        """Shapes and types of a training state, with where its arrays lie on the devices."""
+        """Return the shapes and dtypes of a training state, with shardings."""
         return jax.tree.map(lambda shape, s: shape.update(sharding=s), state, self.shardings(state))
 
     def rows_of_process(self, batch_size: int) -> RowRange:
-        """The rows of a batch that this process loads; a batch of so many rows the devices can share.
+        """Return the rows of a batch that this process loads; the devices must be able to share the batch.
 
         Raises:
-            InputError: they are not consecutive, since the mesh mixes the devices of processes.
+            InputError: the rows are not consecutive, since the mesh interleaves the devices of processes.
         """
         slices = self.rows().addressable_devices_indices_map((batch_size,)).values()
         rows = sorted({row for index in slices if index is not None for row in range(batch_size)[index[0]]})
@@ -87,18 +86,18 @@ class Devices:
         return RowRange(rows[0], rows[-1] + 1, batch_size)
 
     def rows_that_divide(self, rows: int) -> int:
-        """The least number of rows, at least `rows`, that the devices can share."""
+        """The smallest number of rows, at least `rows`, that the devices can share."""
         parts: int = self.mesh.shape[DATA] * self.mesh.shape[FSDP]
         return -(-rows // parts) * parts
 
     def share(self, step: Function, *, rows_axis: int = 0, returns_rows: bool = False) -> Function:
-        """A `step(state, batch, *more)` of which each device does its part.
+        """Return a `step(state, batch, *more)` that is split over the devices.
 
         Args:
             step: the function.
-            rows_axis: of the batch's arrays, along which the rows lie.
-            returns_rows: whether the step returns arrays that begin with the batch's rows. If not, they must be the
-                same on all devices: made from what `sum_over_devices` gave.
+            rows_axis: axis of the batch's arrays along which the rows lie.
+            returns_rows: whether the step returns arrays whose first axis is the batch's rows. If not, results must be
+                equal on all devices, i.e. computed from results of `sum_over_devices`.
         """
         if self.mesh.size == 1 and not self.partitioned_by_xla:
             return step
@@ -120,20 +119,20 @@ class Devices:
         return shared  # type: ignore[return-value]  # of the signature of `step`
 
     def loss_of_split_params(self, loss_function: Function, remat: str) -> Function:
-        """A loss function of parameters as the state has them: where they are split, each is gathered for its use.
+        """Return a loss function of the state's parameters: if they are sharded, each is gathered where it is used.
 
         Args:
             loss_function: takes whole parameters first, and `train` by name.
-            remat: the model's setting: which activations of a block the backward pass computes again.
+            remat: the model's setting: which activations of a block the backward pass recomputes.
         """
         if not self.partitioned_by_xla:
             return loss_function
-        from transformer_jax.devices.divided import with_gathered_params  # for those who divide their steps
+        from transformer_jax.devices.divided import with_gathered_params  # only for sharded states
 
         return with_gathered_params(loss_function, self, remat)
 
     def keep_split(self, state: Tree) -> Tree:
-        """Inside a step: the state split as the one that the step got."""
+        """Inside a step: constrain the state to the sharding that it had before."""
         return jax.lax.with_sharding_constraint(state, self.shardings(state)) if self.partitioned_by_xla else state
 
     @property
@@ -149,7 +148,7 @@ class Devices:
 
 
 def _placed(tree: Tree, shardings: Tree) -> Tree:
-    # Of several processes each has some of the devices, and `device_put` would compare their arrays one by one.
+    # With several processes, `device_put` would compare the processes' arrays one by one.
     return jax.device_put(tree, shardings) if jax.process_count() == 1 else jax.tree.map(_place, tree, shardings)
 
 

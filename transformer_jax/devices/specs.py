@@ -1,4 +1,4 @@
-"""Which axis of an array is split over which axis of the mesh: a table for parameters, and a rule for all others."""
+"""Partition specs, which split array axes over mesh axes: a table for parameters, and a rule for all other arrays."""
 
 import math
 import re
@@ -12,7 +12,7 @@ from transformer_jax.nn.layer_stacks import STACKED, layer_name
 DATA, FSDP, TENSOR = AXES = "data", "fsdp", "tensor"
 MIN_SIZE = 2**10  # elements; smaller arrays stay whole
 
-# By the end of a parameter's path, what its axes are split over. Tensor parallelism (Shoeybi et al. 2019): each device
+# Mesh axes of a parameter's axes, by the end of its path. Tensor parallelism (Shoeybi et al. 2019): each device
 # computes some of the heads and of the hidden units, and the products that join them are summed.
 RULES: Mapping[str, Sequence[str | None]] = {
     r"(query|key|value)_proj/kernel": (FSDP, TENSOR),
@@ -23,11 +23,11 @@ RULES: Mapping[str, Sequence[str | None]] = {
 
 
 def default_spec(path: str, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> PartitionSpec:
-    """How an array of a training state is split.
+    """Return how an array of a training state is split.
 
-    An array that the optimizer keeps of a parameter is split as the parameter is: a rule names the end of a path, and
-    the paths of both end alike. An array that no rule names is split along its largest axis that `fsdp` divides. An
-    axis whose size is no multiple of the mesh axis stays whole, and so does the axis of stacked layers.
+    An array that the optimizer keeps for a parameter is split like the parameter, since rules match the end of a path,
+    which is the same for both. An array that no rule matches is split along its largest axis that `fsdp` divides. An
+    axis whose size is not a multiple of the mesh axis is not split, nor is the axis of stacked layers.
 
     Args:
         path: of the array in the state, `params/encoder/layers_0/self_attn/query_proj/kernel`.
@@ -39,7 +39,7 @@ def default_spec(path: str, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> 
     if math.prod(shape) < MIN_SIZE:
         return PartitionSpec()
     for ending, axes in RULES.items():
-        # An array that an optimizer keeps of a parameter may have fewer axes.
+        # An array that an optimizer keeps for a parameter may have fewer axes.
         if len(axes) == len(shape) and re.search(rf"(^|/){ending}$", path):
             return _where_it_divides(shape, axes, mesh)
     largest = max(
@@ -57,5 +57,5 @@ def _where_it_divides(shape: Sequence[int], axes: Sequence[str | None], mesh: Me
 
 
 def path_name(path: tuple[jax.tree_util.KeyEntry, ...]) -> str:
-    """`encoder/layers_0/norm/scale` for the path of a leaf."""
+    """Return a leaf's path as a string, such as `encoder/layers_0/norm/scale`."""
     return jax.tree_util.keystr(path, simple=True, separator="/")

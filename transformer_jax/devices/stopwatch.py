@@ -1,4 +1,4 @@
-"""A stopwatch that tells apart the activities of a run."""
+"""A stopwatch for the activities of a run."""
 
 import contextlib
 import time
@@ -43,7 +43,7 @@ class Stopwatch:
         self._seconds = dict.fromkeys(self._seconds, 0.0)
 
     def restore(self, seconds: Mapping[str, float]) -> None:
-        """Go on from what an interrupted run had measured, with what was measured since the start added."""
+        """Add the seconds that an interrupted run had measured."""
         for activity, earlier in seconds.items():
             self._seconds[activity] += earlier
 

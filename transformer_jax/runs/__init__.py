@@ -2,7 +2,7 @@
 
 The training loop opens and closes the event file.
 
-Imports `config` and `errors`; nothing of models or training.
+Imports `config` and `errors`, but neither models nor training.
 """
 
 import lazy_loader

@@ -16,17 +16,17 @@ from transformer_jax.flags import Parser, escape_output
 from transformer_jax.runs.listing import STATES, Run, find_runs, read_run, varying_settings, with_varying_settings
 
 PROGRAM = "python -m transformer_jax.runs"
-DEFAULT = Path("checkpoints")  # as of `TrainingConfig.checkpoint_dir`
+DEFAULT = Path("checkpoints")  # the default of `TrainingConfig.checkpoint_dir`
 SORTS = ("name", "best", "seconds", "steps", "time")
 HEADINGS = ["task", "name", "state", "steps", "best", "seconds", "size", "differing settings"]
-MAX_SHOWN = 200  # characters of a name or a value in a table; --json has all
+MAX_SHOWN = 200  # characters of a name or a value in a table; --json shows all
 
 
 def main(arguments: list[str]) -> None:
-    """Print the runs below a directory, as a table or as JSON, or how two runs differ.
+    """Print the runs below a directory, as a table or as JSON, or the differences of two runs.
 
     Raises:
-        InputError: an unknown flag or column, flags that exclude each other, or there is no such directory or run.
+        InputError: a flag or column is unknown, flags exclude each other, or a directory or run does not exist.
     """
     chosen = _chosen(arguments)
     if chosen.diff:
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> None:
         names = chosen.columns.split(",")
         if unknown := [name for name in names if all(run.value(name) is None for run in runs)]:
             known = ", ".join(sorted({metric for run in runs for metric in run.metrics}))
-            raise InputError(f"--columns names {unknown[0]}, which no run has; metrics are {known}")
+            raise InputError(f"--columns names {unknown[0]}, which no run has; the metrics are {known}")
         rows = [[_path(run, directory), *(_shown(run.value(name)) for name in names)] for run in runs]
         print(_lines([["name", *map(_shown, names)], *rows], as_csv=chosen.csv))
     else:
@@ -54,31 +54,31 @@ def main(arguments: list[str]) -> None:
 
 
 def _chosen(arguments: list[str]) -> argparse.Namespace:
-    """The flags' values; an `InputError` for those that are wrong or exclude each other."""
+    """Parse the flags; raise an `InputError` for flags that are wrong or exclude each other."""
     parser = Parser(prog=PROGRAM, description="List the runs below a directory, or compare two runs.")
-    help_of_paths = f"where runs are looked for, also further below (default: {DEFAULT}); with --diff two runs"
+    help_of_paths = f"directory to search for runs, at any depth (default: {DEFAULT}); with --diff, two runs"
     parser.add_argument("paths", nargs="*", type=Path, default=[DEFAULT], metavar="DIR", help=help_of_paths)
     parser.add_argument("--diff", action="store_true", help="show the settings and metrics in which two runs differ")
-    columns = "metrics, as test/accuracy, settings, as lr, and fields of --json, as seconds, in place of the columns"
+    columns = "columns to show: metrics (test/accuracy), settings (lr) and fields of --json (seconds)"
     parser.add_argument("--columns", metavar="NAME,...", help=columns)
-    parser.add_argument("--csv", action="store_true", help="print comma-separated values in the place of a table")
-    parser.add_argument("--json", action="store_true", help="print a JSON list in the place of a table")
-    parser.add_argument("--sort", choices=SORTS, default="name", help="by what the runs are sorted (default: name)")
-    parser.add_argument("--task", help="list the runs of this task alone, as ReverseTask")
-    parser.add_argument("--state", choices=STATES, help="list the runs in this state alone")
+    parser.add_argument("--csv", action="store_true", help="print comma-separated values instead of a table")
+    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
+    parser.add_argument("--sort", choices=SORTS, default="name", help="sort order of the runs (default: name)")
+    parser.add_argument("--task", help="list only the runs of this task, e.g. ReverseTask")
+    parser.add_argument("--state", choices=STATES, help="list only the runs in this state")
     chosen = parser.parse_args(arguments)
     if len(chosen.paths) != (2 if chosen.diff else 1):
         raise InputError(
-            f"DIR is {' '.join(map(str, chosen.paths))}; it must be one directory, or with --diff two runs"
+            f"DIR is {' '.join(map(str, chosen.paths))}; it must be one directory, or two runs with --diff"
         )
     unread = ("json", "columns", "task", "state") if chosen.diff else ("columns", "csv") if chosen.json else ()
     if ignored := [name for name in unread if getattr(chosen, name)]:
-        raise InputError(f"--{ignored[0]} can't be combined with --{'diff' if chosen.diff else 'json'}")
+        raise InputError(f"--{ignored[0]} cannot be combined with --{'diff' if chosen.diff else 'json'}")
     return chosen
 
 
 def sort_key(run: Run, sort: str) -> tuple[object, ...]:
-    """Ascending paths; the best value of a task's metric first; the most seconds or steps first, or the newest."""
+    """Return the sort key: paths ascending; best values first, by task and metric; most seconds or steps, or newest."""
     if sort == "best":
         is_known = run.best_value is not None and math.isfinite(run.best_value)
         value = (-1 if run.mode == "max" else 1) * (run.best_value or 0.0) if is_known else 0.0
@@ -89,14 +89,14 @@ def sort_key(run: Run, sort: str) -> tuple[object, ...]:
 
 
 def differences(one: Run, other: Run) -> list[list[str]]:
-    """Rows of a table: the names of the two runs, then the settings and metrics that are not the same in both.
+    """Return the rows of a table: the names of the two runs, then the settings and metrics that differ.
 
     Raises:
-        InputError: one is damaged, or no run.
+        InputError: one of them is damaged or not a run.
     """
     for run in (one, other):
         if run.state == "damaged":
-            raise InputError(f"{run.path} can't be compared: {run.reason}")
+            raise InputError(f"{run.path} cannot be compared: {run.reason}")
     rows = [["", _shown(one.path), _shown(other.path)]]
     for name in ("task", *varying_settings([one.settings, other.settings]), *sorted(one.metrics | other.metrics)):
         values = [_text(run.value(name)) for run in (one, other)]
@@ -106,7 +106,7 @@ def differences(one: Run, other: Run) -> list[list[str]]:
 
 
 def _lines(rows: Sequence[Sequence[str]], *, as_csv: bool) -> str:
-    """A table: lines of columns, or comma-separated values."""
+    """Format a table as aligned columns, or as comma-separated values."""
     if as_csv:
         file = io.StringIO()
         csv.writer(file, lineterminator="\n").writerows(rows)
@@ -149,7 +149,7 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
         print(end="", flush=True)
-    except BrokenPipeError:  # nobody reads any more, as after `| head`
+    except BrokenPipeError:  # the reader has closed the pipe, such as `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except (InputError, OSError) as error:

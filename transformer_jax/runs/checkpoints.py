@@ -18,7 +18,7 @@ from transformer_jax.outside_files import Json, as_input_error
 from transformer_jax.runs.record import STATE, Record, Records, best_step, digests_of_files, half_written, may_be_gone
 from transformer_jax.runs.state_arrays import arrays_like, arrays_to_save, digest_of_arrays, plain_path, read_arrays
 
-NEWEST = 2  # checkpoints that are kept beside the best
+NEWEST = 2  # newest checkpoints that are kept besides the best
 
 T = TypeVar("T")
 
@@ -28,26 +28,26 @@ class Checkpoint(NamedTuple):
 
     step: int
     state: PyTree  # of arrays
-    progress: Json  # the loop needs it, beside the state, to resume the run
+    progress: Json  # what the loop needs, besides the state, to resume the run
     origin: Json  # settings and data of the run
 
 
 class Checkpoints:
     """The checkpoints of one run: the newest ones, and the best of those that were evaluated.
 
-    A checkpoint is written in the background, under a temporary name until it is complete, and none is deleted before.
-    It carries the number of its format, and digests of its files that are checked before Orbax reads them. A damaged
-    one is passed over with a warning.
+    A checkpoint is written in the background, under a temporary name until it is complete; until then, no other is
+    deleted. It has a format number, and digests of its files, which are checked before Orbax reads them. A damaged
+    checkpoint is skipped with a warning.
 
-    Several processes that train together make one with `create` each, of a directory that all of them see, and call
-    its methods at the same points. Each writes and reads its part of the arrays; the first decides for all.
+    If several processes train together, each constructs this with `create`, for a directory that all of them share, and
+    calls its methods at the same points. Each writes and reads its part of the arrays; the first decides for all.
 
     Args:
         directory: of the checkpoints.
-        criterion: which metric makes a checkpoint the best. Of equal values the later one wins, NaN never does.
+        criterion: the metric that determines the best checkpoint. The later of equal values is better; NaN never is.
         origin: a JSON object that is saved in each checkpoint: settings and data of the run.
-        create: make the directory if it is missing, and remove what a killed process left half written. The caller
-            holds the run's lock. If false, this process reads alone.
+        create: create the directory if it is missing, and remove incomplete checkpoints of a killed process. The caller
+            must hold the run's lock. If False, this process only reads.
 
     Raises:
         InputError: the directory can't be read or written.
@@ -59,10 +59,10 @@ class Checkpoints:
         self.directory = directory.absolute()  # Orbax accepts no relative path
         self.criterion = criterion
         self._origin: Json = {} if origin is None else dict(origin)
-        self._records = Records(self.directory, lambda line: warnings.warn(f"{line}; it is passed over", stacklevel=5))
+        self._records = Records(self.directory, lambda line: warnings.warn(f"{line}; it is skipped", stacklevel=5))
         self._is_writer = create
-        self._pending: tuple[int, Record] | None = None  # what is being written
-        self._opened = contextlib.ExitStack()  # while something is being written
+        self._pending: tuple[int, Record] | None = None  # the checkpoint that is being written
+        self._opened = contextlib.ExitStack()  # resources of the pending write
         self._saver = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(),
             async_options=ocp.options.AsyncOptions(post_finalization_callback=self._add_record),
@@ -74,15 +74,15 @@ class Checkpoints:
     def save(
         self, step: int, state: PyTree, progress: Mapping[str, object], metrics: Mapping[str, float] | None = None
     ) -> None:
-        """Save the run as it is after `step` steps.
+        """Save the state of the run after `step` steps.
 
-        If an intact checkpoint of this step is there, saved before the evaluation, it gets a new record alone.
+        An intact checkpoint of this step, saved before the evaluation, only gets a new record.
 
         Args:
-            step: number of training steps that are done.
+            step: number of training steps done.
             state: pytree of arrays; split arrays may lie on the devices of several processes.
             progress: a JSON object.
-            metrics: of the evaluation at this step, None if it was not evaluated.
+            metrics: of the evaluation at this step; None if it was not evaluated.
 
         Raises:
             InputError: the directory can't be written, or the disk is full.
@@ -98,7 +98,7 @@ class Checkpoints:
 
     @property
     def steps(self) -> list[int]:
-        """The steps that have a checkpoint, ascending; waits for a pending write, and deletes old checkpoints."""
+        """The steps with a checkpoint, ascending. Waits for a pending write, and deletes old checkpoints."""
         return self._when_written(self._records.steps)
 
     @property
@@ -131,25 +131,25 @@ class Checkpoints:
         """The newest checkpoint that is intact, None if there are no checkpoints.
 
         Args:
-            like: pytree of arrays with the structure of the state; those that are split are read as they are split.
-                None gives the state as nested dictionaries of NumPy arrays, whichever classes it had.
+            like: PyTree of arrays with the structure of the state; sharded arrays are read with the same sharding.
+                None returns the state as nested dictionaries of NumPy arrays, whatever its classes were.
 
         Raises:
-            InputError: all checkpoints are damaged, and none was deleted; or one is of another format.
+            InputError: all checkpoints are damaged (they are not deleted), or one is of another format.
         """
         steps = self.steps
         for step in reversed(steps):
             if (checkpoint := self._read_if_intact(step, like)) is not None:
                 return checkpoint
         if steps:
-            raise InputError(f"no checkpoint in {self.directory} can be read; --no-resume starts afresh")
+            raise InputError(f"no checkpoint in {self.directory} can be read; use --no-resume to start afresh")
         return None
 
     def best(self, like: PyTree | None = None) -> Checkpoint | None:
         """The best of the evaluated checkpoints that are intact, None if there is none.
 
         Args:
-            like: as for `newest`.
+            like: see `newest`.
 
         Raises:
             InputError: a checkpoint is of another format.
@@ -160,15 +160,15 @@ class Checkpoints:
         return None
 
     def check_intact(self) -> None:
-        """Raise an `InputError` if a checkpoint was passed over, which may be the best."""
+        """Raise an `InputError` if a damaged checkpoint was skipped, since it may be the best."""
         if self._when_written(lambda: bool(self._records.damaged)):
             raise InputError(f"the best checkpoint in {self.directory} can't be read, nor can the next best ones")
 
     def wait(self) -> None:
-        """Wait until everything is written, then delete the checkpoints that are neither new nor the best.
+        """Wait until everything is written, then delete the checkpoints that are neither among the newest nor the best.
 
         Raises:
-            InputError: it could not be written.
+            InputError: a checkpoint could not be written.
         """
         with self._writing():
             with self._opened:
@@ -179,10 +179,10 @@ class Checkpoints:
                     self._delete_old()
 
     def close(self) -> None:
-        """Wait until everything is written, and end the threads that write.
+        """Wait until everything is written, and end the writer threads.
 
         Raises:
-            InputError: it could not be written.
+            InputError: a checkpoint could not be written.
         """
         try:
             self.wait()
@@ -190,7 +190,7 @@ class Checkpoints:
             self._saver.close()
 
     def _when_written(self, function: Callable[[], T]) -> T:
-        """What a function returns, in the first process where several write together; nothing is being written then."""
+        """Result of a function, called once no write is pending; if several processes write, in the first process."""
         self.wait()
         return from_first(function) if self._is_writer else function()
 
@@ -208,20 +208,20 @@ class Checkpoints:
         return self._records.unless_damaged(step, lambda step: self._restored(step, Record(**content), like))
 
     def _restored(self, step: int, record: Record, like: PyTree | None) -> Checkpoint:
-        """The checkpoint with its arrays, of which each process reads those that it needs."""
+        """Read a checkpoint's arrays; each process reads only those that it needs."""
         try:
             with plain_path(self.directory / str(step) / STATE) as directory:
                 state = read_arrays(directory, like)
             if record.state is not None and jax.process_count() == 1 and record.state != digest_of_arrays(state):
-                raise ValueError("its arrays do not agree with their digest")
-        except Exception as error:  # Orbax has many kinds, for another structure and for damage of format 4
+                raise ValueError("its arrays do not match their digest")
+        except Exception as error:  # Orbax raises many classes, for another structure and for damage in format 4
             if may_be_gone(error):
                 raise
             raise self._records.damage(step, error) from None
         return Checkpoint(step, arrays_like(state, like), record.progress, record.origin)
 
     def _add_record(self) -> None:
-        """Orbax calls it, in the first process, when all files are written and before they get their final name."""
+        """Write the record; Orbax calls this in the first process, after writing all files and before renaming."""
         assert self._pending is not None
         step, record = self._pending
         (directory,) = half_written(self.directory, str(step))
@@ -234,5 +234,5 @@ class Checkpoints:
 
     def _writing(self) -> AbstractContextManager[None]:
         sentence = f"a checkpoint can't be written to {self.directory}"
-        # A full disk, in Orbax and in the library below it; and in another process, for which this one waits.
+        # Errors at a full disk: of Orbax, of the library below it, and of another process for which this one waits.
         return as_input_error(sentence, OSError, ValueError, jax.errors.JaxRuntimeError)

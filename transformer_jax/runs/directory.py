@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 
 def run_path(config: TrainingConfig, task: str) -> Path:
-    """The directory of a run, or of an evaluation, of a task of this name."""
+    """Return the directory of a run or an evaluation, for a task of this name."""
     name = task if config.name is None else config.name
     return Path(config.checkpoint_dir) / (name if config.pretrained is None else f"{name}{OF_EVALUATION}")
 
 
 def kept_file(config: TrainingConfig, task: str, name: str) -> Path | None:
-    """A file that the run of this config keeps, if there is one and the run goes on from a checkpoint; else None."""
+    """Return the path of a file that the run keeps, or None if it is missing or the run has no checkpoint to resume."""
     path = run_path(config, task)
     goes_on = config.resume and any((path / CHECKPOINTS).glob("[0-9]*"))
     return path / name if goes_on and (path / name).is_file() else None
@@ -58,31 +58,31 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
     The name is `config.name`, or the task's if that is None.
 
     `transformer_jax.setting_groups.RunSettings` has the rules for a directory that is not empty, and
-    `TrainingConfig.fields_with("keeps_result")` the settings that may differ when a run is resumed. The directory of an
-    evaluation never has checkpoints, and one that has is left alone.
+    `TrainingConfig.fields_with("keeps_result")` the settings that may differ when a run is resumed. An evaluation's
+    directory never has checkpoints; a directory with checkpoints is refused.
 
-    A run that saved nothing does not bind the next one: its directory may be used with other settings.
+    If a run has saved nothing yet, its directory may be used with other settings.
 
-    Several processes that train together make one each, of a directory that all of them see, and call its methods at
+    If several processes train together, each constructs this for the same shared directory, and calls its methods at
     the same points: the first holds the directory and writes the small files, all write their part of the checkpoints.
 
     Args:
         config: settings of the run.
         task: name of the task.
-        data: fingerprint of the data, which each checkpoint knows.
-        initial_params: digest of the parameters that the training begins with, which each checkpoint knows; None for
-            fresh ones, or where a run that goes on has no need of them.
-        files: contents of the files that the model needs, by name; each checkpoint knows their digests.
-        derived: settings that were not given and follow from the others and the data: an error names one of those.
+        data: fingerprint of the data, stored in each checkpoint.
+        initial_params: digest of the given initial parameters, stored in each checkpoint; None for fresh ones, or if a
+            resumed run does not need them.
+        files: contents of the files that the model needs, by name; each checkpoint stores their digests.
+        derived: settings that follow from other settings and the data; an error names those other settings first.
 
     Attributes:
-        path: of the directory.
+        path: path of the directory.
         settings: name of the task and fields of the config, as JSON.
-        checkpoints: of the run.
+        checkpoints: checkpoints of the run.
 
     Raises:
-        InputError: the directory can't be written, or another process holds it; a finished run would be replaced; the
-            settings, the data or the format differ. The directory is not held then.
+        InputError: the directory can't be written, or is in use by another process; a finished run would be replaced;
+            the settings, the data or the format differ. The directory is not held afterwards.
     """
 
     def __init__(
@@ -95,10 +95,10 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         derived: frozenset[str] = frozenset(),
     ) -> None:
         self.path, self.settings = run_path(config, task), settings_of(task, config)
-        self._file_lock = FileLock(self.path / LOCK)  # the operating system releases it when the process ends
+        self._file_lock = FileLock(self.path / LOCK)  # released by the operating system when the process ends
         origin: Json = {"settings": self.settings, "data": data, "initial_params": initial_params}
         origin["files"] = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in (files or {}).items()}
-        # An error ends what was begun, in reverse order.
+        # On an error, closes what was opened, in reverse order.
         with writing_into("checkpoint_dir", config.checkpoint_dir), contextlib.ExitStack() as held:
             from_first(lambda: self._hold(config, held))
             self.checkpoints = Checkpoints(
@@ -118,7 +118,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         """Hold the directory during a block, also after `close`.
 
         Raises:
-            InputError: another process holds it.
+            InputError: it is in use by another process.
         """
         with contextlib.ExitStack() as held:
             if is_first():
@@ -132,11 +132,11 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
 
     @property
     def files(self) -> list[str]:
-        """Names of what is in the directory, but for hidden files."""
+        """Names of the directory's entries, without hidden ones."""
         return from_first(lambda: sorted(path.name for path in self.path.iterdir() if not path.name.startswith(".")))
 
     def check(self) -> None:
-        """Raise an `InputError` if the directory or its config.json has vanished; Orbax would make it anew."""
+        """Raise an `InputError` if the directory or its config.json has vanished, since Orbax would recreate it."""
         with self.writing():
             from_first(lambda: (self.path / CONFIG).stat().st_size)
 
@@ -149,7 +149,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         self._write(lambda: write_json(self.path / RESULTS, as_json(results)))
 
     def mark_diverged(self, step: int, reason: str) -> None:
-        """Write `status.json`: the training diverged at this step. It is removed when the run is resumed or begun anew.
+        """Write `status.json`: the training diverged at this step. It is removed when the run is resumed or restarted.
 
         Raises:
             InputError: it can't be written.
@@ -158,7 +158,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         self._write(lambda: write_json(self.path / STATUS, status))
 
     def save_figure(self, name: str, figure: "matplotlib.figure.Figure") -> None:
-        """Write a picture, a file of this name.
+        """Write a figure to a file of this name.
 
         Raises:
             InputError: it can't be written.
@@ -168,7 +168,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         self._write(lambda: write_listed(self.path, name, picture.getvalue()))
 
     def save_text(self, name: str, text: str) -> None:
-        """Write a text, a file of this name.
+        """Write a text to a file of this name.
 
         Raises:
             InputError: it can't be written.
@@ -176,10 +176,10 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         self._write(lambda: write_listed(self.path, name, text.encode()))
 
     def close(self) -> None:
-        """Finish writing the checkpoints, then let another process have the directory; a second call does nothing.
+        """Finish writing the checkpoints, then release the directory; a second call has no effect.
 
         Raises:
-            InputError: a checkpoint could not be written. The directory is not held any more all the same.
+            InputError: a checkpoint could not be written; the directory is released nevertheless.
         """
         self._held.close()
 
@@ -187,7 +187,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         self.close()
 
     def _write(self, write: Callable[[], object]) -> None:
-        """Write a file in the first process."""
+        """Write a file, only in the first process."""
         if is_first():
             with self.held(), self.writing():
                 write()
@@ -216,7 +216,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             config: of this run.
             saved: origin of the run in the directory, as its checkpoints have it.
             origin: of this run.
-            derived: settings that follow from the others and the data.
+            derived: settings that follow from other settings and the data.
         """
         neutral = config.fields_with("keeps_result")
         stored = None if saved is None else saved["settings"]
@@ -228,12 +228,12 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             check_settings(self.path, stored, self.settings, neutral | derived)
         if saved is not None:
             check_beginning(self.path, saved, origin, config.init_from)
-        for following in (derived - {"max_epochs"}, frozenset[str]()):  # from which the others follow
+        for following in (derived - {"max_epochs"}, frozenset[str]()):  # the others follow from max_epochs
             check_settings(self.path, stored or self.settings, self.settings, neutral | following)
         write_settings(self.path, self.settings)
         (self.path / STATUS).unlink(missing_ok=True)
 
     def _clear(self, overwrite: bool) -> None:
         if (self.path / RESULTS).exists() and not overwrite:
-            raise InputError(f"{self.path} holds a finished run; --overwrite would replace it")
+            raise InputError(f"{self.path} holds a finished run; use --overwrite to replace it")
         clear(self.path, CHECKPOINTS, EVENTS, CURVES, RESULTS)

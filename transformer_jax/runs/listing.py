@@ -1,4 +1,4 @@
-"""Summaries of the runs below a directory, from their files, without JAX and without writing anything."""
+"""Summaries of the runs below a directory, from their files; read-only, and without JAX."""
 
 import contextlib
 import dataclasses
@@ -25,29 +25,29 @@ OWN = frozenset({"name", "checkpoint_dir"})  # settings that the run's path show
 class Run:
     """A run, or an evaluation, as its files describe it."""
 
-    task: str | None  # None where config.json can't be read
+    task: str | None  # None if config.json can't be read
     name: str  # of its directory
     path: str
     state: State
     reason: str | None = None  # why it diverged or is damaged
     steps: int | None = None  # done and saved
-    num_steps: int | None = None  # of the whole training; None where no checkpoint says it
-    best_metric: str | None = None  # by which the best checkpoint is chosen, as val/accuracy
+    num_steps: int | None = None  # of the whole training; None if no checkpoint has it
+    best_metric: str | None = None  # by which the best checkpoint is chosen, e.g. val/accuracy
     best_value: float | None = None
     seconds: float | None = None  # of training, evaluation and compilation, in all processes of the run
     bytes: int = 0  # on disk
     time: float = 0.0  # of the last change, in seconds since 1970
-    metrics: dict[str, float] = dataclasses.field(default_factory=dict)  # of a finished run, as test/accuracy
-    settings: Json = dataclasses.field(default_factory=dict)  # all; in a list those that differ
-    mode: str = "max"  # which of two best values is better: the max or the min
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)  # of a finished run, e.g. test/accuracy
+    settings: Json = dataclasses.field(default_factory=dict)  # all; in a list of runs, only those that differ
+    mode: str = "max"  # whether higher (max) or lower (min) values are better
 
     def value(self, name: str) -> object:
-        """A metric, a setting or a field of this name; None if there is none."""
+        """The metric, setting or field of this name; None if there is none."""
         return self.metrics.get(name, self.settings.get(name, vars(self).get(name)))
 
 
 def find_runs(directory: Path) -> list[Run]:
-    """All runs in a directory and below it.
+    """Find all runs in a directory and below it.
 
     Raises:
         InputError: the directory can't be read.
@@ -58,7 +58,7 @@ def find_runs(directory: Path) -> list[Run]:
 
 
 def with_varying_settings(runs: Sequence[Run]) -> list[Run]:
-    """The runs with those settings alone in which runs of one task differ."""
+    """Return the runs, reduced to the settings in which runs of the same task differ."""
     of_tasks = {task: [run.settings for run in runs if run.task == task] for task in {run.task for run in runs}}
     differing = {task: varying_settings(settings) for task, settings in of_tasks.items()}
     return [
@@ -68,7 +68,7 @@ def with_varying_settings(runs: Sequence[Run]) -> list[Run]:
 
 
 def read_run(path: Path) -> Run:
-    """Summary of a run from its files; for a damaged one the state `damaged`, and the reason."""
+    """Summarize a run from its files; a damaged run gets the state `damaged` and the reason."""
     found: Json = {"task": None, "name": path.name, "path": str(path)}
     try:
         found["bytes"], found["time"] = _size_and_time(path)
@@ -80,7 +80,7 @@ def read_run(path: Path) -> Run:
 
 
 def varying_settings(of_runs: Sequence[Json]) -> list[str]:
-    """Names of the settings that are not the same in all runs that have them, but for those that change no result."""
+    """Names of the settings that differ between runs that have them, without those that do not change results."""
     ignored = OWN | TrainingConfig.fields_with("keeps_result") - {"pretrained"}
     names = sorted({name for settings in of_runs for name in settings} - ignored)
     values = {name: [settings[name] for settings in of_runs if name in settings] for name in names}
@@ -90,12 +90,12 @@ def varying_settings(of_runs: Sequence[Json]) -> list[str]:
 def is_held(path: Path) -> bool:
     """Whether a process holds a run's directory.
 
-    The operating system knows it alone: a process's number may have been given anew, or be another machine's. A shared
-    lock is asked for and given back at once; `RunDirectory` waits for longer than that.
+    Only the operating system knows: a process number may have been reused, or belong to another machine. This requests
+    a shared lock and releases it at once; `RunDirectory` waits for longer than that.
     """
     try:
         with (path / LOCK).open("rb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # closing the file gives it back
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # closing the file releases it
     except BlockingIOError:
         return True
     except OSError:  # there is none, or it can't be read
@@ -114,7 +114,7 @@ def _run_directories(directory: Path) -> Iterator[Path]:
 
 
 def _progress(path: Path) -> Json:
-    """State and progress of a run, fields of `Run`."""
+    """Return the fields of `Run` that hold state and progress."""
     results, status = (read_json(path / name) if (path / name).exists() else None for name in (RESULTS, STATUS))
     damage: list[str] = []
     records = Records(path / CHECKPOINTS, damage.append).all()
@@ -148,14 +148,14 @@ def _summary(criterion: Criterion, best: float | None, seconds: Json) -> Json:
 
 
 def _criterion(written: Json) -> Criterion:
-    """By which evaluation is the best; results and checkpoints from before they held it leave the loss."""
+    """Return the criterion of the best evaluation; the loss for older results and checkpoints, which do not have it."""
     return Criterion.parse(written.get("criterion") or "val/loss:min")
 
 
 def _size_and_time(path: Path) -> tuple[int, float]:
-    """The sizes of all files below a path, in bytes, and the time of the last change of one."""
+    """Return the total size of all files below a path, in bytes, and the time of the latest change."""
     stats = [path.stat()]
     for below in path.rglob("*"):
-        with contextlib.suppress(OSError):  # the process that trains has deleted it meanwhile
+        with contextlib.suppress(OSError):  # deleted meanwhile by the training process
             stats.append(below.stat())
     return sum(stat.st_size for stat in stats if S_ISREG(stat.st_mode)), max(stat.st_mtime for stat in stats)

@@ -1,4 +1,4 @@
-"""Loggers: where a run's curves, pictures and settings go. `CsvLogger` is one, `TensorBoardLogger` another."""
+"""Loggers of a run's curves, pictures and settings, such as `CsvLogger` and `TensorBoardLogger`."""
 
 import csv
 import warnings
@@ -18,47 +18,47 @@ EVENTS = "events.out.tfevents.*"  # TensorBoard's files
 
 
 class LogPosition(NamedTuple):
-    """Where a run goes on; entries after it are those of a process that was killed, and will come again."""
+    """Position from which a run resumes; later entries are those of a killed process, and will be logged again."""
 
-    step: int = 0  # of the checkpoint, 0 where there is none
+    step: int = 0  # of the checkpoint, 0 if there is none
     states: Mapping[str, Any] = MappingProxyType({})  # by class, each logger's `state` at the checkpoint; JSON
 
 
 class Logger:
-    """Gets what a run logs. A method that is not overridden does nothing."""
+    """Base class of loggers: a run calls these methods, which do nothing by default."""
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Scalars after `step` steps, by name: `train/loss`, `val/accuracy`, `test/accuracy`."""
+        """Log scalars after `step` steps, by name: `train/loss`, `val/accuracy`, `test/accuracy`."""
 
     def log_image(self, step: int, name: str, image: UInt8[np.ndarray, "height width"]) -> None:
-        """A grey picture, as it is after `step` steps."""
+        """Log a grey picture after `step` steps."""
 
     def log_settings(self, settings: Mapping[str, object]) -> None:
-        """The settings of the run, at its beginning and whenever it goes on."""
+        """Log the settings of the run, when it begins and whenever it is resumed."""
 
     def log_results(self, metrics: Mapping[str, float]) -> None:
-        """The metrics at the end: `val/accuracy`, `test/accuracy`."""
+        """Log the metrics at the end: `val/accuracy`, `test/accuracy`."""
 
     def state(self) -> Any:  # JSON
-        """State with which the logger goes on in another process; it is saved in each checkpoint."""
+        """State from which a resumed run continues; it is saved in each checkpoint."""
         return None
 
     def flush(self) -> None:
         """Wait until everything is on disk."""
 
     def close(self) -> None:
-        """Wait until everything is on disk, and let go of files and threads."""
+        """Wait until everything is on disk, and release files and threads."""
 
 
 def cut_back(files: Iterable[Path], sizes: Mapping[str, int] | None, position: LogPosition) -> None:
-    """Cut files of an earlier process back to the sizes that they had at the checkpoint, and remove later ones.
+    """Truncate files of an earlier process to their sizes at the checkpoint, and remove files that are newer.
 
-    A file that is missing or shorter is named in a warning.
+    A warning names files that are missing or shorter.
 
     Args:
-        files: of a logger, those that are there.
-        sizes: in bytes by name; None where the checkpoint knows of none, and they stay as they are.
-        position: at which the run goes on; before the first checkpoint all files are removed.
+        files: the logger's files that exist.
+        sizes: in bytes by name; None if the checkpoint does not have them, and the files stay unchanged.
+        position: from which the run resumes; before the first checkpoint, all files are removed.
     """
     if sizes is None and position.step > 0:
         return
@@ -71,17 +71,17 @@ def cut_back(files: Iterable[Path], sizes: Mapping[str, int] | None, position: L
                 stream.truncate(kept[name])
     lost = [name for name in kept if name not in found or found[name].stat().st_size < kept[name]]
     if lost:
-        warnings.warn(f"a part of the curves is lost: {', '.join(sorted(lost))}", stacklevel=4)
+        warnings.warn(f"log files are missing or truncated: {', '.join(sorted(lost))}", stacklevel=4)
 
 
 class CsvLogger(Logger):
-    """Writes `metrics.csv`, after cutting it back to the checkpoint's position: the columns step, name and value.
+    """Writes `metrics.csv` with the columns step, name and value, after truncating it to the checkpoint's position.
 
-    `pandas.read_csv(file).pivot(index="step", columns="name", values="value")` makes a column of each curve.
+    `pandas.read_csv(file).pivot(index="step", columns="name", values="value")` turns each curve into a column.
 
     Args:
         directory: of the run.
-        position: at which the run goes on.
+        position: from which the run resumes.
     """
 
     @check_arguments
@@ -99,7 +99,7 @@ class CsvLogger(Logger):
         self._writer.writerows((step, name, value) for name, value in scalars.items())
 
     def state(self) -> int:
-        """Bytes of the file."""
+        """Size of the file in bytes."""
         return self._file.stat().st_size
 
     def flush(self) -> None:
@@ -112,7 +112,7 @@ class CsvLogger(Logger):
 
 
 def tensorboard_logger(directory: Path, position: LogPosition) -> Logger:
-    """A `TensorBoardLogger`, whose library is imported when it is made."""
+    """Create a `TensorBoardLogger`; only this imports the library."""
     from transformer_jax.runs.tensorboard import TensorBoardLogger
 
     return TensorBoardLogger(directory, position)

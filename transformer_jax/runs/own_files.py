@@ -1,4 +1,4 @@
-"""Files that a run writes into its directory: never through a link, and nobody else's are replaced or removed."""
+"""Files that a run writes into its directory: never through a link, and only its own are replaced or removed."""
 
 import contextlib
 import hashlib
@@ -10,20 +10,20 @@ from filelock import FileLock, Timeout
 
 from transformer_jax.errors import InputError
 
-RECORD_OF_FILES = ".files"  # names of the pictures and texts that the run wrote, one a line
-LISTING_SECONDS = 0.1  # the list of runs looks at a lock for less time, in which the run is not held by another process
-OF_A_SWEEP = "summary.json"  # as of `transformer_jax.tasks.sweep`: a run may lie beside the runs of a sweep
+RECORD_OF_FILES = ".files"  # names of the pictures and texts that the run wrote, one per line
+LISTING_SECONDS = 0.1  # the list of runs takes a lock for less time, which does not mean that the run is in use
+OF_A_SWEEP = "summary.json"  # of `transformer_jax.tasks.sweep`: a run may lie beside the runs of a sweep
 
 
 def write_whole(file: Path, content: bytes) -> None:
-    """Write a file whole or not at all: beside its place, and renamed. A link in its place is replaced."""
+    """Write a file atomically: under a temporary name in the same directory, then renamed. A link is replaced."""
     temporary = file.with_name(f".{file.name}.tmp")
     temporary.unlink(missing_ok=True)
     try:
         with temporary.open("xb") as stream:
             stream.write(content)
             stream.flush()
-            os.fsync(stream.fileno())  # else a power loss may leave the new name with no content
+            os.fsync(stream.fileno())  # else a power failure may leave an empty file under the new name
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
@@ -36,23 +36,23 @@ def digest_of(file: Path) -> str:
 
 
 def no_link(path: str, flags: int) -> int:
-    """As `open(…, opener=no_link)`: a link in the place of a file is an `OSError`."""
+    """Opener for `open(…, opener=no_link)` that raises an `OSError` if the file is a link."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def write_listed(directory: Path, name: str, content: bytes) -> None:
-    """Write a file that the next run in this directory removes where it begins anew."""
+    """Write a file that a new run in this directory removes when it starts afresh."""
     names = {*_recorded(directory), name}
     write_whole(directory / RECORD_OF_FILES, "".join(f"{written}\n" for written in sorted(names)).encode())
     write_whole(directory / name, content)
 
 
 def check_unused(directory: Path, checkpoints: str) -> None:
-    """Raise an `InputError` if a directory, which is no run's, holds files or checkpoints of others."""
+    """Raise an `InputError` if a directory that is not a run's holds other files or checkpoints."""
     found = [path.name for path in directory.iterdir() if not (path.is_dir() or path.name.startswith("."))]
     found += [checkpoints] if any((directory / checkpoints).glob("*")) else []
     if others := sorted({*found} - {OF_A_SWEEP}):
-        raise InputError(f"{directory} is no run's, and holds {others[0]}; choose another checkpoint_dir or name")
+        raise InputError(f"{directory} is not a run's, but holds {others[0]}; choose another checkpoint_dir or name")
 
 
 def clear(directory: Path, checkpoints: str, *patterns: str) -> None:
@@ -74,10 +74,10 @@ def _recorded(directory: Path) -> list[str]:
 
 
 def locked(lock: FileLock, path: Path, argument: str) -> contextlib.AbstractContextManager[object]:
-    """Take a lock for a `with` block; one that this process has it may take again.
+    """Take a lock for a `with` block; this process may take it again while it has it.
 
     Raises:
-        InputError: another process has it, and writes this path, which the argument chose.
+        InputError: another process has it and uses this path, which the argument determines.
     """
     try:
         return lock.acquire(timeout=LISTING_SECONDS, poll_interval=LISTING_SECONDS / 10)

@@ -1,4 +1,4 @@
-"""The records of checkpoints: all that is saved beside the arrays, as JSON, under a digest of its own."""
+"""The records of checkpoints: everything saved besides the arrays, as JSON with its own digest."""
 
 import hashlib
 import json
@@ -28,33 +28,33 @@ class Record(NamedTuple):
     """Metrics, progress and origin of a checkpoint, and digests of its arrays."""
 
     metrics: dict[str, float] | None  # of the evaluation at its step, None if there was none
-    progress: Json  # the loop needs it to resume the run
+    progress: Json  # what the loop needs to resume the run
     origin: Json  # settings and data of the run
     files: dict[str, str] | None = None  # SHA-256 of each of Orbax's files, by path
-    state: str | None = None  # in format 4, in place of `files`: `digest_of_arrays`
+    state: str | None = None  # `digest_of_arrays`, instead of `files` in format 4
 
     def value(self, metric: str) -> float:
         """A metric of the evaluation, NaN if there was none."""
         return (self.metrics or {}).get(metric, math.nan)
 
     def write(self, checkpoint: Path, step: int) -> None:
-        """Write it into the directory of a checkpoint, with the digest of all of it and of the step."""
+        """Write the record into a checkpoint's directory, with a digest of its content and of the step."""
         content: Json = json.loads(json.dumps({"format": FORMAT, **self._asdict()}))  # keys become strings
         (checkpoint / RECORD).parent.mkdir(exist_ok=True)
         write_json(checkpoint / RECORD, {**content, "digest": _digest(step, content)})
 
     @classmethod
     def read(cls, checkpoint: Path) -> "Record":
-        """Read it from the directory of a checkpoint, whose name is the step.
+        """Read the record from a checkpoint's directory, whose name is the step.
 
         Raises:
             FormatError: it is of another format.
-            InputError: it is missing, can't be read, or does not agree with its digest.
+            InputError: it is missing, can't be read, or does not match its digest.
         """
         content, step = read_json(checkpoint / RECORD), int(checkpoint.name)
         check_format(f"the checkpoint of step {step} in {checkpoint.parent}", content)
         if content.pop("digest", None) != _digest(step, content):
-            raise InputError("its record does not agree with its digest")
+            raise InputError("its record does not match its digest")
         found: Json = {field: content.get(field) for field in cls._fields}
         return cls(**found)
 
@@ -64,10 +64,10 @@ class Records:
 
     Args:
         directory: of the checkpoints.
-        warn: gets a line about each damaged checkpoint, once.
+        warn: called once for each damaged checkpoint, with a line.
 
     Attributes:
-        damaged: steps of the damaged ones that were found until now.
+        damaged: steps of the damaged checkpoints found so far.
     """
 
     def __init__(self, directory: Path, warn: Callable[[str], object]) -> None:
@@ -75,15 +75,15 @@ class Records:
         self.damaged: set[int] = set()
 
     def steps(self) -> list[int]:
-        """The steps that have a checkpoint, damaged or not, ascending."""
+        """The steps with a checkpoint, damaged or not, ascending."""
         paths = self.directory.iterdir() if self.directory.is_dir() else ()
         return sorted(int(path.name) for path in paths if path.name.isdecimal())
 
     def read(self, step: int, *, check_files: bool = False) -> Record:
-        """The record of a step, after a comparison of all files with their digests if `check_files`.
+        """Read the record of a step; with `check_files`, compare all files with their digests.
 
         Raises:
-            DamagedError: it is missing or damaged.
+            DamagedError: the record is missing, or the record or a file is damaged.
             InputError: it is of another format, or can't be read now.
         """
         try:
@@ -95,10 +95,10 @@ class Records:
         if check_files and record.files is not None:
             try:
                 found = digests_of_files(self.directory / str(step) / STATE)
-            except FileNotFoundError:  # the process that trains is deleting it
+            except FileNotFoundError:  # the training process is deleting it
                 found = {}
             if record.files != found:
-                raise self.damage(step, "its files do not agree with their digests")
+                raise self.damage(step, "its files do not match their digests")
         return record
 
     def all(self) -> dict[int, Record]:
@@ -111,26 +111,26 @@ class Records:
         return {step: record for step, record in found.items() if record is not None}
 
     def unless_damaged(self, step: int, read: Callable[[int], T]) -> T | None:
-        """What `read` returns for a step; None if the checkpoint is damaged, from then on."""
+        """Return the result of `read` for a step; None if the checkpoint is damaged, which is remembered."""
         try:
             return read(step)
         except DamagedError as error:
-            # Else the process that trains has deleted it meanwhile.
+            # Else the training process has deleted it meanwhile.
             if (self.directory / str(step)).exists() and step not in self.damaged:
                 self.damaged.add(step)
                 self._warn(str(error))
             return None
 
     def prepare(self) -> None:
-        """Make the directory, and remove from it what was half written or half deleted."""
+        """Create the directory, and remove checkpoints that are half written or half deleted."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for half in half_written(self.directory):
             shutil.rmtree(half)
 
     def renew(self, step: int, record: Record) -> bool:
-        """Give the checkpoint of this step a new record; false if there is none that is intact.
+        """Give the checkpoint of this step a new record; return False if it is missing or damaged.
 
-        Checkpoints of later steps were passed over when the run was resumed, and are deleted.
+        Deletes checkpoints of later steps, which were skipped as damaged when the run was resumed.
         """
         records = self.all()
         self.prepare()  # an earlier save may have failed
@@ -145,19 +145,19 @@ class Records:
 
     def delete(self, step: int) -> None:
         """Delete the checkpoint of a step."""
-        # Renamed first, so that no reader or kill finds half of it.
+        # Renamed first, so that neither a reader nor a crash leaves half of it under its name.
         shutil.rmtree((self.directory / str(step)).rename(self.directory / f"deleted{half_suffix()}"))
         self.damaged.discard(step)
 
     def damage(self, step: int, reason: object) -> DamagedError:
-        """The error for a checkpoint that can't be read."""
+        """Return the error for a checkpoint that can't be read."""
         line = str(reason).split("\n")[0][:200]
         return DamagedError(f"the checkpoint of step {step} in {self.directory} can't be read: {line}")
 
 
 def half_suffix() -> str:
-    """What Orbax adds to the name of a directory that it has not finished; so do we to one that is being deleted."""
-    from orbax.checkpoint.utils import TMP_DIR_SUFFIX  # takes a second, which the list of runs need not wait
+    """Suffix by which Orbax marks an unfinished directory; it also marks one that is being deleted."""
+    from orbax.checkpoint.utils import TMP_DIR_SUFFIX  # takes a second, which the list of runs avoids
 
     return str(TMP_DIR_SUFFIX)
 
@@ -168,7 +168,7 @@ def half_written(directory: Path, name: str = "*") -> list[Path]:
 
 
 def may_be_gone(error: BaseException | None) -> bool:
-    """Whether an error may be gone the next time, so that it is no damage, which is deleted in the end."""
+    """Whether an error may be transient rather than damage, since damaged checkpoints are deleted in the end."""
     return isinstance(error, OSError | MemoryError) and not isinstance(error, FileNotFoundError)
 
 
@@ -179,11 +179,11 @@ def digests_of_files(directory: Path) -> dict[str, str]:
 
 
 def best_step(values: Mapping[int, float], criterion: Criterion) -> int | None:
-    """The step of the best value, of equal ones the later; None if all are NaN.
+    """Return the step of the best value, the latest if several are equal; None if all are NaN.
 
     Args:
-        values: the criterion's metric by step, NaN where a checkpoint was not evaluated.
-        criterion: which of two values is better.
+        values: the criterion's metric by step, NaN if the checkpoint was not evaluated.
+        criterion: decides which of two values is better.
     """
     best, best_value = None, math.nan
     for step in sorted(values):

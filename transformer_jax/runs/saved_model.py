@@ -1,4 +1,4 @@
-"""A model on its own: a directory of settings, parameters as safetensors, a card, and the digests of these files."""
+"""A saved model: a directory of settings, parameters as safetensors, a card, and the digests of these files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,15 +19,15 @@ CARD, DIGESTS = "README.md", "SHA256SUMS"
 def save_model(
     directory: Path, settings: Json, params: Params, card: str, results: Json, texts: Mapping[str, str]
 ) -> None:
-    """Write a model into a directory of its own.
+    """Write a model into its own directory.
 
     Args:
-        directory: made if it is missing; a model that was saved there before is replaced.
-        settings: as `settings_of` gives them.
-        params: whose paths, as `encoder/norm/scale`, are the names in the file.
-        card: what a reader should know, in Markdown.
-        results: of the run, as `results.json` has them; empty if there are none.
-        texts: further files that the model needs, by their names.
+        directory: created if it is missing; a model that was saved there before is replaced.
+        settings: from `settings_of`.
+        params: their paths, such as `encoder/norm/scale`, are the names in the file.
+        card: description of the model, in Markdown.
+        results: content of the run's `results.json`; empty if there is none.
+        texts: contents of further files that the model needs, by name.
 
     Raises:
         InputError: the directory can't be written, or holds other files.
@@ -43,7 +43,7 @@ def save_model(
 
 
 def _names_of(directory: Path) -> set[str] | None:
-    """The names of a saved model's files; None if the directory holds anything else, but for hidden files."""
+    """Names of a saved model's files; None if the directory holds anything else, apart from hidden files."""
     digests = directory / DIGESTS
     lines = digests.read_text(errors="replace").splitlines() if digests.is_file() else []
     names = {DIGESTS, *(line.partition("  ")[2] for line in lines)}
@@ -52,18 +52,18 @@ def _names_of(directory: Path) -> set[str] | None:
 
 
 def write_digests(directory: Path, files: tuple[str, ...]) -> None:
-    """Write the SHA-256 of these files of a directory, as `sha256sum -c` reads them."""
+    """Write the SHA-256 of these files of a directory, in the format of `sha256sum -c`."""
     lines = [f"{digest_of(directory / name)}  {name}\n" for name in files]
     write_whole(directory / DIGESTS, "".join(lines).encode())
 
 
 def card_of(settings: Json, changed: Mapping[str, object], results: Json, versions: Mapping[str, object]) -> str:
-    """The card of a saved model.
+    """Return the card of a saved model.
 
     Args:
-        settings: as `settings_of` gives them.
-        changed: those that are not the task's defaults.
-        results: of the run, as `results.json` has them; empty if there are none.
+        settings: from `settings_of`.
+        changed: settings that differ from the task's defaults.
+        results: content of the run's `results.json`; empty if there is none.
         versions: of Python and the libraries.
     """
     flags = " ".join(flag_of(name, value) for name, value in changed.items())

@@ -1,4 +1,4 @@
-"""A run's files by name, their format, and its settings, also from a file that a user wrote; read without JAX."""
+"""Names and format of a run's files, and its settings, which may come from a user's file; works without JAX."""
 
 import dataclasses
 import json
@@ -23,29 +23,29 @@ PARAMETERS = "params.msgpack"  # the same in Flax's format, of the models that s
 LOCK = ".lock"
 MAX_CONFIG_BYTES = 2**20
 
-# Of config.json and of the checkpoints. Raise it by one with every change after which older files would be misread.
+# Format number of config.json and checkpoints. Raise it by one with every change that would make older files misread.
 FORMAT = 5
-OLDEST_FORMAT = 4  # that is still read: its checkpoints have a digest of the arrays in place of digests of the files
+OLDEST_FORMAT = 4  # that is still read; its checkpoints have a digest of the arrays instead of digests of the files
 FOLLOWING_EPOCHS = {"max_epochs", "warmup", "eval_every"}  # a task may choose the others by the number of epochs
-REMEDY = "choose another checkpoint_dir or name, or --no-resume --overwrite to replace that run"
+REMEDY = "choose another checkpoint_dir or name, or use --no-resume --overwrite to replace that run"
 
 
 class FormatError(InputError):
-    """A run's file is intact, but of a format that this version does not read."""
+    """A run's file is intact, but has a format that this version does not read."""
 
 
 def check_format(name: str, content: Json) -> None:
     """Raise a `FormatError` unless the JSON object `content`, of a file of this name, has a format that is read."""
     number = content.get("format", 1)  # before there were numbers
     if number not in range(OLDEST_FORMAT, FORMAT + 1):
-        raise FormatError(f"{name} is of format {number}, this version reads {FORMAT} and {OLDEST_FORMAT}")
+        raise FormatError(f"{name} is of format {number}; this version reads {FORMAT} and {OLDEST_FORMAT}")
 
 
 def write_json(file: Path, content: Mapping[str, object]) -> None:
-    """Write a JSON file whole or not at all.
+    """Write a JSON file atomically.
 
     Raises:
-        InputError: it is larger than `read_json` takes.
+        InputError: it is larger than `read_json` accepts.
     """
     text = (json.dumps(content, indent=2) + "\n").encode()
     if len(text) > MAX_JSON_BYTES:
@@ -54,7 +54,7 @@ def write_json(file: Path, content: Mapping[str, object]) -> None:
 
 
 def as_json(content: Mapping[str, object]) -> Json:
-    """The same with paths as strings and NumPy's numbers as Python's, as it comes back from a file."""
+    """Convert paths to strings and NumPy scalars to Python numbers, as if read back from a JSON file."""
 
     def plain(value: object) -> object:
         return value.item() if isinstance(value, np.generic) else str(value)
@@ -63,34 +63,34 @@ def as_json(content: Mapping[str, object]) -> Json:
 
 
 def settings_of(task: str, config: TrainingConfig) -> Json:
-    """The content of `config.json`, but for the format number."""
+    """Return the content of `config.json`, without the format number."""
     return as_json({"task": task, **dataclasses.asdict(config)})
 
 
 def defaults_of(config_class: type[TrainingConfig]) -> Json:
-    """The settings that a config has by default, as `settings_of` gives them."""
+    """Return the default settings of a config class, in the form of `settings_of`."""
     fields = dataclasses.fields(config_class)
     return as_json({field.name: field.default for field in fields if field.default is not dataclasses.MISSING})
 
 
 def differing_settings(one: Mapping[str, object], other: Mapping[str, object], neutral: frozenset[str]) -> list[str]:
-    """Names of the settings in which two runs differ, but for the neutral ones."""
+    """Names of the settings in which two runs differ, without the neutral ones."""
     return [name for name in sorted((one.keys() | other.keys()) - neutral) if one.get(name) != other.get(name)]
 
 
 def with_kept_files(config_class: type[TrainingConfig], settings: Mapping[str, object], directory: Path) -> Json:
-    """Settings of a run, in which the files that its directory keeps stand for those that it was begun with."""
+    """Return a run's settings with the paths of original files replaced by those of the copies in its directory."""
     kept = {name: directory / file for name, file in config_class.kept_files().items()}
     return {**settings, **{name: str(file) for name, file in kept.items() if os.path.lexists(file)}}
 
 
 def write_settings(directory: Path, settings: Json) -> None:
-    """Write `config.json`: the settings, of `settings_of`, with the number of the format."""
+    """Write `config.json`: the settings from `settings_of`, with the format number."""
     write_json(directory / CONFIG, {"format": FORMAT, **settings})
 
 
 def is_run(directory: Path) -> bool:
-    """Whether a directory has a run's `config.json`, of whichever format."""
+    """Whether a directory has a run's `config.json`, of any format."""
     try:
         read_settings(directory)
     except InputError as error:
@@ -99,7 +99,7 @@ def is_run(directory: Path) -> bool:
 
 
 def read_settings(directory: Path) -> tuple[str, Json]:
-    """The name of a run's task, and its settings, from its `config.json`.
+    """Read the name of a run's task and its settings from its `config.json`.
 
     Raises:
         InputError: there is no run, or its settings can't be read or are of another format.
@@ -109,29 +109,29 @@ def read_settings(directory: Path) -> tuple[str, Json]:
         raise InputError(f"{directory} holds no run: {CONFIG} is missing")
     settings = read_json(file, "a run's settings", MAX_CONFIG_BYTES)
     if not isinstance(settings.get("task"), str):
-        raise InputError(f"{file} is not a run's settings: it names no task")
+        raise InputError(f"{file} does not hold a run's settings: it does not name a task")
     check_format(str(file), settings)
     settings.pop("format", None)
     return settings.pop("task"), settings
 
 
 class ConfigFile(NamedTuple):
-    """The content of a file of settings."""
+    """The content of a settings file."""
 
     path: Path
     is_run: bool  # a run's own config.json
-    task: str | None  # the file's key `task`: of which task the settings are
-    settings: Json  # as TOML or JSON has them, unchecked
+    task: str | None  # the file's key `task`: the task of the settings
+    settings: Json  # from TOML or JSON, unchecked
 
     def values(self, config_class: type, known_elsewhere: Collection[str] = ()) -> Json:
-        """The values for the fields of a dataclass, each of its field's type.
+        """Return the values for the fields of a dataclass, converted to the fields' types.
 
         Args:
             config_class: the dataclass.
-            known_elsewhere: keys that are no fields of it and are passed over.
+            known_elsewhere: keys that are not fields, and are skipped.
 
         Raises:
-            InputError: a key is unknown, or its value is of another type than the field.
+            InputError: a key is unknown, or a value's type differs from the field's.
         """
         try:
             return stored_values(config_class, self.settings, known_elsewhere)
@@ -140,10 +140,10 @@ class ConfigFile(NamedTuple):
 
 
 def read_config_file(path: Path) -> ConfigFile:
-    """Read a file of settings: TOML if its name ends so, else the `config.json` of a run, or the run's directory.
+    """Read a settings file: a `.toml` file, or the `config.json` of a run, or the directory of a run.
 
     Raises:
-        InputError: there is no such file, or it is no TOML or no run's config.json of the present format.
+        InputError: the file does not exist, or is neither TOML nor a run's config.json of a supported format.
     """
     if path.is_dir():
         path = path / CONFIG
@@ -161,23 +161,23 @@ def check_settings(path: Path, stored: Json, settings: Json, neutral: frozenset[
     """Raise an `InputError` if settings differ."""
     if differing := differing_settings(stored, settings, neutral):
         values = ", ".join(f"{name} was {stored.get(name)} and is {settings.get(name)}" for name in differing)
-        raise InputError(f"{path} holds a run of other settings: {values}; {REMEDY}")
+        raise InputError(f"{path} holds a run with different settings: {values}; {REMEDY}")
 
 
 def check_beginning(path: Path, saved: Json, origin: Json, init_from: str | None) -> None:
-    """Raise an `InputError` if a run has other data, or began with other parameters, than its checkpoints say.
+    """Raise an `InputError` if data or initial parameters differ from those in a run's checkpoints.
 
     Args:
         path: of the run.
-        saved: `data` and `initial_params`, digests of both, as the checkpoints have them.
-        origin: the same of what is given now, and the names of the `files` that count as data. `initial_params` is None
-            for fresh ones, or where the model that the run began with is gone, which a run that goes on does not need.
+        saved: the digests `data` and `initial_params` from the checkpoints.
+        origin: the digests given now, and the names of the `files` that count as data. `initial_params` is None for
+            fresh parameters, or if the initial model no longer exists, which a resumed run does not need.
         init_from: the setting.
     """
     if saved["data"] != origin["data"]:
         changed = " or ".join(("its training or validation set", *origin["files"]))
-        raise InputError(f"{path} holds a run of other data: {changed} has changed; {REMEDY}")
+        raise InputError(f"{path} holds a run with different data: {changed} has changed; {REMEDY}")
     digests = saved.get("initial_params"), origin["initial_params"]
     if digests[0] != digests[1] and (init_from is None or None not in digests):
         source = "the arrays of fit" if init_from is None else init_from
-        raise InputError(f"{path} holds a run that began with other parameters: {source} are not the same; {REMEDY}")
+        raise InputError(f"{path} holds a run with different initial parameters: {source} have changed; {REMEDY}")

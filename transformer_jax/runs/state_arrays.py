@@ -1,4 +1,4 @@
-"""The arrays of a training state, as Orbax takes and gives them."""
+"""Conversion of a training state's arrays for Orbax, and back."""
 
 import contextlib
 import hashlib
@@ -14,13 +14,13 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jaxtyping import PyTree
 
-# Orbax looks for files by patterns, and takes `gs:` for a server; TensorStore takes `\\` for `/`, and UTF-8 alone.
+# Orbax finds files by glob patterns, and takes `gs:` for a server; TensorStore takes `\\` for `/`, and needs UTF-8.
 SPECIAL = re.compile(r"[*?\[\]\\:\ud800-\udfff]")
 
 
 @contextlib.contextmanager
 def plain_path(directory: Path) -> Iterator[Path]:
-    """A path to a directory without the characters that Orbax and TensorStore do not take for text."""
+    """Give a path to a directory that has no characters with a special meaning to Orbax or TensorStore."""
     if not SPECIAL.search(str(directory)):
         yield directory
         return
@@ -32,10 +32,10 @@ def plain_path(directory: Path) -> Iterator[Path]:
 
 
 def read_arrays(directory: Path, like: PyTree | None) -> PyTree:
-    """The arrays that Orbax wrote, like those of a tree; None gives nested dictionaries of NumPy arrays."""
+    """Read arrays that Orbax wrote, in the form of a PyTree; None returns nested dictionaries of NumPy arrays."""
     handler = ocp.StandardCheckpointHandler()
     if like is None:
-        # NumPy arrays of these shapes that take no memory, else Orbax would ask for the devices of the run.
+        # NumPy arrays of these shapes that take no memory, since Orbax would otherwise require the run's devices.
         metadata = handler.metadata(directory).tree
         target = jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), metadata)
     else:
@@ -44,9 +44,9 @@ def read_arrays(directory: Path, like: PyTree | None) -> PyTree:
 
 
 def arrays_to_save(tree: PyTree) -> PyTree:
-    """Arrays of which Orbax, or this function, makes a copy at once: the next training step reuses their memory.
+    """Return arrays that Orbax or this function copies at once, since the next training step reuses their memory.
 
-    It copies NumPy arrays, and those on GPUs and TPUs, but not what CPU devices share.
+    Orbax copies NumPy arrays, and arrays on GPUs and TPUs, but not arrays that are split over CPU devices.
     """
 
     def of_leaf(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
@@ -62,19 +62,19 @@ def _is_typed_key(leaf: object) -> bool:
 
 
 def without_typed_keys(tree: PyTree) -> PyTree:
-    """The arrays of a state, with integers `[..., 2]` in the place of random keys, which have no NumPy type."""
+    """Replace the random keys of a state, which have no NumPy dtype, by integers `[..., 2]`."""
     return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_typed_key(leaf) else leaf, tree)
 
 
 def arrays_like(tree: PyTree, like: PyTree | None) -> PyTree:
-    """The inverse of `without_typed_keys`; `like` says which arrays are random keys, None that none is."""
+    """Invert `without_typed_keys`: arrays that are random keys in `like` become keys; with None, none do."""
     if like is None:
         return tree
     return jax.tree.map(lambda a, b: jax.random.wrap_key_data(a) if _is_typed_key(b) else a, tree, like)
 
 
 def digest_of_arrays(tree: PyTree) -> str:
-    """SHA-256 over names, types, shapes and elements of a pytree's arrays."""
+    """SHA-256 of the names, dtypes, shapes and elements of a PyTree's arrays."""
     digest = hashlib.sha256()
     paths = jax.tree_util.tree_leaves_with_path(tree)
     named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in paths}

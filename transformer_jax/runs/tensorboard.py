@@ -1,4 +1,4 @@
-"""TensorBoard events of a run; a resumed run continues its curves without gaps or doubles."""
+"""TensorBoard events of a run; a resumed run continues its curves without gaps or duplicates."""
 
 import io
 import json
@@ -21,25 +21,25 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.runs.loggers import EVENTS, Logger, LogPosition, cut_back
 
-SETTINGS = "settings/text_summary"  # name of the settings as text
-OF_SETTINGS = ".settings"  # ends the name of their file, which is written anew whenever the run goes on
+SETTINGS = "settings/text_summary"  # tag of the settings as text
+OF_SETTINGS = ".settings"  # suffix of the settings' event file, which is rewritten whenever the run is resumed
 
 
 def tensorboard_command(directory: Path) -> str:
-    """A command, for the present directory, that shows the runs below a directory."""
+    """Return a command that shows the runs below a directory, for the current working directory."""
     program, here = Path(sys.executable), Path.cwd()
     shown = program.relative_to(here) if program.is_relative_to(here) else program
     return shlex.join([str(shown), "-m", "tensorboard.main", "--logdir", str(directory)])
 
 
 class TensorBoardLogger(Logger):
-    """Writes events into a run's directory, after cutting its event files back to the position of the checkpoint.
+    """Writes events into a run's directory, after truncating its event files to the checkpoint's position.
 
     A warning names the files of earlier processes that are missing or shorter than they were.
 
     Args:
         directory: of the run.
-        position: at which the run goes on.
+        position: from which the run resumes.
     """
 
     @check_arguments
@@ -47,12 +47,12 @@ class TensorBoardLogger(Logger):
         self._directory = Path(directory)
         cut_back(self._files(), position.states.get(type(self).__name__), position)
         self._writer = EventFileWriter(str(directory))
-        if position.step > 0:  # an open TensorBoard has read what was cut off, and forgets it now (its `purge_step`)
+        if position.step > 0:  # makes an open TensorBoard forget the entries that were cut off (its `purge_step`)
             restart = SessionLog(status=SessionLog.START)
             self._writer.add_event(Event(wall_time=time.time(), step=position.step + 1, session_log=restart))
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write scalars as they are after `step` steps."""
+        """Write scalars after `step` steps."""
         for name, value in scalars.items():
             self._write(step, Summary.Value(tag=name, simple_value=value))
 
@@ -67,27 +67,27 @@ class TensorBoardLogger(Logger):
         self._write(step, Summary.Value(tag=name, image=encoded))
 
     def log_settings(self, settings: Mapping[str, object]) -> None:
-        """Write the settings as text and for the page HPARAMS."""
+        """Write the settings as text and for TensorBoard's HPARAMS page."""
         table = "\n".join(["| setting | value |", "| --- | --- |", *(f"| {n} | {v} |" for n, v in settings.items())])
         kinds = bool | int | float | str
         plain = {n: value if isinstance(value, kinds) else json.dumps(value) for n, value in settings.items()}
         for earlier in self._directory.glob(EVENTS + OF_SETTINGS):
             earlier.unlink()
         writer = EventFileWriter(str(self._directory), filename_suffix=OF_SETTINGS)
-        # Without a trial's name, by which runs are joined into one, each is shown by its directory.
+        # Without a trial id, which would merge runs with the same id, each run is shown by its directory.
         for summary in (text_pb(SETTINGS, table), hparams_pb(plain, trial_id="")):
             writer.add_event(Event(wall_time=time.time(), summary=summary))
         writer.close()
 
     def log_results(self, metrics: Mapping[str, float]) -> None:
-        """Mark the run as finished on the page HPARAMS, which takes the last value of each curve as its metrics."""
+        """Mark the run as finished on the HPARAMS page, which uses the last value of each curve as a metric."""
         end = HParamsPluginData(session_end_info=SessionEndInfo(end_time_secs=time.time(), status="STATUS_SUCCESS"))
         metadata = hparams_metadata.create_summary_metadata(end)
         name, nothing = hparams_metadata.SESSION_END_INFO_TAG, hparams_metadata.NULL_TENSOR
         self._write(0, Summary.Value(tag=name, metadata=metadata, tensor=nothing))
 
     def state(self) -> dict[str, int]:
-        """Names of the run's event files, of this process and of those before it, and their sizes in bytes."""
+        """Sizes in bytes of the run's event files, by name, of this process and of earlier ones."""
         return {file.name: file.stat().st_size for file in self._files()}
 
     def flush(self) -> None:
@@ -95,7 +95,7 @@ class TensorBoardLogger(Logger):
         self._writer.flush()
 
     def close(self) -> None:
-        """Wait until everything is on disk, and end the thread that writes."""
+        """Wait until everything is on disk, and end the writer thread."""
         self._writer.close()
 
     def _files(self) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Callbacks of a training, between its steps: check, log, stop early. A task adds its own with `create_callbacks`."""
+"""Training callbacks, called between steps: log, stop early. A task adds its own with `create_callbacks`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -16,13 +16,13 @@ Log = Callable[[int, Mapping[str, float]], None]  # takes a step and its scalars
 
 
 class Step(NamedTuple):
-    """A step that is done."""
+    """A finished training step."""
 
-    number: int  # steps done, this one included
+    number: int  # steps done, including this one
     sums: Sums  # of its metrics
-    per_second: float  # steps per second of the call that it was part of
-    waited: float = 0.0  # seconds for its batch, in which the devices may have been at the steps before
-    ends_call: bool = True  # whether it is the last of the call that it was part of
+    per_second: float  # steps per second of the compiled call that ran this step
+    waited: float = 0.0  # seconds that the host waited for the batch; the devices may have been busy meanwhile
+    ends_call: bool = True  # whether it is the last step of its call
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -36,14 +36,14 @@ class Evaluation(NamedTuple):
     step: int  # steps done
     epoch: int  # epochs done
     metrics: Mapping[str, float]  # mean of each metric
-    params: Params  # that were evaluated
+    params: Params  # the evaluated parameters
 
 
 class Callback:
-    """Gets values from the training loop at its events. A method that is not overridden does nothing.
+    """Base class of callbacks: the training loop calls these methods, which do nothing by default.
 
     Raises:
-        InputError: a class is defined with a method for an event that there is not, as `on_epoch_end`.
+        InputError: a subclass is defined with a method for an unknown event, such as `on_epoch_end`.
     """
 
     def __init_subclass__(cls) -> None:
@@ -54,13 +54,13 @@ class Callback:
                 raise InputError(f"{cls.__name__}.{name} is never called; the events are {', '.join(events)}")
 
     def on_step(self, step: Step) -> None:
-        """After each step, in their order. The devices may work on later ones already."""
+        """Called after each step, in order. The devices may already be running later steps."""
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        """After an evaluation on the validation set, before the checkpoint that is saved with it."""
+        """Called after an evaluation on the validation set, before its checkpoint is saved."""
 
     def on_end(self, step: int) -> None:
-        """After the last step and its evaluation, not after an error or a signal; `step` steps are done."""
+        """Called after the last step and its evaluation, but not after an error or a signal; `step` steps are done."""
 
     @property
     def wants_to_stop(self) -> bool:
@@ -68,22 +68,22 @@ class Callback:
         return False
 
     def state(self) -> Any:  # JSON
-        """State with which the callback goes on in another process; a copy of it is saved in each checkpoint."""
+        """State from which a resumed run continues; a copy is saved in each checkpoint."""
         return None
 
     def restore(self, state: Any) -> None:  # JSON
-        """Go on from a state that `state` gave."""
+        """Continue from a state that `state` returned."""
 
 
 def by_class(what: str, things: Sequence[T]) -> dict[str, T]:
-    """The things by the names of their classes, under which a checkpoint keeps their states.
+    """Return the objects by class name, under which a checkpoint stores their states.
 
     Raises:
-        InputError: two are of one class.
+        InputError: two objects are of the same class.
     """
     names = [type(thing).__name__ for thing in things]
     if doubles := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"there are two {what} of class {doubles[0]}; a checkpoint keeps their states by it")
+        raise InputError(f"there are two {what} of class {doubles[0]}; checkpoints store one state per class")
     return dict(zip(names, things, strict=True))
 
 
@@ -91,8 +91,8 @@ def check_finite(step: Step) -> None:
     """Stop the training at the first step whose loss or gradient is not finite.
 
     Raises:
-        FloatingPointError: it is this one.
-        InputError: no element of its batch has a weight, so that there is no mean.
+        FloatingPointError: the loss or the gradient of this step is not finite.
+        InputError: all elements of its batch have the weight 0, so that the mean is undefined.
     """
     if step.sums["loss"][1] == 0:
         raise InputError(f"the batch of step {step.number} has the weight 0 in loss: {UNWEIGHTED}")
@@ -103,15 +103,15 @@ def check_finite(step: Step) -> None:
 
 
 class LogMetrics(Callback):
-    """Logs `train/…` every few steps, means since the last entry.
+    """Logs the training metrics every few steps, as means since the last entry, `train/…`.
 
-    After each evaluation `val/…`, and with `log_norms` the norm of each layer's parameters,
-    `parameter_norm/encoder/layers_0` for example.
+    After each evaluation, logs `val/…`, and with `log_norms` the norm of each layer's parameters, such as
+    `parameter_norm/encoder/layers_0`.
 
     Args:
         log: gets every entry.
         every: steps between entries.
-        steps_per_epoch: an epoch always ends in an entry.
+        steps_per_epoch: number of steps in an epoch, which always ends with an entry.
         log_norms: whether the norms of the parameters are logged.
     """
 
@@ -120,7 +120,7 @@ class LogMetrics(Callback):
         self._window: list[Sums] = []  # of the steps since the last entry
 
     def on_step(self, step: Step) -> None:
-        """Add one step, and log where an entry is due."""
+        """Add one step, and log if an entry is due."""
         self._window.append(with_weight(step.sums))
         if step.number % self._every == 0 or step.number % self._steps_per_epoch == 0:
             names = dict.fromkeys(name for sums in self._window for name in sums)
@@ -144,16 +144,16 @@ class LogMetrics(Callback):
         return [jax.tree.map(float, sums) for sums in self._window]
 
     def restore(self, state: list[dict[str, Sequence[float]]]) -> None:
-        """Go on with these sums."""
+        """Continue with these sums."""
         self._window = [{name: (total, weight) for name, (total, weight) in sums.items()} for sums in state]
 
 
 class EarlyStopping(Callback):
-    """Wants to stop after a number of evaluations without a better model.
+    """Stops the training after a number of evaluations without improvement.
 
     Args:
-        criterion: says which evaluation is better; an equal one is not.
-        patience: evaluations, 0 for never.
+        criterion: decides which evaluation is better; an equal value is no improvement.
+        patience: number of evaluations; 0 disables early stopping.
     """
 
     def __init__(self, criterion: Criterion, patience: int) -> None:
@@ -163,7 +163,7 @@ class EarlyStopping(Callback):
 
     @property
     def wants_to_stop(self) -> bool:
-        """Whether the patience is at its end."""
+        """Whether the patience is exhausted."""
         return 0 < self._patience <= self._evaluations_since_best
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
@@ -175,9 +175,9 @@ class EarlyStopping(Callback):
             self._evaluations_since_best += 1
 
     def state(self) -> dict[str, float]:
-        """The best value, NaN before the first, and the evaluations since."""
+        """The best value (NaN before the first evaluation), and the number of evaluations since."""
         return {"best": self._best, "evaluations_since_best": self._evaluations_since_best}
 
     def restore(self, state: dict[str, float]) -> None:
-        """Go on with these."""
+        """Continue with this best value and number of evaluations."""
         self._best, self._evaluations_since_best = state["best"], int(state["evaluations_since_best"])

@@ -11,7 +11,7 @@ from transformer_jax.training.optimizers import OF_WHOLE_ARRAYS
 from transformer_jax.training.task import Task
 from transformer_jax.training.throughput import profiled_steps
 
-LOGGED_BY_TRAINING = frozenset({"gradient_norm", "learning_rate", "steps_per_second"})  # beside the task's metrics
+LOGGED_BY_TRAINING = frozenset({"gradient_norm", "learning_rate", "steps_per_second"})  # besides the task's metrics
 REQUIRED = ("create_model", "model_inputs", "loss_function")  # hooks without a default
 
 
@@ -22,25 +22,25 @@ def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, ha
         kind: the class.
         config: settings of a task of this class.
         base: the class whose methods a task overrides.
-        has_model: a model was given, so that `create_model` is not needed.
+        has_model: whether a model was given, so that `create_model` is not needed.
 
     Raises:
-        InputError: a required method is missing, a method is named nearly as a hook and so overrides nothing, or
-            `schedule` or `logger` names nothing; or layers that are stacked are frozen, or have an optimizer that sees
-            arrays as a whole.
+        InputError: a required method is missing; a method's name looks like a misspelt hook; `dataset_metric_names` is
+            missing; `schedule` or `logger` is unknown; or `scan_layers`, which stacks layers, is combined with `freeze`
+            or with an optimizer whose updates depend on whole arrays.
     """
     required = [name for name in REQUIRED if not (has_model and name == "create_model")]
     if missing := [name for name in required if getattr(kind, name) is getattr(Task, name)]:
-        raise InputError(f"{kind.__name__} lacks {', '.join(missing)}; a task defines it, as Task describes")
+        raise InputError(f"{kind.__name__} lacks {', '.join(missing)}; a task must define it, see Task")
     names, is_overridden = kind.dataset_metric_names, kind.dataset_metrics is not Task.dataset_metrics
     if isinstance(names, str) or (is_overridden and not names):
-        raise InputError(f"dataset_metric_names of {kind.__name__} is {names!r}; it must list those of dataset_metrics")
+        raise InputError(f"dataset_metric_names of {kind.__name__} is {names!r}; it must name all dataset_metrics")
     hooks = [name for parent in base.__mro__ for name in vars(parent) if not name.startswith("_")]
     for owner in kind.__mro__[: kind.__mro__.index(base)]:
         for name, value in vars(owner).items():
             is_method = callable(value) and not isinstance(value, type) and not name.startswith("_")
             if is_method and name not in hooks and (similar := difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)):
-                raise InputError(f"{owner.__name__}.{name} overrides nothing; is {similar[0]} meant?")
+                raise InputError(f"{owner.__name__}.{name} overrides no hook; did you mean {similar[0]}?")
     known: dict[str, Collection[str]] = {"schedule": kind.schedules, "logger": kind.loggers}
     for setting, name in (("schedule", config.schedule), *(("logger", name) for name in config.logger_names)):
         if name not in known[setting]:
@@ -49,29 +49,29 @@ def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, ha
         raise InputError(f"logger is {config.logger!r}; it must name each logger once")
     if config.optimizer in OF_WHOLE_ARRAYS and config.scan_layers:
         raise InputError(
-            f"optimizer is {config.optimizer}, which sees each array as a whole, and scan_layers is True, which stacks "
-            "those of layers; choose one"
+            f"optimizer is {config.optimizer}, whose updates depend on whole arrays, and scan_layers is True, which "
+            "stacks the arrays of layers; they cannot be combined"
         )
     if config.freeze is not None and config.scan_layers:
-        raise InputError(f"freeze is {config.freeze}, and scan_layers is True; layers that are stacked can't be frozen")
+        raise InputError(f"freeze is {config.freeze}, and scan_layers is True; stacked layers cannot be frozen")
 
 
 def check_fitting(config: TrainingConfig) -> None:
-    """Raise an `InputError` for settings with which more or less is to be done than one training."""
+    """Raise an `InputError` for settings that ask for anything but a single training."""
     if config.pretrained is not None:
-        raise InputError(f"pretrained is {config.pretrained}; fit only trains, without it")
+        raise InputError(f"pretrained is {config.pretrained}; fit always trains: use train_and_test, or leave it out")
     if config.seeds is not None or config.sweep:
-        raise InputError("fit trains one run; train_and_test reads seeds and sweep, and trains one for each")
+        raise InputError("fit trains a single run; use train_and_test for seeds and sweep")
 
 
 def check_num_steps(config: TrainingConfig, loader: Loader) -> int:
     """Return the number of steps of a training with this loader.
 
     Raises:
-        InputError: its batches are not those of the config, there are too many steps, or `config.profile` begins after
-            the last one.
+        InputError: the loader's batch size is not `config.batch_size`, there are too many steps, or `config.profile`
+            begins after the last step.
     """
-    if loader.token_batches is None and loader.batch_size != config.batch_size:  # by which steps are cut from rows
+    if loader.token_batches is None and loader.batch_size != config.batch_size:  # which divides the rows into steps
         raise InputError(f"train_loader has batches of {loader.batch_size}; config.batch_size is {config.batch_size}")
     steps_per_epoch = len(loader)
     num_steps = steps_per_epoch * config.max_epochs
@@ -84,25 +84,25 @@ def check_num_steps(config: TrainingConfig, loader: Loader) -> int:
 
 
 def with_criterion(config: TrainingConfig, names: Collection[str]) -> TrainingConfig:
-    """The settings with the criterion by which the best model is chosen among these metrics of an evaluation.
+    """Return the settings with a criterion for the best model that is one of an evaluation's metrics.
 
-    With `config.ema` each metric has a second one, whose name begins with `ema_`: that of the moving average.
-    Where neither `best_by` nor the task says otherwise that is the accuracy, or the loss of a task without accuracy.
+    With `config.ema`, each metric is also computed for the parameters' moving average, with the prefix `ema_`. Unless
+    `best_by` or the task sets the criterion, it is the accuracy, or the loss of a task without accuracy.
 
     Raises:
-        InputError: there is no loss, or no metric of the criterion's, or a name is taken.
+        InputError: the loss or the criterion's metric is missing, or a metric has a name that training itself logs.
     """
-    given = f"the loss function gives {', '.join(sorted(names)) or 'nothing'}"
+    given = f"the loss function returns {', '.join(sorted(names)) or 'nothing'}"
     if "loss" not in names:
-        raise InputError(f"{given}; it must give loss, which is minimised")
+        raise InputError(f"{given}; it must return loss, which is minimised")
     averaged = set() if config.ema is None else {f"{EMA}{name}" for name in names}
     if taken := sorted((LOGGED_BY_TRAINING | averaged).intersection(names)):
-        raise InputError(f"{given}; {', '.join(taken)} must have another name, since training logs its own")
+        raise InputError(f"{given}; {', '.join(taken)} must have another name, since training logs that name itself")
     criterion = config.criterion
     if criterion.metric in {*names, *averaged}:
         return config
     if criterion.metric.removeprefix(EMA) in names:
-        raise InputError(f"best_by is {criterion}, of the parameters' moving average, but ema is None; give it a decay")
+        raise InputError(f"best_by is {criterion}, of the parameters' moving average, but ema is None; set ema")
     if config.best_by is None and type(config).default_criterion is TrainingConfig.default_criterion:
         return dataclasses.replace(config, best_by=str(Criterion("loss", "min")))
-    raise InputError(f"{given}; it must give {criterion.metric}, since the best model is chosen by {criterion}")
+    raise InputError(f"{given}; it must return {criterion.metric}, since the best model is chosen by {criterion}")

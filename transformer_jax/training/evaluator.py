@@ -1,4 +1,4 @@
-"""Metrics of a task's parameters on a data set, of which each process loads its rows."""
+"""Evaluation of a task's parameters on a data set; each process loads only its rows of a batch."""
 
 import weakref
 from collections.abc import Iterable
@@ -22,43 +22,43 @@ if TYPE_CHECKING:
 
 
 class Evaluator:
-    """Evaluates parameters of a task, on its devices.
+    """Evaluates a task's parameters on its devices.
 
     Args:
-        task: whose `eval_step` is compiled, once for each shape of batch.
+        task: the task; its `eval_step` is compiled once for each batch shape.
     """
 
     def __init__(self, task: "TrainerModule") -> None:
         self._task, self._devices = task, task.devices
-        # Shapes of the parameters in a training that stacks layers, for one program in it and after it.
+        # Shapes of the parameters if training stacks layers, so that it and later evaluations share one program.
         self.stacked_shapes: Params | None = None
         self._local_loaders: weakref.WeakKeyDictionary[Loader, Loader] = weakref.WeakKeyDictionary()
         self._eval_step = BackgroundProgram(self._devices.share(task.eval_step), stopwatch=task.stopwatch)
 
     def begin_to_compile(self, shapes: Params, loader: Loader) -> list[str]:
-        """Compile in the background for a training with parameters of these shapes; return the metrics' names."""
+        """Start to compile in the background, for parameters of these shapes; return the names of the metrics."""
         self.stacked_shapes = shapes if self._task.config.scan_layers else None
         example = self._pad(self.local_samples(loader.example()), loader)
         arguments = self._devices.shapes({"params": shapes})["params"], example, self._task.shared_constants
         of_loss, of_set = self._eval_step.trace(*arguments).out_info, self._task.dataset_metric_names
         if both := set(of_loss).intersection(of_set):
-            raise InputError(f"loss_function and dataset_metrics both give {min(both)}; each must have its own name")
+            raise InputError(f"loss_function and dataset_metrics both return {min(both)}; their names must differ")
         names = [*of_loss, *of_set]
-        if not loader.has_groups:  # else the example has the shapes of one group
+        if not loader.has_groups:  # else the example has the shapes of only one group
             self._eval_step.begin_to_compile(*arguments)
         return names
 
     def evaluate(self, params: Params, loader: Iterable[Samples]) -> dict[str, float]:
-        """Mean of each metric over all elements of a loader, and the `dataset_metrics`.
+        """Compute the mean of each metric over all elements of a loader, and the `dataset_metrics`.
 
         Raises:
-            InputError: as `TrainerModule.evaluate`.
+            InputError: see `TrainerModule.evaluate`.
         """
         task, given = self._task, params
         if self.stacked_shapes is not None:
             params = stack_layers(params, self.stacked_shapes)
         params = self._devices.place({"params": params})["params"]
-        # One that is not ours loads whole batches.
+        # An iterable that is not a `Loader` gives whole batches.
         batches = self.local_loader(loader) if isinstance(loader, Loader) else map(self.local_samples, loader)
         steps = [self._eval_step(params, self._pad(samples, loader), task.shared_constants) for samples in batches]
         sums = whole(steps) if jax.process_count() > 1 else jax.device_get(steps)
@@ -71,29 +71,29 @@ class Evaluator:
             if found.keys() != set(task.dataset_metric_names):
                 names = ", ".join(task.dataset_metric_names)
                 raise InputError(
-                    f"dataset_metrics gave {', '.join(found) or 'nothing'}; dataset_metric_names is {names}"
+                    f"dataset_metrics returned {', '.join(found) or 'nothing'}; dataset_metric_names is {names}"
                 )
             metrics |= {name: float(value) for name, value in found.items()}
         return metrics
 
     def local_loader(self, loader: Loader) -> Loader:
-        """A loader; where several processes share its batches, of this one's rows."""
+        """Return the loader; if several processes share its batches, one that loads only this process's rows."""
         if jax.process_count() == 1:
             return loader
-        if loader not in self._local_loaders:  # its workers stay
+        if loader not in self._local_loaders:  # kept, since its workers stay alive
             self._local_loaders[loader] = loader.of_rows(self._rows(loader.batch_size))
         return self._local_loaders[loader]
 
     def local_samples(self, samples: Samples) -> Samples | LocalSamples:
-        """A batch that was loaded whole; where several processes share it, this one's rows."""
+        """Return a batch that was loaded whole; if several processes share it, only this process's rows."""
         return samples if jax.process_count() == 1 else self._rows(num_rows(samples)).of(samples)
 
     def _rows(self, batch_size: int) -> RowRange:
-        """The rows of a batch that this process has, of a size that the devices can share."""
+        """This process's rows of a batch that is padded to a size that the devices can share."""
         return self._devices.rows_of_process(self._padded_size(batch_size))
 
     def _pad(self, samples: Samples | LocalSamples, loader: Iterable[Samples]) -> Batch:
-        """To the size of a batch of the loader; a larger one to what the devices can share."""
+        """Pad to a full batch; pad a larger batch to the next size that the devices can share."""
         if isinstance(samples, LocalSamples):
             return self._devices.place_rows(samples.padded())
         if isinstance(loader, Loader) and loader.token_batches is not None:

@@ -1,4 +1,4 @@
-"""How a training is put together, in the order in which things happen."""
+"""Set-up of a training, in the order in which things happen."""
 
 import contextlib
 from collections.abc import Iterator
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 def training(
     task: "TrainerModule", evaluator: Evaluator, loaders: tuple[Loader, Loader], initial_params: Params | None
 ) -> Iterator[TrainingLoop]:
-    """The loop of a training that has begun, or resumed; an error closes the run's directory.
+    """Begin or resume a training, and give its loop; an error closes the run's directory.
 
-    The config of the task gets the numbers that follow from the data, and the criterion; the task gets the run.
-    Programs are compiled in the background from here on: that of the initial state, the evaluation, the step.
-    It raises what `TrainerModule.fit` raises.
+    Sets `task.run` and, in `task.config`, the criterion and the numbers that follow from the data. From here on, the
+    programs of the initial state, the evaluation and the step are compiled in the background. Raises the errors of
+    `TrainerModule.fit`.
     """
     train_loader, val_loader = loaders
     task.stopwatch.reset()
@@ -53,14 +53,14 @@ def training(
             if not (is_trained or train_loader.has_groups):
                 runner.program.begin_to_compile(*runner.arguments(example))
             start = newest(run, programs.initial_state(), task.devices)
-            del programs, initial_params  # which hold the arrays that it began with
+            del programs, initial_params  # they hold the initial arrays
             with Journal(task, runner, loaders, run, start, request) as journal:
                 request.synchronize()
                 request.raise_if_signalled(start.step)
                 loader, evaluate = evaluator.local_loader(train_loader), partial(task.evaluate, val_loader)
                 yield TrainingLoop(task.config, loader, runner, start, evaluate, journal, task.stopwatch)
             request.synchronize()
-            request.raise_if_signalled(max(run.checkpoints.steps, default=0))  # it came after the last save
+            request.raise_if_signalled(max(run.checkpoints.steps, default=0))  # after the last save
     except BaseException:
         run.close()
         raise
@@ -69,7 +69,7 @@ def training(
 def _open_run(
     task: "TrainerModule", given: InitialParams | None, loaders: tuple[Loader, Loader], following: frozenset[str]
 ) -> RunDirectory:
-    """The run's directory, of these data; `following` are the settings that follow from them."""
+    """Open the run's directory for these data; `following` names the settings that follow from the data."""
     files = task.model_files()
     data = fingerprint([loader.dataset for loader in loaders], task.constants, [*files.values()])
     check_same({"the data": data})

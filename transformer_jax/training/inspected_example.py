@@ -1,4 +1,4 @@
-"""An example as a task shows it to a person: its model's inputs, labels, the answer in words, attention maps."""
+"""Human-readable examples: the model's inputs, labels of positions, the answer as text, attention maps."""
 
 import dataclasses
 import math
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 FIRST_WITHOUT_GLYPH = 0x530  # Latin, Greek and Cyrillic come before it
-WHOLE_NUMBER = re.compile(r"-?\d{1,9}")  # of 32 bits
-# Characters that end a line or a cell of a table for some program, and how Python writes them.
+WHOLE_NUMBER = re.compile(r"-?\d{1,9}")  # fits into 32 bits
+# Characters that some programs treat as the end of a line or of a table cell, with their Python escapes.
 ESCAPES = {ord(letter): repr(letter)[1:-1] for letter in "\\\t\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"}
-Label = str | int  # what stands at a position: a character, a number, or the position's own number
+Label = str | int  # of a position: its character or number, or its index
 
 
 class AnswerPart(NamedTuple):
     """The answer at one position."""
 
     place: str  # the position's label
-    text: str  # what the model says there
-    probability: float | None  # with which it says so; None where the output is no distribution
+    text: str  # the model's prediction
+    probability: float | None  # of the prediction; None if the output is not a distribution
 
 
 class Answer(NamedTuple):
-    """A model's output in words."""
+    """A model's output as text."""
 
     text: str
     probability: float | None  # of the whole answer
@@ -43,27 +43,26 @@ class Answer(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class InspectedExample:
-    """One example, for the page that shows what the model does with it.
+    """One example, with what is needed to show what the model does with it.
 
-    The labels are those of all positions that are to be shown; where the inputs are padded there are fewer of them
-    than positions. The output that `answer` gets is that of all positions.
+    There are labels only for the positions to show, not for padding. `answer` gets the output of all positions.
     """
 
-    inputs: Inputs  # a batch of one, as `prepare` gives it
-    given: Inputs = None  # the same as the data set gives it, which `predict` takes, of a task that has no `examples`
-    # what stands at each position: of a sequence, or of the sequence of each stack, `encoder` and `decoder`; positions
-    # without labels have their numbers
+    inputs: Inputs  # a batch of one, from `prepare`
+    given: Inputs = None  # the same batch from the data set, for `predict`; only of a task that has no `examples`
+    # Label of each position: of a single sequence, or of the sequence of each stack, `encoder` and `decoder`. Positions
+    # without labels show their indices.
     labels: Sequence[Label] | Mapping[str, Sequence[Label]] = ()
     answer: Callable[[np.ndarray], Answer] = dataclasses.field(default_factory=lambda: answer_by_position)
-    title: str = ""  # by which the example is chosen
+    title: str = ""  # by which a user selects the example
     expected: str | None = None  # the right answer, if it is known
-    images: UInt8[np.ndarray, "N height width *rgb"] | None = None  # beside the labels of a sequence
+    images: UInt8[np.ndarray, "N height width *rgb"] | None = None  # shown beside the labels of a sequence
 
     def labels_of(self, stack: str, length: int) -> list[str]:
-        """Labels of the positions of a stack that are shown, at most `length`.
+        """Return the labels of a stack's positions to show, at most `length`.
 
-        Where each position of the only sequence has its label, an axis of another length, as of learned queries, has
-        numbers.
+        If all positions of a single sequence are labelled, an axis of another length, such as that of learned queries,
+        gets indices instead.
         """
         labels = self.labels.get(stack, ()) if isinstance(self.labels, Mapping) else self.labels
         shape = next(map(np.shape, jax.tree.leaves(self.inputs)), ())
@@ -73,13 +72,13 @@ class InspectedExample:
 
 
 def answer_by_position(output: Float[np.ndarray, "... C"], name: Callable[[int], str] = str) -> Answer:
-    """The class of the largest logit at each position `[T, C]`, or of one output `[C]`, with its probability.
+    """Return the most probable class at each position `[T, C]`, or of a single output `[C]`, with its probability.
 
-    Outputs of one number, C = 1, are shown as they are.
+    Single numbers, C = 1, are shown as they are.
 
     Args:
-        output: of an example.
-        name: of a class, by its number.
+        output: the model's output for an example.
+        name: returns the name of a class.
     """
     rows = np.asarray(output, np.float32).reshape(-1, np.shape(output)[-1])
     if rows.shape[-1] == 1:
@@ -91,12 +90,12 @@ def answer_by_position(output: Float[np.ndarray, "... C"], name: Callable[[int],
 def answer_of(
     logits: Float[np.ndarray, "T C"], places: Sequence[Label], name: Callable[[int], str], separator: str = " "
 ) -> Answer:
-    """The most probable class at each of the first positions, by name.
+    """Return the most probable class at each labelled position, by name.
 
     Args:
         logits: of all positions.
-        places: labels of the positions that count.
-        name: of a class, by its number.
+        places: labels of the first positions; the others are ignored.
+        name: returns the name of a class.
         separator: between the parts of the text.
     """
     probabilities = probabilities_of(logits[: len(places)])
@@ -114,13 +113,13 @@ def probability_of_all(parts: Sequence[AnswerPart]) -> float:
 
 
 def probabilities_of(logits: Float[np.ndarray, "... C"]) -> Float[np.ndarray, "... C"]:
-    """Probabilities, in float64."""
+    """Softmax of logits, in float64."""
     exponentials = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
     return np.asarray(exponentials / exponentials.sum(-1, keepdims=True))
 
 
 def examples_in_batch(batch: Inputs, prepare: Callable[[Inputs], Inputs]) -> list[InspectedExample]:
-    """The rows of a batch, as a data set gives it; labels are its numbers where it is one array of integers."""
+    """Return the rows of a data set's batch as examples; the numbers of a single integer array are the labels."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(batch)]
     if not leaves or any(leaf.ndim == 0 for leaf in leaves):
         raise InputError(f"inputs is {batch!r:.60}; it must be a batch: arrays [B, ...]")
@@ -137,10 +136,10 @@ def examples_in_batch(batch: Inputs, prepare: Callable[[Inputs], Inputs]) -> lis
 
 
 def numbers_in(words: Sequence[str]) -> list[list[int]]:
-    """Sequences of whole numbers: one of all words, or one of each word where a word holds several numbers.
+    """Parse sequences of integers: a single one, or one for each word if some word holds several numbers.
 
     Raises:
-        InputError: a word is no whole number.
+        InputError: a word is not an integer of at most 9 digits.
     """
     sequences = [word.replace(",", " ").split() for word in words]
     if all(len(sequence) == 1 for sequence in sequences):
@@ -152,9 +151,9 @@ def numbers_in(words: Sequence[str]) -> list[list[int]]:
 
 
 def prediction_table(answered: Iterable[tuple[InspectedExample, Answer]]) -> str:
-    """Input, expected and given answer, its probability, and whether it is right (1 or 0; empty where nobody knows).
+    """Return a tab-separated table: input, expected answer, answer, probability, right (1 or 0; empty if unknown).
 
-    Tabs and line breaks of any kind inside a cell are written as in Python, `\\t` and `\\n`.
+    Tabs and line breaks of any kind inside a cell are escaped as in Python: `\\t`, `\\n`.
     """
     rows = [("input", "expected", "answer", "probability", "right")]
     for example, answer in answered:
@@ -165,7 +164,7 @@ def prediction_table(answered: Iterable[tuple[InspectedExample, Answer]]) -> str
 
 
 def in_one_cell(text: str) -> str:
-    """A text with escapes for what would end its line or its cell."""
+    """Escape the characters that would end the line or the cell."""
     return text.translate(ESCAPES)
 
 
@@ -173,15 +172,15 @@ def in_one_cell(text: str) -> str:
 class LabelledMaps:
     """Attention weights of one input, by kind: `encoder`, and with a decoder also `decoder` and `cross`."""
 
-    maps: Mapping[str, Sequence[Float[np.ndarray, "H _T _S"]]]  # [H T S] for each layer; T and S are those of the kind
-    query_labels: Mapping[str, Sequence[Label]]  # T of them: what stands at each query's position
-    key_labels: Mapping[str, Sequence[Label]]  # S of them
+    maps: Mapping[str, Sequence[Float[np.ndarray, "H _T _S"]]]  # [H T S] for each layer; T and S depend on the kind
+    query_labels: Mapping[str, Sequence[Label]]  # T labels, of the queries' positions
+    key_labels: Mapping[str, Sequence[Label]]  # S labels, of the keys' positions
 
     @classmethod
     def of(
         cls, example: InspectedExample, maps: Mapping[str, Sequence[Float[ArrayLike, "1 H _T _S"]]]
     ) -> "LabelledMaps":
-        """The maps of an example, of each kind those of its layers, without its padding."""
+        """Return the maps of an example, by kind and layer, without its padding."""
         cut, queries, keys = {}, {}, {}
         for kind, layers in maps.items():
             _, _, length, num_keys = np.shape(layers[0])
@@ -194,13 +193,13 @@ class LabelledMaps:
         """Draw the maps of one kind: rows are layers, columns are heads.
 
         Args:
-            kind: one of those in `maps`; None for the last one, `cross` where there is a decoder.
+            kind: a key of `maps`; None for the last one, which is `cross` if there is a decoder.
             layer: number of the layer, from 0; None for all of them.
 
         Raises:
             InputError: there is no such kind or layer.
         """
-        from transformer_jax.plots import plot_attention_maps  # for those who draw
+        from transformer_jax.plots import plot_attention_maps  # only for drawing
 
         kinds = list(self.maps)
         kind = kinds[-1] if kind is None else kind
@@ -216,9 +215,9 @@ class LabelledMaps:
 
 
 def drawable(label: Label) -> str:
-    """A label in matplotlib's font: code points for what has no glyph there, as control characters, and ␣ for a space.
+    """Return a label that matplotlib's font can draw: ␣ for a space, and the code point of a character without glyph.
 
-    A label of several characters, a word, stays as it is.
+    Labels of several characters, such as words, stay unchanged.
     """
     text = str(label)
     if len(text) != 1:

@@ -1,4 +1,4 @@
-"""What a training tells and keeps: its callbacks, its log and its checkpoints."""
+"""Callbacks, logs and checkpoints of a training."""
 
 import contextlib
 import json
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 
 
 class Journal(contextlib.AbstractContextManager["Journal"]):
-    """The callbacks, loggers and checkpoints of one training; as a context manager it closes the loggers and the bar.
+    """The callbacks, loggers and checkpoints of one training; a context manager that closes loggers and progress bar.
 
     Args:
-        task: that is trained; its settings and hooks say what is logged.
-        runner: of the steps.
-        loaders: of the training set, and of the validation set.
+        task: the task to train; its settings and hooks determine what is logged.
+        runner: runs the steps.
+        loaders: loaders of the training set and of the validation set.
         run: directory of the run.
-        start: checkpoint from whose progress callbacks and loggers go on.
+        start: checkpoint whose progress restores callbacks and loggers.
         request: set when a signal asks to stop.
 
     Raises:
-        InputError: at construction: the run is past the last step of these settings and data; two callbacks or two
-            loggers are of one class, so that their states would be mixed up; or the directory can't be written.
+        InputError: the run is past the last step of these settings and data; two callbacks or two loggers are of the
+            same class, so that their states would be mixed up; or the directory can't be written.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             self._loggers = by_class("loggers", opened.enter_context(open_loggers(run, task, position)))
             bar = Progress(start.step, self._num_steps, quiet=self._config.quiet or not is_first())
             self._bar = opened.enter_context(contextlib.closing(bar))
-            # The first process logs and decides for all.
+            # Only the first process logs and decides.
             callbacks = self._create_callbacks(task, runner, loaders, opened) if is_first() else []
             self._callbacks = by_class("callbacks", callbacks)
             self._saved_at = time.monotonic()
@@ -87,7 +87,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         loaders: tuple[Loader, Loader],
         opened: contextlib.ExitStack,
     ) -> list[Callback]:
-        """Those of every training, the task's own, pictures of attention, and the profile, which `opened` closes."""
+        """Create the standard callbacks, the task's, attention pictures, and the profile, which `opened` closes."""
         config, loggers, (train_loader, val_loader) = self._config, [*self._loggers.values()], loaders
         callbacks: list[Callback] = [
             LogMetrics(self._log, config.log_every, len(train_loader), log_norms=config.log_norms),
@@ -101,7 +101,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             callbacks.append(opened.enter_context(contextlib.closing(profile)))
         callbacks += [self._bar, *task.create_callbacks(loggers)]
         if task.has_attention and any(type(logger).log_image is not Logger.log_image for logger in loggers):
-            from transformer_jax.training.viewer import LogAttention  # for models with attention
+            from transformer_jax.training.viewer import LogAttention  # only for models with attention
 
             example = task.pictured_example(next(iter(val_loader))[0])
             callbacks.append(LogAttention(loggers, lambda params: task.maps_of(example, params)))
@@ -118,7 +118,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         if isinstance(error, FloatingPointError):
-            with contextlib.suppress(InputError):  # that it can't be written any more says less than the divergence
+            with contextlib.suppress(InputError):  # the divergence is the more important error
                 self._run.mark_diverged(self._step, str(error))
         with self._run.writing():
             self._opened.close()
@@ -129,10 +129,10 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         return any(callback.wants_to_stop for callback in self._callbacks.values())
 
     def on_step(self, step: Step) -> None:
-        """Tell the callbacks of a step.
+        """Call the callbacks after a step.
 
         Raises:
-            FloatingPointError: its loss or gradient is not finite.
+            FloatingPointError: the loss or the gradient of the step is not finite.
         """
         self._step = step.number
         check_finite(step)
@@ -140,10 +140,10 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             callback.on_step(step)
 
     def on_evaluation(self, evaluation: Evaluation, state: TrainState) -> None:
-        """Tell the callbacks of an evaluation, save the state that was evaluated, and print the deciding metric.
+        """Call the callbacks after an evaluation, save the evaluated state, and print the criterion's metric.
 
         Raises:
-            InputError, Interrupted: as `save`.
+            InputError, Interrupted: see `save`.
         """
         for callback in self._callbacks.values():
             callback.on_evaluation(evaluation)
@@ -156,19 +156,19 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         self._bar.write("; ".join(filter(None, (f"{done}: validation {name} {value}", latest))))
 
     def on_end(self, *, has_trained: bool) -> None:
-        """Tell the callbacks that the last step and its evaluation are done, unless an earlier process did."""
+        """Call the callbacks after the last step and its evaluation, unless an earlier process has done so."""
         if has_trained or not self._run.is_finished:
             for callback in self._callbacks.values():
                 callback.on_end(self._step)
 
     def is_save_asked_for(self) -> bool:
-        """Whether a signal or the minutes of a process ask to save after the next call; all processes call this."""
+        """Whether to save after the next call: after a signal, or every `checkpoint_minutes`; all processes call it."""
         self._request.synchronize()
         is_overdue = time.monotonic() - self._saved_at > 60 * self._config.checkpoint_minutes
         return self._request.signal_number is not None or any_of(is_overdue)
 
     def is_save_due(self, num_steps: int) -> bool:
-        """Whether a multiple of `checkpoint_every` is among the next steps, which come in one call."""
+        """Whether a multiple of `checkpoint_every` is among the next `num_steps` steps, which run in one call."""
         every = self._config.checkpoint_every
         return every > 0 and (self._step + num_steps) // every > self._step // every
 
@@ -207,22 +207,22 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
 
 def _as_json(name: str, state: object) -> object:
-    """A copy of a callback's state, which may go on changing while the checkpoint is written.
+    """Copy a callback's state, which may change while the checkpoint is being written.
 
     Raises:
-        InputError: it is no JSON.
+        InputError: it is not JSON.
     """
     try:
-        return json.loads(json.dumps(state, default=float))  # also of NumPy's and JAX's numbers
+        return json.loads(json.dumps(state, default=float))  # float: of NumPy and JAX scalars
     except (TypeError, ValueError):
         raise InputError(
-            f"{name}.state gave {shortened(state)}; it must hold numbers, texts, lists and dictionaries alone"
+            f"{name}.state returned {shortened(state)}; it may only hold numbers, strings, lists and dictionaries"
         ) from None
 
 
 @contextlib.contextmanager
 def open_loggers(run: RunDirectory, task: Task, position: LogPosition) -> Iterator[Sequence[Logger]]:
-    """The loggers of a task's run, in the first process, with its settings logged; closed at the end of the block.
+    """Open the loggers of a run, only in the first process, and log the settings; the block's end closes them.
 
     Raises:
         InputError: the directory can't be written.

@@ -1,4 +1,4 @@
-"""The training loop: epochs of calls of several steps, with evaluations between."""
+"""The training loop: compiled calls of several steps each, with evaluations between epochs."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,25 +18,25 @@ from transformer_jax.trees import Params
 
 
 class Call(NamedTuple):
-    """A compiled call of several steps that was started and is not waited for yet."""
+    """A compiled call of several steps that has been started, but not yet waited for."""
 
     num_steps: int
     sums: SumsOfSteps  # on the devices
-    waited: float  # seconds that the host waited for its batches, while the devices may have run the call before
+    waited: float  # seconds that the host waited for its batches, while the devices may have run the previous call
 
 
 class TrainingLoop:
-    """One training, from its first step or from its newest checkpoint to its last step.
+    """One training, from its first step or its newest checkpoint to its last step.
 
-    The devices work on one call while the host makes the next one's batches. A resumed run divides its steps into other
-    calls and still ends with the same parameters, bit for bit.
+    While the devices run one call, the host prepares the batches of the next. A resumed run may divide its steps into
+    calls differently, and still ends with bitwise identical parameters.
 
     Args:
         config: settings of the training.
-        loader: of the training set.
+        loader: loader of the training set.
         runner: runs the steps.
-        start: from which it begins, or goes on.
-        evaluate: metrics of parameters on the validation set.
+        start: checkpoint from which training starts.
+        evaluate: computes the metrics of parameters on the validation set.
         journal: calls the callbacks, logs and saves.
         stopwatch: times `train` and `eval`.
     """
@@ -60,12 +60,12 @@ class TrainingLoop:
         self._was_stopped = bool(start.progress.get("stopped", False))  # early, by a callback
 
     def train(self) -> None:
-        """Run until the last step and the evaluation after it, or until patience ends.
+        """Train until the last step and its evaluation, or until a callback stops early.
 
         Raises:
-            InputError: the directory of the run can't be written any more.
-            FloatingPointError: the loss or the gradient is not finite; the checkpoints stay as they were.
-            Interrupted: at SIGTERM or SIGINT; everything is saved.
+            InputError: the run's directory can no longer be written.
+            FloatingPointError: the loss or the gradient is not finite; the checkpoints are kept.
+            Interrupted: after SIGTERM or SIGINT; everything is saved.
         """
         first_step = self.step
         if not self._was_stopped:
@@ -73,7 +73,7 @@ class TrainingLoop:
         self._journal.on_end(has_trained=self.step > first_step)
 
     def train_until(self, step: int) -> None:
-        """Go on until this step is done, and those that came in one call with it; all are logged then."""
+        """Train until this step and the rest of its call are done and logged."""
         while True:
             epoch, first_batch = divmod(self.step, self.steps_per_epoch)
             is_due = epoch % self._config.eval_every == 0 or epoch == self._config.max_epochs
@@ -94,7 +94,7 @@ class TrainingLoop:
                 self.runner.agree_on_pace()
                 batches, count = self.runner.stack(samples)
                 self.state, sums = self.runner.run(self.state, batches, count)
-                finished_at = self._finish(started, finished_at)  # the call before, while this one runs
+                finished_at = self._finish(started, finished_at)  # the previous call, while this one runs
                 started = Call(int(count), sums, waited)
                 if is_save_asked_for or self._journal.is_save_due(started.num_steps):
                     finished_at = self._finish(started, finished_at)
@@ -106,7 +106,7 @@ class TrainingLoop:
             self._finish(started, finished_at)
 
     def _finish(self, call: Call | None, since: float) -> float:
-        """Wait for a call and account for its steps; `since` and the result are seconds of training."""
+        """Wait for a call and journal its steps; `since` and the result are readings of the training stopwatch."""
         if call is None:
             return since
         all_sums = call.sums.of_each(call.num_steps)
@@ -126,6 +126,6 @@ class TrainingLoop:
             if self._config.ema is not None:
                 of_average = self._evaluate(average_of(self.state))
                 metrics |= {f"{EMA}{name}": value for name, value in of_average.items()}
-        # Copies, since the next training step uses the memory of the state again.
+        # Copies, since the next training step reuses the memory of the state.
         params = unstack_layers(whole(self.state.params))
         self._journal.on_evaluation(Evaluation(self.step, epoch, metrics, params), self.state)

@@ -1,4 +1,4 @@
-"""Optimizers by name, what its weight decay applies to, parameters chosen by path, and their moving average."""
+"""Optimizers by name, weight-decay masks, frozen parameters, and the moving average of parameters."""
 
 import math
 from collections.abc import Collection
@@ -45,12 +45,12 @@ def adam(
 
 
 def optimizer_of(settings: OptimizationSettings, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """The optimizer that settings name: optax's, with its own defaults of what they do not say.
+    """Create optax's optimizer from the settings; arguments without a setting keep optax's defaults.
 
-    Adam and AdamW are `adam`. Weight decay, where the optimizer has one, is multiplied by the learning rate.
+    Adam and AdamW are `adam`. Weight decay, if the optimizer has it, is multiplied by the learning rate.
 
     Args:
-        settings: `optimizer`, and of `weight_decay`, `adam_b1` and `adam_b2` what it takes.
+        settings: `optimizer`, and those of `weight_decay`, `adam_b1` and `adam_b2` that the optimizer takes.
         schedule: learning rate at a step.
     """
     name = settings.optimizer
@@ -66,8 +66,8 @@ def optimizer_of(settings: OptimizationSettings, schedule: optax.Schedule) -> op
 def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransformationExtraArgs:
     """Multiply updates by the negative learning rate.
 
-    Unlike optax's transformation of this name it counts no steps: `update` is told the training's `step`. A wrapper
-    must pass that on.
+    Unlike optax's transformation of this name, it does not count steps: `update` takes the training's `step`, which
+    wrappers must pass on.
     """
 
     def update(
@@ -85,7 +85,7 @@ def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransforma
 
 
 def decay_mask(params: Params) -> Params:
-    """For each parameter whether weight decay applies: not to biases, norms, embeddings and other vectors."""
+    """Return for each parameter whether weight decay applies: not to biases, norms, embeddings and other vectors."""
 
     def decays(path: tuple[Any, ...], array: Array) -> bool:
         names = [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
@@ -95,16 +95,16 @@ def decay_mask(params: Params) -> Params:
 
 
 def with_frozen(optimizer: optax.GradientTransformation, patterns: str) -> optax.GradientTransformationExtraArgs:
-    """An optimizer that leaves some parameters as they are, and has no state for them.
+    """Wrap an optimizer so that some parameters are frozen, without optimizer state.
 
-    The optimizer inside sees the others alone: neither its decay nor its norms touch the frozen ones.
+    The inner optimizer sees only the other parameters: its weight decay and norms exclude the frozen ones.
 
     Args:
-        optimizer: of the others.
+        optimizer: updates the parameters that are not frozen.
         patterns: of the frozen parameters' paths, see `matching`.
 
     Raises:
-        InputError: when its `init` is called, if a pattern matches no parameter, or the patterns match all.
+        InputError: when `init` is called, if a pattern matches no parameter, or the patterns match all parameters.
     """
 
     def labels(params: Params) -> Params:
@@ -114,40 +114,40 @@ def with_frozen(optimizer: optax.GradientTransformation, patterns: str) -> optax
 
 
 def frozen_mask(params: Params, patterns: str) -> Params:
-    """For each parameter whether `patterns` freeze it.
+    """Return for each parameter whether `patterns` freeze it.
 
     Raises:
-        InputError: a pattern matches no parameter, or the patterns match all.
+        InputError: a pattern matches no parameter, or the patterns match all parameters.
     """
     paths = flatten_dict(params, sep="/")
     frozen = matching(patterns, paths.keys(), "freeze")
     if len(frozen) == len(paths):
-        raise InputError(f"freeze is {patterns}, which is the whole model; something must be left to train")
+        raise InputError(f"freeze is {patterns}, which is the whole model; leave at least one parameter to train")
     return unflatten_dict({path: path in frozen for path in paths}, sep="/")
 
 
 def stop_frozen(params: Params, patterns: str) -> Params:
-    """The same parameters; a gradient with respect to the frozen ones is zero, and is not computed."""
+    """Return the same parameters, with `stop_gradient` on the frozen ones: their gradient is 0, and not computed."""
     mask = frozen_mask(params, patterns)
     return jax.tree.map(lambda a, frozen: jax.lax.stop_gradient(a) if frozen else a, params, mask)
 
 
 class AveragedState(NamedTuple):
-    """State of an optimizer `with_average`."""
+    """State of an optimizer from `with_average`."""
 
-    inner: optax.OptState  # of the optimizer itself
+    inner: optax.OptState  # of the wrapped optimizer
     average: Arrays  # of the parameters
 
 
 def with_average(optimizer: optax.GradientTransformation, decay: float) -> optax.GradientTransformationExtraArgs:
-    """An optimizer that also keeps an exponential moving average θ̄ of the parameters θ (Polyak and Juditsky 1992).
+    """Wrap an optimizer to keep an exponential moving average θ̄ of the parameters θ (Polyak and Juditsky 1992).
 
-    Each update sets θ̄ₜ = θ̄ₜ₋₁ + (1 - β) / (1 - βᵗ) (θₜ - θ̄ₜ₋₁), with the decay β and θ̄₁ = θ₁. That is the average with
-    the correction of its bias (Kingma and Ba 2015, section 7.2), so that the initial parameters have no part in it.
-    The updates are those of the optimizer.
+    Each update sets θ̄ₜ = θ̄ₜ₋₁ + (1 - β) / (1 - βᵗ) (θₜ - θ̄ₜ₋₁), with the decay β and θ̄₁ = θ₁. This is the
+    bias-corrected average (Kingma and Ba 2015, section 7.2), to which the initial parameters do not contribute. The
+    optimizer's updates stay unchanged.
 
     Args:
-        optimizer: that updates the parameters.
+        optimizer: updates the parameters.
         decay: β, between 0 and 1.
     """
     inner = optax.with_extra_args_support(optimizer)
@@ -164,7 +164,7 @@ def with_average(optimizer: optax.GradientTransformation, decay: float) -> optax
         **more: object,
     ) -> tuple[Arrays, AveragedState]:
         updates, inner_state = inner.update(updates, state.inner, params, step=step, **more)
-        # 1 - βᵗ by expm1: for a β near 1 the subtraction would lose digits.
+        # 1 - βᵗ by expm1: the subtraction would lose digits for β near 1.
         rate = math.expm1(math.log(decay)) / jnp.expm1((jnp.asarray(step) + 1) * math.log(decay))
 
         def averaged(average: Array, new: Array) -> Array:
@@ -177,18 +177,18 @@ def with_average(optimizer: optax.GradientTransformation, decay: float) -> optax
 
 
 def matching(patterns: str, paths: Collection[str], setting: str) -> frozenset[str]:
-    """The paths that patterns choose.
+    """Return the paths that match at least one of the patterns.
 
-    A pattern is the path of an array, or of a module for all arrays in it. In it `*` stands for any text, slashes
-    included, `?` for one character and `[…]` for one of those in the brackets.
+    A pattern is the path of an array, or of a module, which selects all of its arrays. `*` matches any text including
+    slashes, `?` one character, and `[…]` one of the characters in the brackets.
 
     Args:
         patterns: separated by commas.
         paths: of the model's arrays.
-        setting: that holds the patterns, for the error.
+        setting: name of the setting with the patterns, for the error.
 
     Raises:
-        InputError: a pattern chooses no array.
+        InputError: a pattern matches no array.
     """
     chosen: set[str] = set()
     for pattern in patterns.split(","):
@@ -196,6 +196,6 @@ def matching(patterns: str, paths: Collection[str], setting: str) -> frozenset[s
         found = {path for path in paths if fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}/*")}
         if not found:
             modules = ", ".join(sorted({path.partition("/")[0] for path in paths}))
-            raise InputError(f"{setting} has {pattern!r}, which is no array or module of the model, as {modules}")
+            raise InputError(f"{setting} has {pattern!r}, which is no array or module of the model; modules: {modules}")
         chosen |= found
     return frozenset(chosen)

@@ -1,4 +1,4 @@
-"""Compiled programs of a training, and the state that it begins with: fresh, or of given parameters."""
+"""Compiled programs of a training, and its initial state: randomly initialized, or from given parameters."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class InitialParams(NamedTuple):
-    """Arrays to begin with."""
+    """Given arrays with which training begins."""
 
-    arrays: Mapping[str, np.ndarray]  # by path; copies, of the model's types
-    not_taken: tuple[str, ...]  # for each other array, of the model or of those given, a line with path and shape
+    arrays: Mapping[str, np.ndarray]  # by path; copies, in the model's dtypes
+    not_taken: tuple[str, ...]  # lines with path and shape of the given arrays not taken, and of the model's fresh ones
 
     @property
     def digest(self) -> str:
@@ -42,22 +42,22 @@ class InitialParams(NamedTuple):
         return digest_of_arrays(dict(self.arrays))
 
     def summary(self) -> str:
-        """How many arrays are taken, and each one that is not."""
+        """The number of arrays taken, and a line for each array that is not taken or fresh."""
         return "\n".join([f"Arrays that training begins with: {len(self.arrays)}", *self.not_taken])
 
 
 def choose_initial(given: Params, like: Params, config: TrainingConfig) -> InitialParams:
-    """The arrays of given parameters with which the training of a model begins.
+    """Choose the given parameters with which training begins.
 
     Args:
-        given: parameters, of a model whose names and shapes agree with this one's.
-        like: parameters of this model, or their shapes and types; its layers may be stacked.
-        config: `init_only` has patterns (see `matching`) of this model's arrays that are taken; then the names and
-            shapes of others may differ.
+        given: parameters of a model with the same names and shapes.
+        like: parameters of this model, or their shapes and dtypes; its layers may be stacked.
+        config: `init_only` has patterns (see `matching`) of the model's arrays to take; the names and shapes of all
+            other arrays may then differ.
 
     Raises:
-        InputError: a name or a shape differs, an array is of no floating-point type or not finite, or a pattern matches
-            no array.
+        InputError: a name or a shape differs, an array is not floating-point or not finite, or a pattern matches no
+            array.
     """
     arrays, wanted = flatten_dict(given, sep="/"), flatten_dict(jax.eval_shape(unstack_layers, like), sep="/")
     chosen = wanted.keys() if config.init_only is None else matching(config.init_only, wanted.keys(), "init_only")
@@ -71,7 +71,7 @@ def choose_initial(given: Params, like: Params, config: TrainingConfig) -> Initi
 
 
 def report_initial(config: TrainingConfig, given: InitialParams | None, *, is_resumed: bool) -> None:
-    """Print what is taken of given parameters, and what is not, where a training begins.
+    """Print which given parameters are taken and which are not, unless the run is resumed.
 
     Raises:
         InputError: `init_from` or `init_only` is set, but no parameters are given.
@@ -84,22 +84,22 @@ def report_initial(config: TrainingConfig, given: InitialParams | None, *, is_re
     for name in ("init_from", "init_only"):
         if (value := getattr(config, name)) is not None:
             raise InputError(
-                f"{name} is {value}, but no parameters are given: train_and_test reads those of init_from, and fit "
-                "takes initial_params"
+                f"{name} is {value}, but no parameters are given; use train_and_test, which reads init_from, or pass "
+                "initial_params to fit"
             )
 
 
 class Programs(NamedTuple):
     """Compiled programs of a training."""
 
-    shapes: TrainState  # and types
-    given: InitialParams | None  # arrays that stand in the place of fresh ones in the initial state
+    shapes: TrainState  # and dtypes
+    given: InitialParams | None  # arrays that replace fresh ones in the initial state
     initial_state: Callable[[], TrainState]  # waits for the compiler
     runner: StepRunner
 
 
 def update_rule(task: "Task", num_steps: int) -> UpdateRule:
-    """How a gradient is computed and changes the parameters but the frozen ones, in a training of `num_steps`."""
+    """Create the update rule of a training of `num_steps` steps; it leaves frozen parameters unchanged."""
     config, optimizer = task.config, task.create_optimizer(num_steps)
     if config.freeze is not None:
         optimizer = with_frozen(optimizer, config.freeze)
@@ -112,20 +112,20 @@ def update_rule(task: "Task", num_steps: int) -> UpdateRule:
 def create_programs(
     task: "TrainerModule", train_loader: Loader, num_steps: int, given: Params | None = None
 ) -> Programs:
-    """The programs of a training of `num_steps` steps; the first state's is compiled in the background from now on.
+    """Create the programs of a training, and start to compile that of the initial state in the background.
 
     Args:
         task: the task to train.
-        train_loader: of the training set.
-        num_steps: of the whole training.
-        given: parameters to begin with, as `choose_initial` takes them; None for fresh ones.
+        train_loader: loader of the training set.
+        num_steps: number of steps of the whole training.
+        given: initial parameters, see `choose_initial`; None for fresh ones.
 
     Raises:
-        InputError: as `choose_initial`, or the warm-up is not shorter than the training.
+        InputError: see `choose_initial`; or the warm-up is not shorter than the training.
     """
     rule = update_rule(task, num_steps)
 
-    @jax.jit  # traced for the shapes, and again for the program only where arrays are given
+    @jax.jit  # traced for the shapes, and again for the program only if arrays are given
     def init(seed: ArrayLike, inputs: Inputs, constants: Arrays, arrays: Mapping[str, Array]) -> TrainState:
         params_key, step_key = jax.random.split(jax.random.key(seed))
         params = task.initial_params(params_key, inputs, constants)
@@ -138,7 +138,7 @@ def create_programs(
     shapes = init.eval_shape(*arguments, {})
     chosen = None if given is None else choose_initial(given, shapes.params, task.config)
     all_arguments = *arguments, {} if chosen is None else chosen.arrays
-    # Made in its place where it is split, so that no device ever holds it whole.
+    # A sharded state is created sharded, so that no device ever holds all of it.
     shardings = task.devices.shardings(shapes) if task.devices.partitioned_by_xla else None
     compiled = BackgroundProgram(init, options=RUN_ONCE_OPTIONS, shardings=shardings, stopwatch=task.stopwatch)
     compiled.begin_to_compile(*all_arguments)
@@ -146,7 +146,7 @@ def create_programs(
 
 
 def newest(run: RunDirectory, initial: TrainState, devices: Devices) -> Checkpoint:
-    """Return the newest checkpoint of a run, its state on the devices; where there is none the initial state.
+    """Return the newest checkpoint of a run, with its state on the devices; the initial state if there is none.
 
     Raises:
         InputError: there are checkpoints, but none can be read.
@@ -156,16 +156,16 @@ def newest(run: RunDirectory, initial: TrainState, devices: Devices) -> Checkpoi
     if found is None:
         return Checkpoint(0, devices.place(initial), {}, {})
     if run.checkpoints.best_step != found.step:
-        run.checkpoints.best(like)  # a damaged one is noticed now, and the next best one kept from now on
-    del like  # a copy, where layers are stacked
+        run.checkpoints.best(like)  # detects a damaged one now, so that the next best one is kept from here on
+    del like  # a copy if layers are stacked
     return found._replace(state=devices.place(stack_layers(found.state, initial)))
 
 
 def best_params(run: RunDirectory, config: TrainingConfig, like: TrainState) -> Params:
-    """Return the parameters of the best checkpoint, or their moving average where that is what makes it the best.
+    """Return the parameters of the best checkpoint, or their moving average if the criterion is a metric of that.
 
     Raises:
-        FloatingPointError: no evaluation gave a finite number.
+        FloatingPointError: the criterion's metric was not finite in any evaluation.
         InputError: the run's directory has vanished, or its checkpoints can't be read.
     """
     best = run.checkpoints.best(unstack_layers(like))
@@ -174,4 +174,4 @@ def best_params(run: RunDirectory, config: TrainingConfig, like: TrainState) -> 
         run.checkpoints.check_intact()
         raise FloatingPointError(f"val/{config.criterion.metric} was never a finite number")
     params: Params = average_of(best.state) if config.takes_average else best.state.params
-    return whole(params) if jax.process_count() > 1 else params  # each evaluates with all of them
+    return whole(params) if jax.process_count() > 1 else params  # each process evaluates with all parameters

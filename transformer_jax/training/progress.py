@@ -1,4 +1,4 @@
-"""How a training shows its progress: a bar on a terminal or in a notebook, now and then a line elsewhere."""
+"""Progress of a training: a bar in a terminal or a notebook, else a line every few seconds."""
 
 import contextlib
 import io
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
     from transformer_jax.training.trainer import TrainerModule
 
 SECONDS_BETWEEN_LINES = 10.0
-SECONDS_BETWEEN_VALUES = 0.5  # of a bar: means cost as much as a small step
-SECONDS_BEFORE_ESTIMATE = 0.5  # of steps, before their rate says how long the others take
+SECONDS_BETWEEN_VALUES = 0.5  # in a bar: computing means costs as much as a small step
+SECONDS_BEFORE_ESTIMATE = 0.5  # of steps, before the remaining time is estimated from their rate
 
 
 class Progress(Callback):
-    """A bar with the latest loss and metrics on a terminal or in a notebook, elsewhere a line every ten seconds.
+    """Shows the latest loss and metrics: in a bar in a terminal or a notebook, else in a line every ten seconds.
 
     Args:
-        first_step: at which the training begins.
-        num_steps: at which it ends.
+        first_step: step at which training begins.
+        num_steps: step at which training ends.
         quiet: print nothing.
     """
 
     def __init__(self, first_step: int, num_steps: int, *, quiet: bool) -> None:
         shows_bar = _is_notebook() or (sys.stderr is not None and sys.stderr.isatty())
-        # None where there is no bar: tqdm would start a thread for it all the same, and take a semaphore.
+        # None if there is no bar: even a disabled tqdm would start a thread and take a semaphore.
         self._bar = tqdm(total=num_steps, initial=first_step, unit="step") if shows_bar and not quiet else None
         self._num_steps, self._quiet = num_steps, quiet
         self._shown_at = time.monotonic()
         self._last: Step | None = None
-        self._num_shown, self._seconds = 0, 0.0  # steps so far, and the time that they took without compiling
+        self._num_shown, self._seconds = 0, 0.0  # steps so far, and their time without compilation
 
     def on_step(self, step: Step) -> None:
-        """Advance by one step, and show its values if the last ones were shown long enough ago."""
+        """Advance by one step, and show its metrics if the last ones were shown long enough ago."""
         self._last = step
         self._num_shown += 1
         self._seconds += 1 / step.per_second
@@ -60,9 +60,9 @@ class Progress(Callback):
             self._bar.set_postfix_str(_values(step), refresh=False)
 
     def status(self) -> str:
-        """Loss and metrics of the latest step, and once they are known the steps per second and the time left.
+        """Loss and metrics of the latest step, with the steps per second and the time left once these are known.
 
-        Nothing where a bar shows them.
+        Empty if a bar shows them.
         """
         if self._last is None or self._bar is not None:
             return ""
@@ -73,14 +73,14 @@ class Progress(Callback):
         return f"{_values(self._last)}, {rate:.3g} steps/s, {left} left"
 
     def write(self, line: str) -> None:
-        """Print a line, above a bar, and at once also into a pipe."""
+        """Print a line, above the bar if there is one, and flush it."""
         if self._bar is not None:
             self._bar.write(line)
         elif not self._quiet:
             print(line, flush=True)
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Close the bar, which stays visible."""
         if self._bar is not None:
             self._bar.close()
 
@@ -95,19 +95,19 @@ def parameter_table(params: Params) -> str:
 
 @contextlib.contextmanager
 def quietly(config: TrainingConfig) -> Iterator[None]:
-    """A block that prints nothing to standard output if the config says `quiet`, or another process is the first."""
+    """Suppress standard output in a block if the config is `quiet`, or if this process is not the first."""
     is_silent = config.quiet or not is_first()
     with contextlib.redirect_stdout(io.StringIO() if is_silent else sys.stdout):
         yield
 
 
 def format_metric(name: str, value: float) -> str:
-    """An accuracy in percent, another metric with four digits."""
+    """Format an accuracy in percent, any other metric with four decimals."""
     return f"{value:.2%}" if name.endswith("accuracy") else f"{value:.4f}"
 
 
 def _is_notebook() -> bool:
-    # IPython is imported in every kernel; a process that only talks to kernels has no shell with one.
+    # Every kernel imports IPython; so may other processes, but their shell, if any, has no kernel.
     ipython = sys.modules.get("IPython")
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
@@ -121,10 +121,10 @@ def _values(step: Step) -> str:
 
 
 def announce(task: "TrainerModule", params: Params, num_steps: int, directory: Path) -> None:
-    """Print what is about to be trained, where, and into which directory."""
+    """Print the task, its size, the number of steps, the devices and the run's directory."""
     if task.config.verbose:
         print(parameter_table(params))
         if unknown := unknown_options(STEP_OPTIONS, RUN_ONCE_OPTIONS):
-            print(f"Compiler options that are not known here, and left out: {', '.join(unknown)}")
+            print(f"Compiler options that this XLA does not know, left out: {', '.join(unknown)}")
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     print(f"{task.name}: {count:,} parameters, {num_steps:,} steps on {task.devices}, into {directory}")

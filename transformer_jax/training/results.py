@@ -1,4 +1,4 @@
-"""What is left of a training: its results, printed and in `results.json`, and the model alone."""
+"""Results of a training: printed, written to `results.json`, and the model saved on its own."""
 
 import dataclasses
 import importlib.metadata
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 OF_OPTIMIZER = ("optimizer", "adam_b1", "adam_b2", "weight_decay")  # settings that a task's own optimizer need not read
 Metrics = Mapping[str, Mapping[str, float]]  # mean of each metric, by split: val, test
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformer-jax")
-REPOSITORY = Path(__file__).parents[2]  # where the package is not installed
+REPOSITORY = Path(__file__).parents[2]  # if the package is used from a clone
 GIT = ("git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-MAX_SECONDS = 5.0  # for git
+MAX_SECONDS = 5.0  # time limit for git
 
 
 def summary(metrics: Metrics, last: str) -> Iterator[str]:
-    """A line for each metric of each split; those of `last`, by which the best model was chosen, come last."""
+    """Yield a line for each metric of each split; the metric `last`, by which the best model was chosen, comes last."""
     found = dict.fromkeys(name for of_split in metrics.values() for name in of_split)
     names = sorted(found, key=lambda name: (name == last, name == "accuracy"))
     width = max(len(f"{split} {name}:") for split in metrics for name in names)
     for name in names:
-        for split, of_split in metrics.items():  # a metric may have no weight in one of them
+        for split, of_split in metrics.items():  # a metric is missing in a split where all its weights are 0
             if name in of_split:
                 yield f"{split.capitalize()} {name}:".ljust(width) + f" {format_metric(name, of_split[name])}"
 
@@ -45,13 +45,13 @@ def summary(metrics: Metrics, last: str) -> Iterator[str]:
 def test(
     task: "TrainerModule", loaders: Mapping[str, Loader], run: RunDirectory | None, more: Mapping[str, object]
 ) -> Json:
-    """Evaluate the best parameters on each split, and print every metric; `TrainerModule.test` says more.
+    """Evaluate the best parameters on each split, and print every metric; see `TrainerModule.test`.
 
     Args:
-        task: with parameters.
-        loaders: by split: val, test.
-        run: its directory, in which results are written; None writes nothing.
-        more: further results.
+        task: the trained task.
+        loaders: loaders by split, `val` and `test`.
+        run: the run's directory, for the results; None writes nothing.
+        more: further entries of the results.
     """
     with task.stopwatch.during("eval"):
         metrics = {name: task.evaluate(loader) for name, loader in loaders.items()}
@@ -65,25 +65,25 @@ def test(
 
 
 def save(task: "TrainerModule", directory: Path) -> None:
-    """Write a task's model alone; `TrainerModule.save` says more."""
+    """Save a task's model on its own; see `TrainerModule.save`."""
     files = task.model_files()
     kept: dict[str, Any] = {name: file for name, file in task.config.kept_files().items() if file in files}
-    config = dataclasses.replace(task.config.without_neutral(), init_from=None, init_only=None, **kept)  # paths here
+    config = dataclasses.replace(task.config.without_neutral(), init_from=None, init_only=None, **kept)  # no paths
     settings = settings_of(task.name, config)
     card = card_of(settings, config.changed(), task.results, task.results.get("versions", versions()))
-    results = as_json({name: value for name, value in task.results.items() if name != "settings"})  # other paths
+    results = as_json({name: value for name, value in task.results.items() if name != "settings"})  # they hold paths
     save_model(directory, settings, task.params, card, results, files)
 
 
 def results_of(task: "TrainerModule", metrics: Metrics) -> Json:
-    """Metrics by split, accuracies under names of their own (`val_acc`), seconds, settings, the model, versions.
+    """Collect metrics by split, accuracies also as `val_acc` and so on, seconds, settings, the model, and versions.
 
     Raises:
         FloatingPointError: a metric is not finite.
     """
     numbers = {f"{split}/{name}": value for split, of_split in metrics.items() for name, value in of_split.items()}
     if broken := [name for name, value in numbers.items() if not math.isfinite(value)]:
-        raise FloatingPointError(f"{broken[0]} is {numbers[broken[0]]}; no results are written, the checkpoints stay")
+        raise FloatingPointError(f"{broken[0]} is {numbers[broken[0]]}; no results are written; checkpoints are kept")
     accuracies = {f"{split}_acc": of_split["accuracy"] for split, of_split in metrics.items() if "accuracy" in of_split}
     seconds, settings = task.stopwatch.seconds, settings_of(task.name, task.config)
     if type(task).create_optimizer is not Task.create_optimizer:
@@ -97,14 +97,14 @@ def results_of(task: "TrainerModule", metrics: Metrics) -> Json:
         "seed": task.config.seed,
         "criterion": str(task.config.criterion),
         "settings": settings,
-        "model": description(task.model),  # whatever the settings say
+        "model": description(task.model),  # which need not follow from the settings
         "versions": versions(),
         "git_commit": git_commit(),
     }
 
 
 def description(part: object) -> object:
-    """A model, or a part of it, as JSON: its class and its fields; of functions and classes their names."""
+    """Describe a model or a part of it as JSON, by class and fields; functions and classes by name."""
     if part is None or isinstance(part, bool | int | float | str):
         return part
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
@@ -117,13 +117,13 @@ def write_end(run: RunDirectory, task: Task, metrics: Metrics, results: Json) ->
     """Log the metrics of the test set at the last step, and write `results.json`.
 
     Args:
-        run: its directory.
-        task: that was trained.
-        metrics: by split.
-        results: with the number of `steps`.
+        run: the run's directory.
+        task: the trained task.
+        metrics: metrics by split.
+        results: content of `results.json`, with the number of `steps`.
 
     Raises:
-        InputError: the directory can't be written, or another process holds it.
+        InputError: the directory can't be written, or is in use by another process.
     """
     steps = results["steps"]
     with run.held(), run.writing(), open_loggers(run, task, LogPosition(steps)) as loggers:
@@ -136,17 +136,16 @@ def write_end(run: RunDirectory, task: Task, metrics: Metrics, results: Json) ->
 
 
 def versions() -> dict[str, str | None]:
-    """The versions of Python and of the libraries that compute; None for one that is not installed."""
+    """Return the versions of Python and of the libraries used; None for a library that is not installed."""
     found = {name: next(iter(importlib.metadata.distributions(name=name)), None) for name in LIBRARIES}
     versions = {name.replace("-", "_"): None if one is None else one.version for name, one in found.items()}
     return {"python": platform.python_version(), **versions}
 
 
 def git_commit(repository: Path = REPOSITORY) -> str | None:
-    """The commit of a git repository, with `-dirty` if a file that it tracks was changed.
+    """Return the commit of a git repository, with the suffix `-dirty` if a tracked file was changed.
 
-    Returns:
-        None if there is no repository, as where the package is installed, or git is missing or fails.
+    None if there is no repository, such as for an installed package, or if git is missing or fails.
     """
     if not (repository / ".git").exists():
         return None

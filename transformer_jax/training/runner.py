@@ -1,4 +1,4 @@
-"""StepRunner: several training steps in one compiled call, compiled in the background, paced by their duration."""
+"""StepRunner: several training steps per compiled call, compiled in the background; their duration sets the number."""
 
 import functools
 from collections.abc import Callable
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 MAX_STEPS_PER_CALL = 32
-CALL_SECONDS = 0.2  # a call of several steps should take about this long: signals and the progress bar wait for it
-MAX_STACK_BYTES = 64 * 2**20  # of the batches that one call gets, at most
+CALL_SECONDS = 0.2  # target duration of a call of several steps: signals and the progress bar wait for its end
+MAX_STACK_BYTES = 64 * 2**20  # of the batches of one call
 
 
 def max_steps_per_call(loader: Loader, config: TrainingConfig) -> int:
-    """K, the most steps of one call: at most an epoch's, and one where batches differ in shape."""
+    """Return K, the maximum number of steps per call: at most an epoch's, and 1 if batches differ in shape."""
     if loader.has_groups:
         return 1
     row_bytes = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(loader.example()))
@@ -40,8 +40,8 @@ def max_steps_per_call(loader: Loader, config: TrainingConfig) -> int:
 
 
 def noting_attention(function: Function, calls: list[object]) -> Function:
-    """The function; where it is traced, explanations of the attention that it runs are added to `calls`."""
-    from transformer_jax.attention.request import recording_attention  # for those who ask for it
+    """Wrap a function to append explanations of the attention that it runs to `calls` when it is traced."""
+    from transformer_jax.attention.request import recording_attention  # only if asked for
 
     @functools.wraps(function)
     def noted(*arguments: Any) -> Any:
@@ -54,20 +54,20 @@ def noting_attention(function: Function, calls: list[object]) -> Function:
 
 
 class StepRunner:
-    """Runs training steps: stacks their batches, compiles them, shares them out over devices.
+    """Runs training steps: stacks their batches, compiles them, distributes them over devices.
 
-    The result of a step does not depend on how many steps its call has.
+    The result of a step does not depend on the number of steps in its call.
 
     Args:
-        task: the task to train: its loss, and its constants on its devices.
+        task: the task to train, with its loss, devices and constants.
         rule: how a gradient changes the parameters.
-        state: shapes and types of the training state.
-        loader: of the training set.
+        state: shapes and dtypes of the training state.
+        loader: loader of the training set.
     """
 
     def __init__(self, task: "TrainerModule", rule: UpdateRule, state: TrainState, loader: Loader) -> None:
         self._token_batches = loader.token_batches
-        # Rows of a batch, on average.
+        # Average number of rows in a batch.
         self.rows_per_step = len(loader.dataset) / len(loader) if self._token_batches else task.config.batch_size
         self.devices, self._config, self._constants = task.devices, task.config, task.shared_constants
         self._rule, self._state_shapes = rule, task.devices.shapes(state)
@@ -75,8 +75,8 @@ class StepRunner:
         self._max_steps = max_steps_per_call(loader, task.config)
         self.steps_per_call = self._max_steps if task.config.steps_per_call else 1  # of the next call
         self.seconds_per_step = 0.0  # of the latest call
-        self.attention: list[object] = []  # explanations of which attention a step runs, where the training is verbose
-        # Of batches that differ in shape, an update for all shapes: it is half of a small model's programs.
+        self.attention: list[object] = []  # explanations of which attention a step runs, if the config is verbose
+        # If batches differ in shape, one update serves all shapes: it is half of a small model's program.
         self.compiles_update_separately = loader.has_groups
         self._steps = BackgroundProgram(self._shared(self.run_stacked), donate_state=True, stopwatch=task.stopwatch)
         self._gradients = BackgroundProgram(self._shared(self.gradients_of_first), stopwatch=task.stopwatch)
@@ -88,41 +88,41 @@ class StepRunner:
 
     @property
     def program(self) -> BackgroundProgram[Any]:
-        """What is compiled for each shape of batch: whole steps, or their gradients."""
+        """The program that is compiled for each batch shape: whole steps, or only their gradients."""
         return self._gradients if self.compiles_update_separately else self._steps
 
     @property
     def flops_per_step(self) -> float | None:
-        """FLOPs of a step on all devices, as it is written; None where they are not known.
+        """FLOPs of a step on all devices, before compiler optimizations; None if unknown.
 
-        They are not where batches differ in shape, nor where the step has a loop inside, over parts of a batch or over
-        layers: its rounds are not counted.
+        They are unknown if batches differ in shape, or if the step has a loop over parts of a batch or over layers,
+        whose iterations are not counted.
         """
         has_loop = self._config.accumulate > 1 or self._config.scan_layers
         flops = None if has_loop or self.compiles_update_separately else self._steps.flops
-        copies = 1 if self.devices.partitioned_by_xla else self.devices.mesh.size  # of the step, each with its rows
+        copies = 1 if self.devices.partitioned_by_xla else self.devices.mesh.size  # of the step, each for its rows
         return None if flops is None else flops * copies
 
     def arguments(self, example: Samples | LocalSamples) -> tuple[Any, ...]:
-        """Shapes of the state, and a batch of this example's shapes: what `program` takes."""
+        """Return the arguments of `program`: shapes of the state, a batch of this example's shapes, the constants."""
         return self._state_shapes, *self.stack(example), self._constants
 
     def run(self, state: TrainState, batches: Batch, count: ArrayLike) -> tuple[TrainState, SumsOfSteps]:
-        """Start the first `count` of the stacked batches, a step each, and do not wait for the devices.
+        """Start a step for each of the first `count` stacked batches, without waiting for the devices.
 
         Args:
-            state: on the devices; its memory is used again.
-            batches, count: as `stack` gives them.
+            state: on the devices; its buffers are donated.
+            batches, count: from `stack`.
 
         Returns:
-            The state after the steps, and the sums of each.
+            The state after the steps, and the sums of each step.
         """
         if self.compiles_update_separately:
             return self._update(state, self._gradients(state, batches, count, self._constants))
         return self._steps(state, batches, count, self._constants)
 
     def agree_on_pace(self) -> None:
-        """Choose the steps of the next call by the duration of one, unless the settings do; all processes call it."""
+        """Set the steps of the next call from the duration of one, unless configured; all processes call it."""
         if self._config.steps_per_call or self._max_steps == 1:
             return
         seconds = largest(self.seconds_per_step)
@@ -132,9 +132,9 @@ class StepRunner:
     def run_stacked(
         self, state: TrainState, batches: Batch, count: ArrayLike, constants: Arrays
     ) -> tuple[TrainState, SumsOfSteps]:
-        """Compiled: the first `count` of the stacked batches, a step each, and the sums of each."""
-        # Traced once, for the loop and for the shapes of the metrics; a function of our own, since JAX would give
-        # another `jit` of the same function its trace.
+        """Run a step for each of the first `count` stacked batches, and return the sums of each step; compiled."""
+        # Traced once, for both the loop and the shapes of the metrics. A new function object, since JAX would reuse
+        # this trace for another `jit` of the same function.
         step_of_batch = jax.jit(functools.partial(train_step, loss_function=self._loss_function, rule=self._rule))
 
         def step(i: Array, carry: tuple[TrainState, SumsOfSteps]) -> tuple[TrainState, SumsOfSteps]:
@@ -152,19 +152,19 @@ class StepRunner:
     def gradients_of_first(
         self, state: TrainState, batches: Batch, count: ArrayLike, constants: Arrays
     ) -> tuple[Arrays, Sums]:
-        """Compiled for each shape of batch, where these differ: gradients and sums of a step, without its update."""
+        """Compute gradients and sums of a step without its update; compiled for each batch shape if they differ."""
         batch = jax.tree.map(lambda stacked: stacked[0], batches)
         return gradients_and_sums(state, batch, constants, self._loss_function, self._rule.num_parts)
 
     def update_once(self, state: TrainState, gradients_and_sums: tuple[Arrays, Sums]) -> tuple[TrainState, SumsOfSteps]:
-        """Compiled once, whatever the shapes of batches: the update."""
+        """Apply the update; compiled once for all batch shapes."""
         state, sums = update(state, *gradients_and_sums, self._rule)
         return self.devices.keep_split(state), SumsOfSteps.zeros(1, sums).with_step(jnp.int32(0), sums)
 
     def stack(self, samples: Samples | LocalSamples) -> tuple[Batch, np.int32]:
-        """Consecutive rows as arrays `[K, B, ...]`, padded, and the number of batches among them that are real.
+        """Return consecutive rows as padded arrays `[K, B, ...]`, and the number of batches that are not padding.
 
-        Those of several processes are on the devices already.
+        With several processes, the arrays are on the devices already.
         """
         if isinstance(samples, LocalSamples):
             batches, count = samples.stacked(self._max_steps)
@@ -172,8 +172,8 @@ class StepRunner:
         return stack_batches(samples, self._padded_rows(samples), self._max_steps)
 
     def _padded_rows(self, samples: Samples) -> int:
-        """Rows of each batch of these shapes."""
+        """Number of rows, with padding, of a batch of these shapes."""
         if self._token_batches is None:
             return self._config.batch_size
-        parts = self._config.accumulate  # each of which the devices share
+        parts = self._config.accumulate  # the devices share each part
         return parts * self.devices.rows_that_divide(-(-self._token_batches.rows_like(samples) // parts))

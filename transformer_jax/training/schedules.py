@@ -1,4 +1,4 @@
-"""Learning-rate schedules: functions of the step, plain or traced."""
+"""Learning-rate schedules: functions of the step, which may be a number or a traced array."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -31,7 +31,7 @@ def cosine_warmup_schedule(base_lr: float, warmup: int, max_iters: int) -> optax
 
 
 def warmup_then_cosine_schedule(base_lr: float, warmup: int, max_iters: int, min_lr: float = 0.0) -> optax.Schedule:
-    """Linear 0 → `base_lr` over `warmup` steps, then a cosine to `min_lr`, at `max_iters`: the trainer's default.
+    """Linear warm-up from 0 to `base_lr`, then a cosine to `min_lr` at `max_iters`: the trainer's default.
 
     It is `min_lr` from `max_iters` on. With `warmup = 0` it begins at `base_lr`.
 
@@ -46,7 +46,7 @@ def warmup_then_cosine_schedule(base_lr: float, warmup: int, max_iters: int, min
 
 
 def noam_schedule(d_model: int, warmup: int = 4000) -> optax.Schedule:
-    """The paper's: `d_model^-½ · min(t^-½, t · warmup^-1.5)` (Vaswani et al. 2017, equation 3); 0 at t = 0.
+    """The Transformer's: `d_model^-½ · min(t^-½, t · warmup^-1.5)` (Vaswani et al. 2017, equation 3); 0 at t = 0.
 
     Raises:
         InputError: `d_model` or `warmup` is below 1.
@@ -86,7 +86,7 @@ def _inverse_sqrt(config: TrainingConfig, num_steps: int) -> optax.Schedule:
     return schedule
 
 
-# A schedule by the name that `schedule` gives it, from a run's settings and its number of steps.
+# Schedules by the value of the setting `schedule`, made from a run's settings and its number of steps.
 SCHEDULES: Mapping[str, Callable[[TrainingConfig, int], optax.Schedule]] = MappingProxyType(
     {
         "cosine": _cosine,

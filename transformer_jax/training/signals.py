@@ -12,11 +12,11 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal stopped a training, and everything is saved, or the command elsewhere; libraries clean up as for Ctrl-C.
+    """A signal stopped a training, after everything was saved, or another command; libraries clean up as for Ctrl-C.
 
     Args:
-        signal_number: of the signal; the exit status is `128 + signal_number`.
-        done: what was done about it.
+        signal_number: number of the signal; the exit status is `128 + signal_number`.
+        done: what was done, for the message.
     """
 
     def __init__(self, signal_number: int, done: str) -> None:
@@ -27,12 +27,12 @@ class Interrupted(KeyboardInterrupt):
 class StopRequest:
     """While active, records the first SIGTERM or SIGINT; a second one ends the process at once.
 
-    From the next `synchronize` on it is a request to all processes that train together.
+    The next `synchronize` makes it a request to all processes that train together.
     """
 
     def __init__(self) -> None:
         self._received: int | None = None  # number of the first signal
-        self.signal_number: int | None = None  # of the one to which the training is to stop
+        self.signal_number: int | None = None  # number of the signal at which all processes stop
         self._previous: dict[signal.Signals, signal._HANDLER] = {}  # handlers to restore
 
     def __enter__(self) -> "StopRequest":
@@ -46,15 +46,15 @@ class StopRequest:
             signal.raise_signal(self._received)  # it came too late to be raised here
 
     def synchronize(self) -> None:
-        """Learn of a signal to any of the processes, which all call it at the same point."""
-        from transformer_jax.devices.processes import largest  # not before it is needed: JAX is large
+        """Share a signal that any process has received; all processes call this at the same point."""
+        from transformer_jax.devices.processes import largest  # imported late, since JAX is slow to import
 
         self.signal_number = int(largest(self._received or 0)) or None
 
     def raise_if_signalled(self, step: int) -> None:
         """Raise `Interrupted` if a signal was recorded; `step` steps are saved."""
         if self.signal_number is not None:
-            done = f"stopped and saved after step {step}; the same command goes on from there"
+            done = f"stopped and saved after step {step}; the same command resumes from there"
             raise Interrupted(self.signal_number, done)
 
     def _record(self, signal_number: int, frame: FrameType | None) -> None:
@@ -65,16 +65,16 @@ class StopRequest:
 def raise_at_signals() -> list[Interrupted]:
     """Let the first SIGTERM or SIGINT raise `Interrupted` in the main thread, and a second one end the process at once.
 
-    A `StopRequest` inside takes over while it is active.
+    A `StopRequest` takes over while it is active.
 
     Returns:
-        The error, once it was raised: something may swallow it.
+        A list that gets the error when it is raised, since other code may swallow the error.
     """
     raised: list[Interrupted] = []
 
     def interrupt(signal_number: int, frame: FrameType | None) -> None:
         end_at_signals()
-        raised.append(Interrupted(signal_number, "stopped; the same command goes on from what is saved"))
+        raised.append(Interrupted(signal_number, "stopped; the same command resumes from what is saved"))
         raise raised[0]
 
     _handle_signals(interrupt)
@@ -82,10 +82,9 @@ def raise_at_signals() -> list[Interrupted]:
 
 
 def end_at_signals() -> None:
-    """Let SIGTERM and SIGINT end this process at once and in silence, with 128 and the signal's number.
+    """Let SIGTERM and SIGINT end this process at once and silently, with the exit status 128 + the signal's number.
 
-    For the time before a command's `run` and after it, when there is nothing to save and nothing to clean up, and after
-    a first signal.
+    Used before and after a command's `run`, when there is nothing to save or clean up, and after a first signal.
     """
     _handle_signals(lambda signal_number, frame: os._exit(128 + signal_number))
 

@@ -1,4 +1,4 @@
-"""One training step as pure functions: gradients and their sums, then the update."""
+"""One training step as pure functions: gradients and sums of metrics, then the update."""
 
 from typing import NamedTuple, Protocol, no_type_check, runtime_checkable
 
@@ -15,24 +15,24 @@ from transformer_jax.training.metrics import Elements, Sums, layer_norms, weight
 from transformer_jax.trees import Arrays, Params
 
 
-@no_type_check  # at run time, where JAX also makes states of shapes and of placeholders
+@no_type_check  # JAX also constructs states from shapes and placeholders
 class TrainState(flax.struct.PyTreeNode):
-    """Everything that a step changes, and the key that it draws from: arrays alone."""
+    """Everything that a step changes, and its random key; all are arrays."""
 
     step: Int[Array, ""]  # updates so far
-    params: Arrays  # of the model; of one that loops over its layers with these stacked
+    params: Arrays  # of the model; its layers are stacked if the model loops over them
     opt_state: optax.OptState
     key: PRNGKeyArray  # never changed; each step draws with `fold_in(key, step)`
 
 
 @runtime_checkable
 class LossFunction(Protocol):
-    """Loss and metrics of each element of a batch; `Task.batch_loss` gives them."""
+    """Function that computes the loss and metrics of each element of a batch, such as `Task.batch_loss`."""
 
     def __call__(
         self, params: Arrays, batch: Batch, constants: Arrays, key: PRNGKeyArray | None, *, train: bool
     ) -> Elements:
-        """Values and weights by metric, `loss` among them."""
+        """Return values and weights by metric, including `loss`."""
 
 
 class UpdateRule(NamedTuple):
@@ -41,7 +41,7 @@ class UpdateRule(NamedTuple):
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule  # learning rate at a step, for the log; the optimizer has its own
     gradient_clip: float | None  # largest global norm of the gradient; None does not clip
-    num_parts: int = 1  # of a batch, whose gradients are computed one after another and added up
+    num_parts: int = 1  # parts of a batch, whose gradients are computed one after another and added up
     log_norms: bool = False  # whether the sums hold the norm of each layer's gradient
 
 
@@ -51,21 +51,21 @@ def initial_state(params: Arrays, optimizer: optax.GradientTransformation, key: 
 
 
 def average_of(state: TrainState) -> Params:
-    """The moving average of the parameters, in a state of an optimizer `with_average`."""
+    """The moving average of the parameters, if the optimizer is from `with_average`."""
     return state.opt_state.average
 
 
 def train_step(
     state: TrainState, batch: Batch, constants: Arrays, *, loss_function: LossFunction, rule: UpdateRule
 ) -> tuple[TrainState, Sums]:
-    """One update of the state.
+    """Update the state once.
 
     Args:
         state: before the step.
-        batch: of the step; where devices share it, the rows of one of them.
-        constants: arrays that every step reads, for the loss function.
-        loss_function: whose weighted mean is minimised.
-        rule: the optimizer and what belongs to it.
+        batch: of the step; if devices share it, the rows of one device.
+        constants: arrays that the loss function reads at every step.
+        loss_function: its weighted mean is minimised.
+        rule: optimizer, clipping and accumulation of gradients.
 
     Returns:
         The state after the step, and the sums of the batch's metrics, the gradient's norm and the learning rate.
@@ -79,8 +79,8 @@ def gradients_and_sums(
 ) -> tuple[Arrays, Sums]:
     """Gradient of the sum of the batch's losses, and the sums of its metrics, over all devices that share the batch.
 
-    Both add up over parts of a batch. With `num_parts` above 1 the parts are computed one after another, each in the
-    memory of the one before.
+    Both add up over parts of a batch. With `num_parts` above 1 the parts are computed one after another, and reuse the
+    same memory.
     """
     key = jax.random.fold_in(state.key, state.step)
 
@@ -110,13 +110,13 @@ def update(state: TrainState, gradients: Arrays, sums: Sums, rule: UpdateRule) -
     Args:
         state: before the update.
         gradients: of the sum of the losses.
-        sums: of the same batch's metrics; the weight of `loss` makes the sum a mean.
-        rule: the optimizer and what belongs to it.
+        sums: of the same batch's metrics; division by the weight of `loss` turns the sum into a mean.
+        rule: optimizer, clipping and accumulation of gradients.
     """
     weight = jnp.asarray(sums["loss"][1])
     norm = optax.tree.norm(gradients) / weight
-    # Divided by the weight, the gradient is that of the mean. One factor for this and for clipping: as divisions, XLA
-    # would do them element by element, and store the mean.
+    # Division by the weight gives the gradient of the mean. It shares one factor with clipping, since XLA would divide
+    # twice, element by element, and store the mean.
     scale = (1 if rule.gradient_clip is None else jnp.minimum(1, rule.gradient_clip / norm)) / weight
     scaled = jax.tree.map(lambda gradient: (gradient * scale).astype(gradient.dtype), gradients)
     optimizer = optax.with_extra_args_support(rule.optimizer)

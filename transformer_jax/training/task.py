@@ -1,4 +1,4 @@
-"""Hooks that a task overrides, and the pure functions made of them."""
+"""The hooks that a task overrides, and pure functions made from them."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 
 
 class Task:
-    """A model on one task: `TrainerModule`, which trains it, is what a task extends.
+    """A model on one task. Tasks extend `TrainerModule`, the subclass that trains the model.
 
-    A batch has inputs and targets. Inside the compiled step, `prepare` joins the inputs with the constants, and
-    `loss_function` gives the loss of each element.
+    A batch has inputs and targets. Inside the compiled step, `prepare` combines the inputs with the constants, and
+    `loss_function` computes the loss of each element.
     """
 
     config: TrainingConfig
     model: nn.Module
-    constants: Arrays  # that `prepare` gets at every step
+    constants: Arrays  # passed to `prepare` at every step
     test_data: Any  # the task's own `TaskData`
     name: str  # of the task, and of the run's directory
     config_class: ClassVar[type[TrainingConfig]]  # of its settings
     writes_predictions: ClassVar[bool] = True  # whether a run leaves `predictions.tsv`
-    stack: str = "encoder"  # kind of the attention of a model that has one stack
+    stack: str = "encoder"  # kind of the attention maps of a model with a single stack
     attention_picture: str | None = "attention_maps.png"  # file with the maps of the first example of the test set
-    # By the names that the settings `schedule` and `logger` know; a task may have tables of its own.
+    # By the values of the settings `schedule` and `logger`; a task may override these tables.
     schedules: ClassVar[Mapping[str, Callable[[Any, int], optax.Schedule]]] = SCHEDULES
     loggers: ClassVar[Mapping[str, Callable[[Path, "LogPosition"], "Logger"]]] = MappingProxyType({})
     dataset_metric_names: ClassVar[Sequence[str]] = ()  # of the metrics that `dataset_metrics` gives
-    # How an array of the training state, of this path and shape, is split over a mesh with the axes data, fsdp, tensor.
+    # Splits an array of the training state, by its path and shape, over a mesh with the axes data, fsdp and tensor.
     # Paths are those of a `TrainState`: `params/encoder/layers_0/…`, `opt_state/0/mu/encoder/layers_0/…`.
     partition_spec: ClassVar[Callable[[str, Sequence[int], Mesh], PartitionSpec]] = staticmethod(default_spec)
 
@@ -57,7 +57,7 @@ class Task:
 
     @classmethod
     def config_class_of(cls, name: str) -> type[TrainingConfig]:
-        """The class of the settings of a run of this name."""
+        """The config class of a run of this name."""
         return cls.config_class
 
     def create_model(self) -> nn.Module:
@@ -65,112 +65,112 @@ class Task:
         raise NotImplementedError
 
     def model_files(self) -> Mapping[str, str]:
-        """Texts that the model needs beside its parameters, such as its vocabulary, by the names of their files.
+        """Text files that the model needs besides its parameters, such as its vocabulary: contents by file name.
 
-        The run keeps them; a setting with `kept_as` (`transformer_jax.fields.setting`) names such a file.
+        The run keeps copies; a setting with `kept_as` (`transformer_jax.fields.setting`) names such a file.
         """
         return {}
 
     def prepare(self, inputs: Inputs, constants: Arrays) -> Inputs:
-        """The inputs that the model and the loss see, computed in the compiled step; by default unchanged."""
+        """Compute the inputs of the model and the loss, inside the compiled step; by default unchanged."""
         return inputs
 
     def model_inputs(self, inputs: Inputs) -> Sequence[Any]:  # of the model's own types
-        """The positional arguments with which the model is called on inputs that `prepare` gave."""
+        """The positional arguments of the model's call, for inputs from `prepare`."""
         raise NotImplementedError
 
     def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
-        """Loss and metrics of a batch, each element by itself.
+        """Compute the loss and metrics of each element of a batch.
 
-        Where devices share a batch, this function sees the rows of one of them. A loss that compares rows with each
-        other must compare with those of all devices (`all_rows` and `device_number` of `transformer_jax`).
+        If devices share a batch, this function sees only the rows of one device. A loss that compares rows with each
+        other must gather those of all devices (`all_rows` and `device_number` of `transformer_jax`).
 
         Args:
             params: of the model; in a training step with `scan_layers` its layers are stacked, as the model takes them.
-            batch: `inputs` as `prepare` gives them, `targets` as the data set does, and `valid` `[B]`: rows that are
-                False only fill the batch up, and are left out of all sums.
-            key: for dropout, the same on all devices; None where `train` is False.
+            batch: `inputs` from `prepare`, `targets` from the data set, and `valid` `[B]`, which is False for padding
+                rows; these are excluded from all sums.
+            key: for dropout, the same on all devices; None if `train` is False.
             train: whether dropout is applied.
 
         Returns:
-            For each metric its values `[B, ...]` and their weights, of the same rank or one for all (0 leaves an
-            element out): `loss`, whose weighted mean is minimised, and the metric of `config.criterion`.
+            Values `[B, ...]` of each metric, with weights of the same rank or a single weight (0 excludes an element):
+            `loss`, whose weighted mean is minimised, and the metric of `config.criterion`.
         """
         raise NotImplementedError
 
     def dataset_metrics(self, params: Params, loader: Iterable[Samples]) -> Mapping[str, float]:
         """Metrics that need the whole data set, such as F1 or BLEU: a value for each of `dataset_metric_names`.
 
-        They are computed after each evaluation, and logged, saved and used by `best_by` as the others.
-        `self.forward(inputs, params=params)` gives the model's output for a batch of the loader.
+        They are computed after each evaluation, and logged, saved and used by `best_by` like other metrics.
+        `self.forward(inputs, params=params)` returns the model's output for a batch of the loader.
         """
         return {}
 
     def create_schedule(self, num_steps: int) -> optax.Schedule:
-        """The learning rate as a function of the step; a warm-up that is no shorter than the training is an error."""
+        """The learning rate as a function of the step; an error if the warm-up is not shorter than the training."""
         return self.schedules[self.config.schedule](self.config, num_steps)
 
     def create_optimizer(self, num_steps: int) -> optax.GradientTransformation:
         """The optimizer for a training of `num_steps` steps: by default that of `config.optimizer`.
 
-        It gets the gradient of the mean loss, clipped to `config.gradient_clip`, and sees the parameters that are not
-        frozen under their names; with `scan_layers` those of the layers are stacked. Its learning rate should be
-        `create_schedule(num_steps)`, which is what is logged.
+        It gets the gradient of the mean loss, clipped to `config.gradient_clip`, and only the parameters that are not
+        frozen, under their names; with `scan_layers`, those of layers are stacked. Its learning rate should be
+        `create_schedule(num_steps)`, since that is logged.
         """
         return optimizer_of(self.config, self.create_schedule(num_steps))
 
     def create_loggers(self, directory: Path, position: "LogPosition") -> "list[Logger]":
         """The loggers of a run in this directory: by default those that `config.logger` names.
 
-        The run goes on at `position`; entries after it are to be removed.
+        The run continues from `position`; loggers must remove later entries.
         """
         return [self.loggers[name](directory, position) for name in self.config.logger_names]
 
     def create_callbacks(self, loggers: "Sequence[Logger]") -> "list[Callback]":
-        """Callbacks of the task's own; none by default."""
+        """The task's own callbacks; none by default."""
         return []
 
-    # Hooks of its data, and of what a person asks.
+    # Hooks of the data, and of predictions and examples for users.
 
     @staticmethod
     def load_data(config: Any) -> Any:  # the task's own classes
-        """The task's data sets for these settings, a `TaskData`: what `test` takes after `load_run`."""
+        """Load the task's data sets for these settings, a `TaskData`; `test` uses them after `load_run`."""
         raise NotImplementedError
 
     def predict(self, inputs: Any) -> Any:  # a task's own types
-        """The task's answer to inputs of its own kind, by the best parameters."""
+        """Return the model's answers to inputs of the task's own type, by the best parameters."""
         raise NotImplementedError
 
     def is_one(self, inputs: Any) -> bool:  # a task's own types
-        """Whether inputs, as `attention` takes them, are one and no list; False by default."""
+        """Whether the inputs of `attention` are a single input rather than a list; False by default."""
         return False
 
     def examples(self, inputs: Any) -> "list[InspectedExample]":  # a task's own types
-        """Inputs as examples that can be looked into, with their labels, and the answer in words.
+        """Convert inputs to examples for inspection, with labels of positions and the answer as text.
 
-        By default the inputs are a batch as the data set gives it; labels are its numbers if they are integers
-        `[B, T]`, and an answer is what `predict` says of the row, or the class of the largest logit at each position.
+        By default, inputs are a batch from the data set, and integers `[B, T]` are their own labels. The answer is the
+        output of `predict` for the row if a class overrides it, else the most probable class at each position.
         """
-        from transformer_jax.training.inspected_example import examples_in_batch  # for those who look at examples
+        from transformer_jax.training.inspected_example import examples_in_batch  # only for inspection
 
         return examples_in_batch(inputs, lambda rows: self.prepare(rows, self.constants))
 
     def pictured_example(self, inputs: Inputs) -> "InspectedExample":
-        """The first example of a batch as the data set gives it, for pictures of attention in the training."""
+        """The first example of a batch from the data set, for attention pictures during training."""
         return Task.examples(self, jax.tree.map(lambda leaf: np.asarray(leaf)[:1], inputs))[0]
 
     def read_examples(self, words: Sequence[str]) -> "list[InspectedExample]":
-        """Words of a command line as examples, or an `InputError`: by default sequences of whole numbers."""
+        """Parse words of a command line as examples, or raise an `InputError`; by default, sequences of integers."""
         from transformer_jax.training.inspected_example import numbers_in
 
         return [example for row in numbers_in(words) for example in self.examples(np.array([row], np.int32))]
 
     def read_lines(self, lines: Sequence[str]) -> "list[InspectedExample]":
-        """Lines as examples: by default those of `read_examples` of each line alone."""
+        """Parse lines as examples; by default, `read_examples` parses each line on its own."""
         return [example for line in lines for example in self.read_examples([line])]
 
     def test_examples(self, numbers: Sequence[int]) -> "list[InspectedExample]":
-        """Examples of these numbers in the task's own test set, or an `InputError` for one that is not there."""
+        """Return examples of the task's test set by index, or raise an `InputError` if one does not exist."""
         stacked = (jax.tree.map(lambda leaf: np.asarray(leaf)[None], x) for x, _ in self.test_samples(numbers))
         return [example for rows in stacked for example in self.examples(rows)]
 
@@ -180,20 +180,20 @@ class Task:
         return self.test_data.test_loader.dataset
 
     def test_samples(self, numbers: Sequence[int]) -> list[Any]:  # the task's own types
-        """Samples of these numbers in the task's own test set, or an `InputError` for one that is not there."""
+        """Return samples of the task's test set by index, or raise an `InputError` if one does not exist."""
         size = len(self.test_set)
         if outside := [number for number in numbers if not 0 <= number < size]:
-            raise InputError(f"example {outside[0]} is not there; the test set of {self.name} has 0 … {size - 1}")
+            raise InputError(f"example {outside[0]} does not exist; the test set of {self.name} has 0 … {size - 1}")
         return [self.test_set[number] for number in numbers]
 
-    # Functions made of the hooks.
+    # Functions made from the hooks.
 
     @property
     def overrides_predict_alone(self) -> bool:
-        """Whether a class overrides `predict` without `examples`, which may word something else."""
+        """Whether a class overrides `predict` but not `examples`, whose default answers may then differ."""
         kinds = type(self).__mro__
         first = [next(n for n, kind in enumerate(kinds) if name in vars(kind)) for name in ("predict", "examples")]
-        return self.writes_predictions and first[0] < first[1]  # `Task.predict` comes after all
+        return self.writes_predictions and first[0] < first[1]  # both are at the end in `Task`
 
     def apply(
         self,
@@ -204,10 +204,10 @@ class Task:
         train: bool = False,
         **options: Any,  # further arguments of the model's call
     ) -> Any:  # the model's output
-        """The model's output for inputs from `prepare`; `options` are further arguments of its call.
+        """Call the model on inputs from `prepare`; `options` are further arguments of the call.
 
-        With `config.dtype` bfloat16 the model gets its parameters and inputs in that type, and the output is float32
-        again, for the loss. Softmax and LayerNorm compute in float32 whatever they get.
+        With `config.dtype` bfloat16, parameters and inputs are cast to that dtype, and the output is cast back to
+        float32 for the loss. Softmax and LayerNorm always compute in float32.
         """
         rngs = {"dropout": key} if train and key is not None else None
         params, arguments = self.in_dtype(params, self.model_inputs(inputs))
@@ -215,32 +215,32 @@ class Task:
         return output if self.config.dtype == "float32" else with_floats(output, "float32")
 
     def in_dtype(self, params: Params, arguments: Sequence[Any]) -> tuple[Params, Sequence[Any]]:
-        """Parameters and arguments of the model in the type in which it computes, `config.dtype`."""
+        """Cast parameters and arguments of the model to `config.dtype`."""
         if self.config.dtype == "float32":
             return params, arguments
         return with_floats((params, arguments), self.config.dtype)
 
     def initial_params(self, key: PRNGKeyArray, inputs: Inputs, constants: Arrays = None) -> Params:
-        """The parameters of a new model, for inputs of a batch.
+        """Initialize the model's parameters, for inputs of a batch.
 
         Raises:
-            InputError: the model has other variables too, running averages for example.
+            InputError: the model has other variables as well, such as running averages.
         """
         variables = self.model.init(key, *self.model_inputs(self.prepare(inputs, constants)))
         if set(variables) != {"params"}:
-            raise InputError(f"the model has variables {sorted(variables)}; only a model of 'params' can be trained")
+            raise InputError(f"the model has variables {sorted(variables)}; only the collection params is supported")
         return variables["params"]
 
     def batch_loss(
         self, params: Params, batch: Batch, constants: Arrays, key: PRNGKeyArray | None, *, train: bool
     ) -> Elements:
-        """`loss_function` of a batch as the loader gives it; the gradient of frozen parameters is zero."""
+        """Apply `prepare` and `loss_function` to a batch of the loader; the gradient of frozen parameters is 0."""
         if train and self.config.freeze is not None:
             params = stop_frozen(params, self.config.freeze)
         batch = batch._replace(inputs=self.prepare(batch.inputs, constants))
         return self.loss_function(params, batch, key, train=train)
 
     def eval_step(self, params: Params, batch: Batch, constants: Arrays = None) -> Sums:
-        """Sums of the metrics of one batch, without dropout."""
+        """Compute the sums of a batch's metrics, without dropout."""
         elements = self.batch_loss(params, batch, constants, None, train=False)
         return sum_over_devices(weighted_sums(elements, batch.valid))

@@ -1,4 +1,4 @@
-"""How well a training uses the devices: examples and FLOPs per second, waiting for data, memory, traces."""
+"""Device utilization of a training: examples and FLOPs per second, waiting for data, memory, profiler traces."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +12,11 @@ from transformer_jax.training.runner import StepRunner
 
 
 class ShowProgram(Callback):
-    """Prints, after the first step, which attention a step runs and why, and how much of a device's memory it takes.
+    """Prints, after the first step, which attention a step runs and why, and how much device memory it takes.
 
     Args:
         write: prints a line.
-        runner: of the steps.
+        runner: runs the steps.
     """
 
     def __init__(self, write: Callable[[str], None], runner: StepRunner) -> None:
@@ -33,11 +33,11 @@ class ShowProgram(Callback):
 
 
 class LogThroughput(Callback):
-    """Logs, where an entry of the curves is due, how fast and how busy the devices are.
+    """Logs how fast and how busy the devices are, whenever a log entry is due.
 
     `throughput/examples_per_second`; `throughput/seconds_waiting_for_data` since the last entry;
-    `throughput/flops_per_second` of all devices, those of the program before its optimization;
-    `throughput/bytes_in_use/<device>`, where the devices tell.
+    `throughput/flops_per_second` of all devices, counted before compiler optimizations;
+    `throughput/bytes_in_use/<device>`, if the devices report it.
 
     Args:
         log: gets the entries.
@@ -68,13 +68,13 @@ class LogThroughput(Callback):
 
 
 class Profile(Callback):
-    """Writes a trace of some steps, which TensorBoard's profile page opens (it needs the package xprof).
+    """Writes a profiler trace of some steps for TensorBoard's profile page (which needs the package xprof).
 
-    Steps come in calls. The trace begins at the end of the first call that reaches START, and ends at the end of the
-    next one that reaches STOP.
+    Steps run in calls of several. The trace begins at the end of the first call that reaches START, and ends at the end
+    of the next call that reaches STOP.
 
     Args:
-        directory: of the run; the trace lies below `plugins/profile`.
+        directory: of the run; the trace is written below `plugins/profile`.
         steps: `START:STOP`.
         write: prints a line.
     """
@@ -95,9 +95,9 @@ class Profile(Callback):
             self._is_running = self._has_run = True
 
     def on_end(self, step: int) -> None:
-        """End the trace that has not ended, or say that there is none."""
+        """End a running trace, or report that none was begun."""
         if not self._has_run:
-            self._write(f"No trace: no call was done that reaches step {self._start}")
+            self._write(f"No trace: no call has reached step {self._start}")
         self.close()
 
     def close(self) -> None:
@@ -106,25 +106,25 @@ class Profile(Callback):
             self._is_running = False
             try:
                 jax.profiler.stop_trace()
-            except RuntimeError as error:  # somebody else has ended it, or it can't be written
+            except RuntimeError as error:  # other code has ended it, or it can't be written
                 self._write(f"No trace: {error}")
             else:
                 self._write(f"Trace: {self._directory / 'plugins' / 'profile'}")
 
 
 def profiled_steps(text: str, num_steps: int | None = None) -> tuple[int, int]:
-    """The two steps of `START:STOP`.
+    """Parse the two steps of `START:STOP`.
 
     Args:
-        text: as above.
-        num_steps: of the training; None if they are not known yet.
+        text: START:STOP.
+        num_steps: number of steps of the training; None if not known yet.
 
     Raises:
-        InputError: the text has another form, the second is not above the first, or the training has not as many.
+        InputError: the text has another form, STOP is not above START, or START is not below `num_steps`.
     """
     start, _, stop = text.partition(":")
     if not (start.isdecimal() and stop.isdecimal() and len(text) < 25 and int(start) < int(stop)):
-        raise InputError(f"profile is {text!r}; it must be START:STOP, two steps, the second the higher, as 100:150")
+        raise InputError(f"profile is {text!r}; it must be START:STOP with START below STOP, such as 100:150")
     if num_steps is not None and int(start) >= num_steps:
         raise InputError(f"profile is {text!r}; the first step must be below {num_steps}, the number of steps")
     return int(start), int(stop)

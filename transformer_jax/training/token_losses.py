@@ -1,4 +1,4 @@
-"""Cross-entropy of tokens, with label smoothing too; of a large vocabulary the logits are never all there at once."""
+"""Cross-entropy of tokens, with label smoothing; large logits are computed for a few positions at a time."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,14 +20,14 @@ LARGEST = 2**28  # bytes of logits in float32 that a device holds at once
 def cross_entropy(
     logits: Float[ArrayLike, "*rows V"], targets: Int[ArrayLike, "*rows"], label_smoothing: float = 0.0
 ) -> Float[Array, "*rows"]:
-    """The cross-entropy of each target, `torch.nn.CrossEntropyLoss(reduction="none", label_smoothing=ε)`.
+    """Cross-entropy of each target, as `torch.nn.CrossEntropyLoss(reduction="none", label_smoothing=ε)`.
 
     With label smoothing ε (Szegedy et al. 2016, section 7) the target has the probability 1 - ε, and all V tokens share
     ε: `-(1 - ε) log p(target) - ε / V Σᵥ log p(v)`.
 
     Args:
         logits: of each position.
-        targets: ids in the vocabulary; a negative one, which a weight of 0 must leave out, counts as 0.
+        targets: token ids; negative ids count as 0, and must be excluded by a weight of 0.
         label_smoothing: ε, from 0 to 1.
     """
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(targets, 0))
@@ -40,7 +40,7 @@ def cross_entropy(
 def cross_entropies(
     logits: Float[ArrayLike, "*rows V"], targets: Int[ArrayLike, "*rows"], label_smoothing: float = 0.0
 ) -> dict[str, Float[Array, "*rows"]]:
-    """`loss` of each target, to be minimised, and with label smoothing also the `cross_entropy` without it.
+    """Return the `loss` of each target, and with label smoothing also the `cross_entropy` without it.
 
     The arguments are those of `cross_entropy`.
     """
@@ -58,20 +58,20 @@ def token_losses(
     train: bool,
     of_logits: Callable[[Array, Array], Any] = cross_entropy,
 ) -> Any:  # what `of_logits` returns
-    """The cross-entropy of each target `[B T]`, for a `loss_function`.
+    """Compute the cross-entropy of each target `[B T]`, for a `loss_function`.
 
-    Where the logits of all positions would be larger than 256 MiB on a device, a `TransformerLM` makes them for some
-    positions after others, and in the backward pass again: 2 D V more FLOPs for each token. The result differs by
-    rounding. (A subclass may make its logits otherwise: it gets them all at once.)
+    If the logits of all positions would exceed 256 MiB on a device, a `TransformerLM` computes them for a few positions
+    at a time, and again in the backward pass: 2 D V more FLOPs for each token. Results differ by rounding. (A subclass
+    may compute its logits differently, so all of them are computed at once.)
 
     Args:
         trainer: of the model.
         params: of the model.
-        tokens: as `prepare` gives them.
-        targets: ids in the vocabulary; a negative one, which a weight of 0 must leave out, counts as 0.
-        key: for dropout; None where `train` is False.
+        tokens: from `prepare`.
+        targets: token ids; negative ids count as 0, and must be excluded by a weight of 0.
+        key: for dropout; None if `train` is False.
         train: whether dropout is applied.
-        of_logits: gives the losses of logits `[*rows V]` and targets `[*rows]`, or a pytree of such arrays.
+        of_logits: computes losses, or a PyTree of such arrays, from logits `[*rows V]` and targets `[*rows]`.
     """
     model, devices, targets = trainer.model, trainer.devices, jnp.asarray(targets)
     if type(model) is TransformerLM:
@@ -94,7 +94,7 @@ def _in_parts(
 ) -> Any:  # of arrays [B T]
     @jax.checkpoint
     def of_position(head: Params, hidden: Float[Array, "B D"], targets: Int[Array, " B"]) -> Any:  # of arrays [B]
-        # Parameters are rounded in here, so that their gradients are summed over the parts in float32.
+        # Parameters are cast in here, so that their gradients are summed over the parts in float32.
         variables, (x,) = trainer.in_dtype({"params": head}, (hidden[:, None],))
         logits: Any = trainer.model.apply(variables, x, method="project")
         return of_logits(logits[:, 0].astype(jnp.float32), targets)
@@ -106,7 +106,7 @@ def _in_parts(
         head, hidden, targets = arguments
         return *jax.vjp(lambda head, hidden: of_all(head, hidden, targets), head, hidden)[1](cotangent), None
 
-    # A derivative of its own, since the policy of a `jax.checkpoint` around it may keep what the one inside does not.
+    # A custom VJP, since the policy of a `jax.checkpoint` around it may save what the inner one does not.
     losses = jax.custom_vjp(of_all)
     losses.defvjp(lambda *arguments: (of_all(*arguments), arguments), backward)
     found = losses(head, hidden.swapaxes(0, 1), targets.swapaxes(0, 1))

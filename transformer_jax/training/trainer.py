@@ -1,4 +1,4 @@
-"""TrainerModule: trains a task's model, evaluates it, predicts with it."""
+"""TrainerModule: trains and evaluates a task's model, and predicts with it."""
 
 import contextlib
 import functools
@@ -41,16 +41,16 @@ class TrainerModule(Task):
     """Trains one model on one task. A subclass overrides the hooks of `Task`.
 
     Call `prepare_jax` before anything is computed, so that all CPU cores share the batches; `train_and_test` and the
-    experiments do.
+    experiments do so.
 
     Args:
         config: the task's settings.
-        constants: pytree of arrays that lie on the devices once and that `prepare` gets at every step.
-        model: in the place of the one that `create_model` makes.
+        constants: PyTree of arrays that are stored once on the devices and passed to `prepare` at every step.
+        model: replaces the model of `create_model`.
     """
 
     loggers = MappingProxyType({"tensorboard": tensorboard_logger, "csv": CsvLogger})
-    inspected: Any  # of a run that `load_run` opened: an `inspection.Inspected`
+    inspected: Any  # an `inspection.Inspected`, set by `load_run`
 
     @check_arguments
     def __init__(self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
@@ -58,20 +58,20 @@ class TrainerModule(Task):
         self.config = config
         self.model = self.create_model() if model is None else model
         self.devices = choose_devices(config, type(self).partition_spec)
-        self.first_device = self.devices.mesh.local_devices[0]  # of this process, for what no batch is shared for
+        self.first_device = self.devices.mesh.local_devices[0]  # of this process, for work that devices do not share
         self.place_constants(constants)
         self.stopwatch = Stopwatch("train", "eval", "compile", "save")
         self.steps = 0  # number of steps trained
-        self.results: Json = {}  # what `results.json` holds, after `test` or `load_run`
+        self.results: Json = {}  # content of `results.json`, after `test` or `load_run`
         self.made_at = time.monotonic()
         self._params: Params | None = None
         self._run: RunDirectory | None = None
-        self._is_entered = False  # as a context manager, which keeps the run's directory until its end
+        self._is_entered = False  # inside a `with` block, which holds the run's directory until its end
         self._evaluator = Evaluator(self)
         self._forward = jax.jit(lambda params, inputs, given: self.apply(params, self.prepare(inputs, given)))
 
     def place_constants(self, constants: Arrays) -> None:
-        """Put the arrays that `prepare` gets on the devices."""
+        """Put the constants for `prepare` on the devices."""
         self.shared_constants = self.devices.place_whole(constants)
         self.constants = jax.tree.map(lambda array: array.addressable_data(0), self.shared_constants)
 
@@ -111,31 +111,31 @@ class TrainerModule(Task):
         self.close_run()
 
     def close_run(self) -> None:
-        """Let others have the run's directory, unless a `with` block holds it."""
+        """Release the run's directory, unless a `with` block holds it."""
         if self._run is not None and not self._is_entered:
             self._run.close()
 
     def fit(self, train_loader: Loader, val_loader: Loader, *, initial_params: Params | None = None) -> None:
-        """Train for `config.max_epochs`, or go on with an interrupted run, and take the best parameters.
+        """Train for `config.max_epochs`, or resume an interrupted run, and set `params` to the best parameters.
 
         The run's directory is held until the end; in a `with trainer:` block until the end of the block.
 
         Args:
             train_loader, val_loader: from `make_loader`.
-            initial_params: begin with these in the place of fresh ones; with `config.init_only` with a part of them.
+            initial_params: begin with these parameters, or with a part of them if `config.init_only` is set.
 
         Raises:
-            InputError: a loader, the warm-up or the initial parameters don't fit, the run's directory can't be used
-                (see `RunDirectory`), or the config has what `train_and_test` alone reads, as `pretrained`.
-            FloatingPointError: the loss, the gradient or every evaluation is not finite.
-            Interrupted: at SIGTERM or SIGINT; everything is saved.
+            InputError: a loader, the warm-up or the initial parameters do not fit, the run's directory can't be used
+                (see `RunDirectory`), or the config has a setting for `train_and_test` only, such as `pretrained`.
+            FloatingPointError: the loss or the gradient is not finite, or no evaluation is.
+            Interrupted: after SIGTERM or SIGINT; everything is saved.
         """
         check_fitting(self.config)
         with quietly(self.config), self.training(train_loader, val_loader, initial_params) as loop:
-            del initial_params  # the memory can be had again where no one else needs them
+            del initial_params  # frees the memory, unless the caller refers to them
             loop.train()
             params = best_params(self.run, self.config, loop.state)
-            # One copy, where each device has all of them; split ones stay split.
+            # A single copy of replicated parameters; sharded ones stay sharded.
             self.params = jax.device_put(params, None if self.devices.partitioned_by_xla else self.first_device)
             self.steps = loop.step
         self.close_run()
@@ -144,76 +144,76 @@ class TrainerModule(Task):
     def training(
         self, train_loader: Loader, val_loader: Loader, initial_params: Params | None = None
     ) -> contextlib.AbstractContextManager[TrainingLoop]:
-        """What `fit` runs, as a block that gets the loop: `loop.train_until(step)`. It raises what `fit` raises."""
+        """Context manager that gives the loop of `fit`, for `loop.train_until(step)`; raises the errors of `fit`."""
         if self._run is not None:  # of an earlier training, which a `with` block still holds
             self._run.close()
         return training(self, self._evaluator, (train_loader, val_loader), initial_params)
 
     def evaluate(self, loader: Iterable[Samples], params: Params | None = None) -> dict[str, float]:
-        """Mean of each metric over all elements of a loader, and the `dataset_metrics`; by the best parameters if None.
+        """Compute the mean of each metric over a loader, and the `dataset_metrics`; by the best parameters if None.
 
         Raises:
-            InputError: the loader gives no batch, or no element has a weight in the loss or the deciding metric.
+            InputError: the loader gives no batch, or all weights of the loss or of the criterion's metric are 0.
         """
         return self._evaluator.evaluate(self.params if params is None else params, loader)
 
     def forward(self, inputs: Inputs, *, params: Params | None = None) -> Any:
-        """The model's output for a batch as the data set gives it, by the best parameters if None: NumPy arrays."""
-        # JAX compiles a program for arrays on a device and another for NumPy's; so they are always put on it.
+        """Return the model's output for a batch of the data set, as NumPy arrays; by the best parameters if None."""
+        # Always on a device, since JAX would compile another program for NumPy arrays.
         params = jax.device_put(self.params if params is None else params, self.first_device)
         return jax.device_get(self._forward(params, inputs, self.constants))
 
     @functools.cached_property
     def _viewer(self) -> "Viewer":
-        from transformer_jax.training.viewer import Viewer  # for those who look at examples
+        from transformer_jax.training.viewer import Viewer  # only for inspection
 
         return Viewer(self)
 
     @property
     def has_attention(self) -> bool:
-        """Whether the model has maps to show: a method `get_attention_maps`, and attention that has weights."""
+        """Whether the model has attention maps: a method `get_attention_maps`, and attention with weights."""
         return bool(getattr(self.model, "has_attention_maps", hasattr(self.model, "get_attention_maps")))
 
-    def attention(self, inputs: Any) -> Any:  # a task's own types; maps of one input, of many a list
-        """The attention maps of inputs as `examples` takes them, a `LabelledMaps` for each; it raises as `maps_of`."""
+    def attention(self, inputs: Any) -> Any:  # a task's own types; a `LabelledMaps`, or a list
+        """Return the attention maps of each input of `examples`, a `LabelledMaps`; raises the errors of `maps_of`."""
         maps = [self.maps_of(example) for example in self.examples(inputs)]
         return maps[0] if self.is_one(inputs) else maps
 
     def maps_of(self, example: "InspectedExample", params: Params | None = None) -> "LabelledMaps":
-        """The attention maps of an example, by the best parameters if None; an `InputError` if the model has none."""
+        """Return an example's attention maps, by the best parameters if None; an `InputError` if the model has none."""
         return self._viewer.maps_of(example, self.params if params is None else params)
 
     def answers(self, examples: "Sequence[InspectedExample]") -> "list[Answer]":
-        """The model's answers; what `predict` says, if it is overridden without `examples`, or else an `InputError`."""
+        """Return the model's answers, by `predict` if only that is overridden; an `InputError` if it can't."""
         return self._viewer.answers(examples, self.params)
 
     @functools.cached_property
     def test_data(self) -> Any:  # the task's `TaskData`
-        """The task's own data sets, loaded when they are first asked for; the task has their constants from then on."""
+        """The task's own data sets, loaded at the first access, which also sets the task's constants."""
         if type(self).load_data is Task.load_data:
-            lacks = f"{type(self).__name__} has no load_data, and so no examples of its own"
+            lacks = f"{type(self).__name__} has no load_data, and so no data of its own"
             raise InputError(f"{lacks}; give inputs, or val_loader and test_loader to test")
         data = type(self).load_data(self.config)
         self.place_constants(data.constants)
         return data
 
     def test(self, val_loader: Loader | None = None, test_loader: Loader | None = None, **more: object) -> Json:
-        """Evaluate the best parameters on both sets, write `results.json` and the log's end, and print every metric.
+        """Evaluate the best parameters on both sets, log and print every metric, and write `results.json`.
 
         After `load_run` nothing is written.
 
         Args:
             val_loader, test_loader: from `make_loader`; the task's own data if None.
-            **more: further results of the task's own.
+            **more: further entries of the results.
 
         Returns:
             The content of `results.json`: metrics, accuracies as fractions, seconds, settings, versions, and `more`.
 
         Raises:
-            InputError: there are no parameters yet, no loader and no `load_data`, or the directory can't be written.
+            InputError: there are no parameters yet, neither loaders nor `load_data`, or the directory can't be written.
             FloatingPointError: a metric is not finite.
         """
-        from transformer_jax.training.results import test  # for those who test
+        from transformer_jax.training.results import test  # only for tests
 
         if val_loader is None or test_loader is None:
             val_loader, test_loader = val_loader or self.test_data.val_loader, test_loader or self.test_data.test_loader
@@ -223,7 +223,7 @@ class TrainerModule(Task):
 
     @check_arguments
     def save(self, directory: str | Path) -> None:
-        """Write the model alone: settings, parameters as safetensors, a card with the metrics, and the files' digests.
+        """Save the model on its own: settings, parameters as safetensors, a card with the metrics, digests of files.
 
         `load_run` opens it on any machine, and other programs read `model.safetensors`. A model that was saved in the
         directory before is replaced.
@@ -231,11 +231,11 @@ class TrainerModule(Task):
         Raises:
             InputError: there are no parameters yet, or the directory holds other files or can't be written.
         """
-        from transformer_jax.training.results import save  # for those who save
+        from transformer_jax.training.results import save  # only for saving
 
         save(self, Path(directory))
 
     def adopt(self, params: Params) -> None:
-        """Take trained parameters in the place of training (`config.pretrained`); it raises as `RunDirectory`."""
+        """Use trained parameters instead of training (`config.pretrained`); raises the errors of `RunDirectory`."""
         self.params = jax.device_put(params)
         self.run = RunDirectory(self.config, self.name)

@@ -1,4 +1,4 @@
-"""Examples as a person looks at them: the model's answers, its attention, and pictures of that in a training."""
+"""Inspection of examples: the model's answers, its attention maps, and pictures of these maps during training."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -17,16 +17,16 @@ from transformer_jax.trees import Inputs, Params, with_floats
 if TYPE_CHECKING:
     from transformer_jax.training.trainer import TrainerModule
 
-CELL = 12  # pixels of a weight, and of a letter
+CELL = 12  # pixels for a weight, and for a letter
 GREY = 96  # behind the labels
 MAPS = "get_attention_maps"  # method of a model that has maps to show
 
 
 class Viewer:
-    """Shows what a task's model makes of single examples.
+    """Computes a model's answers and attention maps for single examples.
 
     Args:
-        task: of the model.
+        task: the model's task.
     """
 
     def __init__(self, task: "TrainerModule") -> None:
@@ -41,7 +41,7 @@ class Viewer:
         return self._task.has_attention
 
     def maps_of(self, example: InspectedExample, params: Params) -> LabelledMaps:
-        """The attention maps of an example: those of each layer, or such a list for each kind.
+        """Return the attention maps of an example, by kind and layer.
 
         Raises:
             InputError: the model has none.
@@ -59,10 +59,10 @@ class Viewer:
         return with_floats(self._task.model.apply({"params": params}, *arguments, method=MAPS), "float32")
 
     def answers(self, examples: Sequence[InspectedExample], params: Params) -> list[Answer]:
-        """The model's answers to examples; those of one shape are computed together, a batch at a time.
+        """Return the model's answers; examples of equal shapes are computed together, a batch at a time.
 
         Raises:
-            InputError: `predict` is overridden without `examples`, and does not give an answer for each of them.
+            InputError: `predict` is overridden without `examples`, and does not return one answer for each example.
         """
         params = jax.device_put(params, self._task.first_device)
         by_shape: dict[str, list[int]] = {}
@@ -79,18 +79,18 @@ class Viewer:
         return [answers[number] for number in range(len(examples))]
 
     def _answers_to(self, rows: Sequence[InspectedExample], params: Params) -> list[Answer]:
-        """Answers to examples of one shape; where `predict` alone is overridden, what it says."""
+        """Return the answers to examples of equal shapes, by `predict` if only that is overridden."""
         inputs = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[example.inputs for example in rows])
         outputs = jax.device_get(self._output(params, inputs))
         answers = [example.answer(output) for example, output in zip(rows, outputs, strict=True)]
         return self._as_predicted(rows, answers) if self._task.overrides_predict_alone else answers
 
     def _as_predicted(self, rows: Sequence[InspectedExample], answers: Sequence[Answer]) -> list[Answer]:
-        """The answers; those in which `predict` says something else of a row have its text alone."""
+        """Return the answers; if `predict` returns something else for a row, only its text."""
         given, task = [example.given for example in rows], self._task
         found = None if given[0] is None else task.predict(jax.tree.map(lambda *all_: np.concatenate(all_), *given))
         if not isinstance(found, list | np.ndarray | jax.Array) or len(found) != len(rows):
-            raise InputError(f"answers can't be told from {type(task).__name__}.predict; override `examples`, too")
+            raise InputError(f"{type(task).__name__}.predict does not give an answer for each row; override `examples`")
         texts = [" ".join(map(str, np.ravel(answer).tolist())) for answer in found]
         return [a if a.text == text else Answer(text, None, ()) for a, text in zip(answers, texts, strict=True)]
 
@@ -99,15 +99,15 @@ class LogAttention(Callback):
     """Logs the attention maps of an example at each evaluation: a picture for each layer.
 
     Args:
-        loggers: that get the pictures, `attention/encoder/layer 0` and so on.
-        maps: computes the maps with these parameters.
+        loggers: get the pictures `attention/encoder/layer 0` and so on.
+        maps: computes the maps from parameters.
     """
 
     def __init__(self, loggers: Sequence[Logger], maps: Callable[[Params], LabelledMaps]) -> None:
         self._loggers, self._maps = loggers, maps
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        """Draw the maps of the parameters that were evaluated."""
+        """Draw and log the maps of the evaluated parameters."""
         labelled = self._maps(evaluation.params)
         for kind, layers in labelled.maps.items():
             for number, maps in enumerate(layers):
@@ -119,9 +119,9 @@ class LogAttention(Callback):
 def attention_picture(
     maps: Float[np.ndarray, "H T S"], queries: Sequence[Label], keys: Sequence[Label]
 ) -> UInt8[np.ndarray, "height width"]:
-    """The maps of a layer's heads side by side, with labels: black is 0, white a map's largest weight.
+    """Draw the maps of a layer's heads side by side, with labels: black is 0, white a map's largest weight.
 
-    Drawn by Pillow: 2 ms for 4 heads of 11 × 14 on a CPU, where a figure takes 0.6 s.
+    Pillow takes 2 ms for 4 heads of 11 × 14 on a CPU, a matplotlib figure 0.6 s.
     """
     from PIL import Image, ImageDraw
 
