@@ -54,7 +54,7 @@ def test_one_activation_of_each_layer_stacks_in_their_order():
     seen = Activations({f"layers.{n}.{end}": jnp.full(3, n) for n in range(11) for end in ("weights", "output")})
     np.testing.assert_array_equal(seen.stack("layers.*.output")[:, 0], np.arange(11))  # 10 behind 9, not behind 1
     assert repr(seen).startswith("layers.0.weights (3,)\nlayers.0.output (3,)\n")
-    with pytest.raises(InputError, match=r"must fit one activation of each layer: layers.\?.weights or layers.\?.out"):
+    with pytest.raises(InputError, match=r"must match one activation of each layer: layers.\?.weights or layers.\?.o"):
         seen.stack("layers.*")
 
 
@@ -104,7 +104,7 @@ def test_a_site_must_be_one_activation_of_each_layer():
     arguments = {"metric": jnp.sum}
     with pytest.raises(InputError, match=r"decoder.layers.\?.attention.head_outputs or decoder.layers.\?.cross_attent"):
         bound.patch_grid(case.inputs, case.inputs, "head_outputs", **arguments)
-    with pytest.raises(InputError, match="'head_output' is no activation"):
+    with pytest.raises(InputError, match="'head_output' is not an activation"):
         bound.patch_grid(case.inputs, case.inputs, "head_output", **arguments)
     with pytest.raises(InputError, match="must be a list with 'layers'"):
         bound.patch_grid(case.inputs, case.inputs, "output", by=["positions"], **arguments)

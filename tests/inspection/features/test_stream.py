@@ -162,7 +162,7 @@ def test_a_file_of_another_stream_is_refused_whichever_batch_differs(tmp_path):
 
 def test_mistakes_are_named():
     for stream, message in (
-        (quick_stream(1, ["other"]), "'other' is no activation of this pass"),
+        (quick_stream(1, ["other"]), "'other' is not an activation of this pass"),
         (quick_stream(1, ["hidden", "mean"]), r"names has activations at different positions.*\(2, 7, 12"),
         (quick_stream(1, []), r"names has activations at different positions, or none: \[\]"),
         (quick_stream(1, valid=lambda x, y: np.ones((2, 3), bool)), r"valid gives bool \(2, 3\); .* \(2, 7\)"),
