@@ -241,7 +241,7 @@ BARE = {"encoder": {}, "decoder": {}}
     ("call", "message"),
     [
         (lambda model, v: capture(model, v, X, names=["encoder.layers.0.attention.weight"]), NEAREST),
-        (lambda model, v: patch(model, v, X, patches={"*.cross_attention.*": zero()}), "is not an activation of this pass"),
+        (lambda model, v: patch(model, v, X, patches={"*.cross_attention.*": zero()}), "is not an activation of"),
         (lambda model, v: capture(model, v, X, names="logits"), r"names is 'logits'; it must be Sequence"),
         (
             lambda model, v: capture(model, BARE, X, names=["logits"]),

@@ -63,5 +63,5 @@ def test_it_is_scikit_learns_regression_of_standardised_features(num_labels):
 
 def test_bad_arguments_are_named():
     features, labels = RNG.normal(size=(NUM, 2)), RNG.integers(2, size=NUM)
-    with pytest.raises(InputError, match=r"have shapes \[\(1009, 2\), \(1008,\), .*; they must have as many rows"):
+    with pytest.raises(InputError, match=r"have shapes \[\(1009, 2\), \(1008,\), .*; they must be \[N, D\]"):
         linear_probe(features, labels[1:], TYPES, IS_TRAIN)

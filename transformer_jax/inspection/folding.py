@@ -26,12 +26,12 @@ READERS = {"self_attn": ATTENTION, "cross_attn": ("query_proj",), "feed_forward"
 def fold_norms(model: nn.Module, params: Params) -> tuple[Any, Params]:
     """Fold the learned scale and bias of pre-norms into the layers that read them, without changing the output.
 
-    `(x̂ ∘ s + b) W + c` becomes `x̂ W' + c'` with `W' = s ∘ W` and `c' = b W + c`; the norm keeps a scale of 1 and a bias
-    of 0. After a LayerNorm, the columns of W' are centered too, because x̂ has mean 0, so that W' contains only what can
-    be read (like `fold_layer_norm` of TransformerLens). Folded are the norms of all blocks and, in a `TransformerLM`
-    and a `TransformerPredictor`, the norm after the last block. For the latter, a tied embedding is replaced by a
-    separate output layer, and an output layer gets the bias that it lacks, so the returned model may differ from the
-    given one. Final norms of other models, norms of queries and keys, and norms of an output network are not folded.
+    `(x̂ ∘ s + b) W + c` becomes `x̂ W' + c'` with `W' = s ∘ W` and `c' = b W + c`; the norm keeps a scale of 1 and a
+    bias of 0. After a LayerNorm, the columns of W' are centered too, because x̂ has mean 0, so that W' contains only
+    what can be read (like `fold_layer_norm` of TransformerLens). The norms of all blocks are folded, and the norm after
+    the last block of a `TransformerLM` or `TransformerPredictor`. For that, a `TransformerLM` is returned with an
+    untied output layer if its embedding is tied, and with a bias there if the norm has a bias. Final norms of other
+    models, norms of queries and keys, and norms of an output network are not folded.
 
     Args:
         model: a model with pre-norm.
@@ -46,7 +46,7 @@ def fold_norms(model: nn.Module, params: Params) -> tuple[Any, Params]:
     """
     settings = getattr(model, "settings", None)
     if settings is None or not settings.norm_first:
-        raise InputError("model has no pre-norm; post-norms cannot be folded, because their output is the residual stream")
+        raise InputError("model has no pre-norm; a post-norm cannot be folded, as its output is the residual stream")
     norm = settings.make_norm()
     flat: Flat = flatten_dict(unstack_layers(params))
     places = dict.fromkeys(path[:-1] for path in flat if path[-2:-1] == ("norm",))

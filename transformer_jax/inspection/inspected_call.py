@@ -171,7 +171,7 @@ def map_over_sites(
 
 
 def _chosen(site: ActivationSite, by: Sequence[str], place: Int[Array, "2"], is_selected: Bool[Array, ""]) -> Chosen:
-    """Masks of one head or position along the axes of `by`, of all along other axes; empty if it is not selected."""
+    """Masks of one place along each axis of `by`, and of all along other axes; all False if not selected."""
     sizes = {axis: size for axis in PLACES if (size := site.size(axis)) is not None}
     tried = [axis for axis in by if axis in sizes]
     return {

@@ -102,7 +102,7 @@ def logit_lens(
     """Compute the model's output without the layers from l on, for l = 0 … L.
 
     The residual stream before block l is passed to what follows the last block: the final norm, if any, and the output
-    network ("interpreting GPT: the logit lens", nostalgebraist 2020). In an encoder-decoder, it is the decoder's stream.
+    network ("interpreting GPT: the logit lens", nostalgebraist 2020). In an encoder-decoder, it is the decoder's.
 
     Args:
         model, variables, *inputs: as in `transformer_jax.capture`; the model must have blocks.
@@ -140,7 +140,7 @@ def _components(names: Collection[str]) -> list[str]:
         sublayers = [block + name.removeprefix(after) for name in names if name.startswith(after)]
         writers = [f"{each}.{OUTPUTS}" if f"{each}.{OUTPUTS}" in names else f"{each}.output" for each in sublayers]
         if not writers or not set(writers) <= set(names):
-            raise InputError(f"{block[:-1]} has no residual connection named after each sub-layer, such as mixer_residual")
+            raise InputError(f"{block[:-1]} has no residual connection named after each sub-layer (mixer_residual)")
         written += writers
     return written
 
@@ -152,7 +152,7 @@ def _check_head(model: nn.Module) -> None:
         if model.head == "classes" or (model.head == "tokens" and activation is not nn.relu):
             raise InputError(f"head of the TransformerMLM is {model.head!r}; its logits are not a sum of components")
     if isinstance(model, TransformerPredictor) and model.pools:
-        raise InputError("pools of the TransformerPredictor is True; after attention pooling, the logits are not a sum of components")
+        raise InputError("pools of the TransformerPredictor is True; its logits are not a sum of components")
 
 
 def _check_linear(of: Callable[[Array], Array], logits: Array) -> None:
