@@ -157,5 +157,5 @@ def test_a_grid_without_a_change_to_restore_or_of_several_numbers_is_an_error(ca
     (x,) = case.inputs
     with pytest.raises(InputError, match="metric is the same for the clean and the corrupted input, or not finite"):
         bound.patch_grid(x, x, "encoder.layers.?.output", metric=jnp.sum)
-    with pytest.raises(InputError, match="the metric was no number"):
+    with pytest.raises(InputError, match="metric must return a number"):
         bound.patch_grid(x, x + 1, "encoder.layers.?.output", metric=lambda logits: logits[0, 0])
