@@ -90,9 +90,9 @@ def test_the_recovered_loss_is_its_formula(fields, name, reads):
 def test_mistakes_are_named():
     with pytest.raises(InputError, match="dictionary has no variables; it must be bound to variables"):
         splice(SparseDictionary(23, 12, k=3))
-    with pytest.raises(InputError, match="reads is None; a transcoder needs it"):
+    with pytest.raises(InputError, match="reads is None; only a transcoder needs it"):
         splice(dictionary(output_dim=12, k=3))
-    with pytest.raises(InputError, match="reads is given; a transcoder needs it, an autoencoder does not"):
+    with pytest.raises(InputError, match="reads is given; only a transcoder needs it"):
         splice(dictionary(k=3), reads=jnp.zeros((2, 7, 12)))
     patch = splice(dictionary(output_dim=5, k=3), reads=jnp.zeros((2, 7, 12)))
     with pytest.raises(

@@ -59,7 +59,7 @@ def feature_page(
     sections = [_section(number, labels, [of[:, number] for of in found], best) for number in features]
     about = (
         f"{largest.any(0).sum()} of {count} features are above 0 anywhere in {len(examples)} examples. Shown are "
-        f"{len(features)}, each with the examples in which it is largest; the deeper the orange, the larger the feature."
+        f"{len(features)}, each with the examples in which it is largest; a deeper orange is a larger value."
     )
     title = html.escape(f"Features of {name}, {trainer.name}")
     return Page(filled("features.html", title=title, about=about, features="\n".join(sections)), examples, ())

@@ -80,7 +80,7 @@ def splice(
     """
     module, variables = unbound(dictionary)
     if (reads is None) != (module.output_dim is None):
-        raise InputError(f"reads is {'None' if reads is None else 'given'}; a transcoder needs it, an autoencoder does not")
+        raise InputError(f"reads is {'None' if reads is None else 'given'}; only a transcoder needs it")
     return Spliced(module, keep_error, variables, () if change is None else parts_of(change), reads)
 
 

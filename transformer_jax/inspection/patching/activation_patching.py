@@ -1,8 +1,8 @@
 """Activation patching: which activations of one input restore its answer in the pass of another (Meng et al. 2022).
 
-`patch_activations` is exact, with one pass per place. `attribute_activations` estimates all places at once by gradients:
-attribution patching (Nanda 2023; Syed et al. 2023). The estimate has an unknown error if the model is nonlinear between
-the two inputs; confirm what matters with the exact method.
+`patch_activations` is exact, with one pass per place. `attribute_activations` estimates all places at once by
+gradients: attribution patching (Nanda 2023; Syed et al. 2023). The estimate has an unknown error if the model is
+nonlinear between the two inputs; confirm what matters with the exact method.
 """
 
 from collections import OrderedDict
@@ -37,8 +37,8 @@ def patch_activations(
     """Measure how much of a metric each clean activation restores in a corrupted pass, one place at a time.
 
     The restored fraction is `(m(patched) - m(corrupted)) / (m(clean) - m(corrupted))`: 0 if the activation has no
-    effect, 1 if it alone restores the clean answer (Wang et al. 2023). If the corrupted input has noisy embeddings, this
-    is the causal tracing of Meng et al. 2022, section 2.1: pass the same inputs twice, and
+    effect, 1 if it alone restores the clean answer (Wang et al. 2023). If the corrupted input has noisy embeddings,
+    this is the causal tracing of Meng et al. 2022, section 2.1: pass the same inputs twice, and
     `corruption={"embeddings": add(noise)}`.
 
     A pure function, which works under `jax.jit`. To patch head by head, use `by=["heads"]` and
@@ -97,9 +97,9 @@ def attribute_activations(
 ) -> dict[str, Float[Array, "..."]]:
     """Estimate `patch_activations` by gradients: two forward passes and one backward pass for all places.
 
-    With one step, the estimate is `(a_clean - a_corrupted) · ∂m/∂a` in the corrupted pass (Nanda 2023). With N steps, it
-    uses the integrated gradient of each activation alone (Sundararajan et al. 2017; Marks et al. 2024, equation 4): the
-    mean of the gradients at `a_corrupted + k/N (a_clean - a_corrupted)`, k = 0 … N - 1, while everything before the
+    With one step, the estimate is `(a_clean - a_corrupted) · ∂m/∂a` in the corrupted pass (Nanda 2023). With N steps,
+    it uses the integrated gradient of each activation alone (Sundararajan et al. 2017; Marks et al. 2024, equation 4):
+    the mean of the gradients at `a_corrupted + k/N (a_clean - a_corrupted)`, k = 0 … N - 1, while everything before the
     activation stays corrupted and everything after it is recomputed. Summed over a whole activation, it converges to
     the result of `patch_activations`. It differs from Hanna et al. 2024, who interpolate the inputs and, with them, all
     activations. It takes 1 + (N - 1) · (number of activations) backward passes.
