@@ -112,7 +112,7 @@ SMALL = BlockSettings(
 
 
 @pytest.mark.slow
-def test_off_the_program_is_the_same_text_as_without_taps():
+def test_unused_taps_leave_the_compiled_program_unchanged():
     model = transformer(SMALL)
     variables = drawn(model, SOURCE, TARGET)
 
@@ -224,7 +224,7 @@ class Cell(Tapped):
 Compiled = nn.jit(Cell)
 
 
-def test_what_is_inside_of_a_transformation_can_be_neither_captured_nor_patched():
+def test_activations_inside_a_transformation_can_be_neither_captured_nor_patched():
     model, x = Compiled(), jnp.ones((1, T, D))
     assert "state" in activation_names(model, x)
     for changed in ({"patches": {}, "names": ["state"]}, {"patches": {"state": zero()}}):

@@ -31,7 +31,7 @@ class Identity(nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_with_a_norm_of_ones_own_each_component_is_what_the_formula_says(norm_first):
+def test_with_a_user_defined_norm_contributions_follow_the_formula(norm_first):
     # logits = x Eᵀ of a stream x without norms: the embeddings, and what each sub-layer adds.
     case = language_model(BlockSettings(norm=Identity, norm_first=norm_first))
     parts = jax.jit(lambda v: attribute_logits(case.model, v, *case.inputs))(case.variables)
@@ -64,7 +64,7 @@ class Doubled(Block):
 
 
 @pytest.mark.slow
-def test_what_cannot_be_split_is_an_error():
+def test_logits_that_are_not_a_sum_are_an_error():
     case, x = predictor(), np.ones((2, 7, 12), np.float32)
     of_predictor = case.model, case.variables, *case.inputs
     for of in (jax.nn.log_softmax, lambda logits: logits**2, lambda logits: logits.max(-1)):

@@ -126,7 +126,7 @@ def test_knocked_out_edges_are_masked(name, implementation):
         assert not weights[~seen].any()
 
 
-def test_what_else_is_done_to_weights_follows_the_edges_that_are_knocked_out():
+def test_other_patches_of_weights_apply_after_knock_out():
     model = MultiheadAttention(D, H)
     variables = drawn(model, WHOLE)
     blind, half = knock_out(0, [1, 2], heads=0), lambda x: x / 2

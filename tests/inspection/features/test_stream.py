@@ -121,7 +121,7 @@ def test_a_finished_file_whose_bytes_were_changed_is_refused(tmp_path, place):
         quick_stream(3).write(path)
 
 
-def test_one_writes_a_path_at_a_time(tmp_path):
+def test_a_path_is_written_by_one_stream_at_a_time(tmp_path):
     path, busy, asked = tmp_path / "rows.npy", quick_stream(3), []
 
     def meanwhile(x):

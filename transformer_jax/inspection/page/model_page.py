@@ -52,7 +52,7 @@ def inspect_model(
     """Make a page that shows what a model does with one input, as `inspection_page` does for a task.
 
     Its tabs show the heads, the logit lens, and the attribution of the answer's logits (if they are a sum of
-    components, see `attribute_logits`); with `corrupted` also patching of the residual stream, with `features` features.
+    components, see `attribute_logits`), and, if given, patching with `corrupted`, and `features`.
 
     Args:
         model, variables: as in `transformer_jax.capture`: causal, masked, an encoder-decoder, or your own.
