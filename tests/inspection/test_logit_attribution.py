@@ -72,9 +72,7 @@ def test_logits_that_are_not_a_sum_are_an_error():
             jax.eval_shape(lambda of=of: attribute_logits(*of_predictor, of=of))
     with pytest.raises(InputError, match=r"layers\.0 has no residual connection named after each sub-layer"):
         attribute_logits(TransformerEncoder(2, 12, 3, 5, block=Doubled), {"params": {}}, x)
-    with pytest.raises(
-        InputError, match="pools of the TransformerPredictor is True; .* not a sum of components"
-    ):
+    with pytest.raises(InputError, match="pools of the TransformerPredictor is True; .* not a sum of components"):
         attribute_logits(case.model.clone(pools=True), case.variables, x)
 
 
