@@ -26,8 +26,7 @@ def gradient_attention(
 
     Args:
         model, variables, *inputs: as in `transformer_jax.capture`.
-        metric: function of the model's output that returns one number; if it sums over rows, each row has its own
-            gradient.
+        metric: function of the model's output that returns one number; a sum over rows gives each row its gradient.
         **kwargs: as in `capture`.
 
     Returns:

@@ -57,8 +57,7 @@ def induction_scores(weights: Float[ArrayLike, "..."], tokens: Int[ArrayLike, ".
 def attention_rollout(weights: Sequence[Float[ArrayLike, "..."]]) -> Float[Array, "L B T T"]:
     """Multiply the attention weights of successive layers, with half of each layer for its residual connection.
 
-    `Ã_l = A_l Ã_(l-1)`, `A_l = ½ mean over heads + ½ I`, `Ã_(-1) = I` (Abnar and Zuidema 2020, equation 1, with the
-    residual connection).
+    `Ã_l = A_l Ã_(l-1)`, `A_l = ½ mean over heads + ½ I`, `Ã_(-1) = I` (Abnar and Zuidema 2020, equation 1).
 
     Args:
         weights: self-attention weights `[B, H, T, T]` of each layer of one stack, as `get_attention_maps` returns them.

@@ -146,8 +146,7 @@ def map_over_sites(
 
     Args:
         found: the activations.
-        by: axes along which an activation is changed one place at a time, if it has them; all other axes are changed
-            as a whole.
+        by: axes along which an activation is changed one place at a time, if it has them; other axes are changed whole.
         change: function from an activation's name and boolean masks of its heads and positions to a patch.
         run: function from one patch per activation, all but one of which select nothing, to the result of the pass.
 

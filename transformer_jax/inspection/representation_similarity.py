@@ -14,10 +14,9 @@ from transformer_jax.errors import InputError
 def linear_cka(x: Float[ArrayLike, "..."], y: Float[ArrayLike, "..."]) -> Float[Array, ""]:
     """Compute the linear CKA of two arrays of activations (Kornblith et al. 2019, section 3).
 
-    `‖Yᵀ X‖² / (‖Xᵀ X‖ ‖Yᵀ Y‖)` of centred activations, with Frobenius norms. It is 1 if the activations differ only by
-    a rotation, a factor and an offset, and near 0 if they are independent and there are many more rows than features. A
-    few huge rows dominate it, such as those of a text's first position in the residual streams of many language models:
-    leave them out, `linear_cka(x[:, 1:], y[:, 1:])`.
+    `‖Yᵀ X‖² / (‖Xᵀ X‖ ‖Yᵀ Y‖)` of centred activations, with Frobenius norms: 1 if they differ only by a rotation, a
+    factor and an offset, near 0 if they are independent and have many more rows than features. A few huge rows dominate
+    it, such as a text's first position in many language models: leave them out, `linear_cka(x[:, 1:], y[:, 1:])`.
 
     Args:
         x: activations, whose leading axes are examples and positions.

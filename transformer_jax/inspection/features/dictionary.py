@@ -95,10 +95,9 @@ class SparseDictionary(Checked):
         *,
         train: bool = False,
     ) -> Float[Array, "*leading"]:
-        """Compute the loss of the gates: their L1 norm, and their reconstruction error.
+        """Compute the loss of the gates: L1 norm and reconstruction error (Rajamanoharan et al. 2024, section 3.2).
 
-        `sparsity ‖ReLU(g)‖₁ + ‖target - ReLU(g) V - b‖²`, in which V and b get no gradient (Rajamanoharan et al. 2024,
-        section 3.2).
+        `sparsity ‖ReLU(g)‖₁ + ‖target - ReLU(g) V - b‖²`, in which V and b get no gradient.
         """
         gates = nn.relu(self._projected(x) + self.gate_bias)
         directions, bias = jax.lax.stop_gradient((self.directions, self.decoder_bias))

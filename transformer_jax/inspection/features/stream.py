@@ -33,8 +33,7 @@ class ActivationStream:
     """Activation vectors at all positions of a data set except padding, in shuffled order.
 
     The stream is divided into chunks. Each has the rows of K batches, in an order that depends only on the seed and the
-    chunk's number, so the stream has no state and may start at any chunk. Layers after the activations are not
-    computed.
+    chunk's number, so the stream has no state and may start at any chunk. Later layers are not computed.
 
     Args:
         model: bound to its variables: `run.inspected`.

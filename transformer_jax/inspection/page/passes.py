@@ -43,8 +43,7 @@ class InspectedPasses:
         inputs: inputs of an example, from which the names of the activations are found.
 
     Raises:
-        InputError: the model has no attention or no blocks, has more attention weights than a page can hold, or does
-            not return an array.
+        InputError: the model has no attention or no blocks, too many attention weights, or does not return an array.
     """
 
     def __init__(self, bound: Inspected, arguments: Callable[[Inputs], tuple[object, ...]], inputs: Inputs) -> None:

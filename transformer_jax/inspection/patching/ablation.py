@@ -63,8 +63,7 @@ def ablate_heads(
         The metric `[L, H, ...]` by kind of attention (`encoder`, `decoder`, `cross`).
 
     Raises:
-        InputError: the model has no attention; or `means` lacks an attention, or does not broadcast to its outputs
-            `[B, H, T, d]`.
+        InputError: the model has no attention; or `means` lacks one, or does not broadcast to its `[B, H, T, d]`.
     """
     return _table(Computation.of(model, variables, inputs, kwargs), metric, means)
 
