@@ -78,7 +78,7 @@ def show_grid(grid: PatchGrid | Numbers, tokens: Labels | None = None) -> View:
         tokens: labels of the positions, or of an array's columns; None numbers them.
 
     Raises:
-        InputError: the grid's metric did not return a number, the array has other axes, or the tokens are not one per column.
+        InputError: the grid's metric was not a number, the array has other axes, or there are more or fewer tokens.
     """
     if isinstance(grid, PatchGrid):
         (frames, column), row, least = grid.frames(), "layer", RESTORED
