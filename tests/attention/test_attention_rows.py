@@ -44,7 +44,7 @@ def test_rows_are_those_of_all_weights(groups, leading):
         ({"queries": np.zeros(0, int)}, r"queries has type int64 and shape \(0,\); it must be indices \[n\]"),
     ],
 )
-def test_what_is_no_index_is_an_error_that_names_it(options, message):
+def test_arguments_that_are_not_indices_are_named(options, message):
     q, k = operands(B)
     with pytest.raises(InputError, match=message):
         attention_rows(q, k, **options)

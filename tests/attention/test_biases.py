@@ -91,6 +91,6 @@ def by_head(logit, batch, head, query, key, factors):
         (lambda: ALiBi(H) + Causal(), r"bias is Causal\(\); it must be an array of numbers"),
     ],
 )
-def test_what_is_no_bias_is_an_error_that_names_it(make, message):
+def test_arguments_that_are_not_biases_are_named(make, message):
     with pytest.raises(InputError, match=message):
         make()

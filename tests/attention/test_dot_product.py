@@ -213,7 +213,7 @@ def test_a_bias_without_a_derivative_at_hidden_keys_has_one_at_the_others():
     np.testing.assert_allclose(tangent, expected, atol=1e-3)  # of a difference of float32, and its second order
 
 
-def test_it_can_be_mapped_and_given_masks_as_arguments():
+def test_attention_can_be_vmapped_with_masks_as_arguments():
     q, k, v, _ = operands(4, B, H)
     valid = np.random.default_rng(3).random((4, B, S)) < 0.7
 
@@ -273,7 +273,7 @@ def test_explain_says_which_runs_and_why_the_others_do_not():
         ({"dropout": 0.1}, "dropout is 0.1; it must be AttentionDropout or None"),
     ],
 )
-def test_what_cannot_be_is_an_error_that_names_it(options, message):
+def test_invalid_arguments_are_named(options, message):
     q, k, v, _ = operands(B, H)
     for implementation in ("plain", "blockwise"):
         with pytest.raises(InputError, match=message):

@@ -22,7 +22,7 @@ def test_each_kind_of_a_model_is_recorded_with_the_size_of_its_logits_in_a_loop_
     assert str(calls[0]) == f"plain attention of {S} × {S} logits: there are few logits; {reasons}"
 
 
-def test_calls_are_recorded_inside_of_the_block_alone():
+def test_calls_are_recorded_only_inside_the_block():
     q = np.zeros((B, H, T, 3), np.float32)
     with recording_attention() as calls:
         jax.eval_shape(nn.Dense(3).init, jax.random.key(0), jnp.zeros((B, D)))

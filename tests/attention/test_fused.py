@@ -43,7 +43,7 @@ def shapes(dtype=jnp.bfloat16, width: int = 64, queries: int = T, keys: int = T,
         ("tpu", shapes(), {"mask": Window(4, 0)}, "takes the mask Causal(); the mask is Window(4, 0)"),
     ],
 )
-def test_what_a_kernel_cannot_is_named(backend, operands, options, reason):
+def test_settings_that_a_kernel_does_not_support_are_named(backend, operands, options, reason):
     explanation = explain(*operands, **options, backend=backend)
     assert explanation.implementation != "fused"
     assert reason in explanation.others["fused"]

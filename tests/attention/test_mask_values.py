@@ -108,6 +108,6 @@ def full_of_2(mask):
     ],
 )
 @pytest.mark.usefixtures("without_type_checks")
-def test_what_is_no_mask_is_an_error_that_names_it(make, message):
+def test_arguments_that_are_not_masks_are_named(make, message):
     with pytest.raises(InputError, match=message):
         make()

@@ -112,7 +112,7 @@ SMALL = BlockSettings(
 
 
 @pytest.mark.slow
-def test_off_the_program_is_the_same_text_as_without_taps():
+def test_unused_taps_leave_the_compiled_program_unchanged():
     model = transformer(SMALL)
     variables = drawn(model, SOURCE, TARGET)
 
@@ -224,16 +224,16 @@ class Cell(Tapped):
 Compiled = nn.jit(Cell)
 
 
-def test_what_is_inside_of_a_transformation_can_be_neither_captured_nor_patched():
+def test_activations_inside_a_transformation_can_be_neither_captured_nor_patched():
     model, x = Compiled(), jnp.ones((1, T, D))
     assert "state" in activation_names(model, x)
     for changed in ({"patches": {}, "names": ["state"]}, {"patches": {"state": zero()}}):
-        with pytest.raises(InputError, match="state is inside of a loop .* neither captured nor patched .*decode_step"):
+        with pytest.raises(InputError, match="state is inside a loop .* neither captured nor patched .*decode_step"):
             patch(model, {}, x, **changed)
     np.testing.assert_array_equal(model.apply({}, x), 2)  # nothing was zeroed
 
 
-NEAREST = r"is no activation of this pass; .* lists all; did you mean encoder.layers.0.attention.weights\?"
+NEAREST = r"is not an activation of this pass; .* lists all; did you mean encoder.layers.0.attention.weights\?"
 BARE = {"encoder": {}, "decoder": {}}
 
 
@@ -241,11 +241,11 @@ BARE = {"encoder": {}, "decoder": {}}
     ("call", "message"),
     [
         (lambda model, v: capture(model, v, X, names=["encoder.layers.0.attention.weight"]), NEAREST),
-        (lambda model, v: patch(model, v, X, patches={"*.cross_attention.*": zero()}), "is no activation of this pass"),
+        (lambda model, v: patch(model, v, X, patches={"*.cross_attention.*": zero()}), "is not an activation of"),
         (lambda model, v: capture(model, v, X, names="logits"), r"names is 'logits'; it must be Sequence"),
         (
             lambda model, v: capture(model, BARE, X, names=["logits"]),
-            r'variables has encoder, decoder; it must be {"params": …}, as {"params": run.params}',
+            r'variables has encoder, decoder; it must be {"params": …}, such as {"params": run.params}',
         ),
         (lambda model, v: activation_names(Twice()), r"Twice needs inputs: activation_names\(model, \*inputs\)"),
     ],

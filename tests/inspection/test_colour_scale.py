@@ -23,14 +23,14 @@ def test_a_position_of_huge_numbers_leaves_the_colours_of_the_others():
     assert full_colour(np.array([HUGE, *others[0]])) <= 4 * others[0].max()
 
 
-def test_few_numbers_and_zeros_and_what_is_not_finite():
+def test_few_numbers_zeros_and_non_finite_numbers():
     assert full_colour(np.array([1.0, 2, 3, 4, HUGE])) == HUGE
     assert full_colour(np.array([0.0] * 12 + [HUGE])) == HUGE
     assert full_colour(np.array([np.nan, np.inf, -2.0])) == 2
     assert full_colour(np.array([np.nan])) == full_colour(np.zeros((3, 5))) == 1
 
 
-def test_up_to_the_least_number_none_is_an_outlier():
+def test_numbers_up_to_least_are_never_outliers():
     values = np.full((3, 7), 0.01)
     values[1, 2] = 1.9
     assert (full_colour(values), full_colour(values, least=2.0)) == (0.04, 1.9)
@@ -56,7 +56,7 @@ def test_the_figure_of_a_grid_names_the_places_beyond_its_scale(by, place, name)
     assert figure.axes[0].images[0].get_clim()[1] <= 4
 
 
-def test_of_many_places_beyond_the_largest_are_named():
+def test_of_many_places_beyond_the_scale_the_largest_are_named():
     values = DRAWS.uniform(size=(7, 31))
     values[:, 0] = HUGE - np.arange(7)
     assert PatchGrid(values, ("layers", "positions")).plot().get_supxlabel() == (

@@ -8,7 +8,7 @@ from transformer_jax.inspection import gradient_attention
 pytestmark = pytest.mark.slow  # they compile
 
 
-def test_of_one_attention_it_is_the_weight_times_what_it_brings():
+def test_for_one_attention_it_is_the_weight_times_the_analytic_gradient():
     # The output is Σ_s A[h, t, s] v[h, s] W_O[h] + b: the gradient of a sum over it is v[h, s] · W_O[h] · 1.
     model = MultiheadAttention(12, 3, settings=AttentionSettings(num_kv_heads=1))
     x = np.random.default_rng(0).normal(size=(2, 7, 12)).astype(np.float32)

@@ -10,7 +10,7 @@ def test_a_head_that_looks_back_by_one_scores_1():
     np.testing.assert_allclose(previous_token_scores(weights), [1, 0.2], rtol=1e-6)
 
 
-def test_a_head_that_looks_behind_the_last_occurrence_scores_1():
+def test_a_head_that_attends_after_the_last_occurrence_scores_1():
     tokens = np.array([[3, 1, 4, 2, 0, 3, 1, 4, 2, 0]])
     weights = np.stack([np.eye(10, k=-4), np.eye(10, k=-5), np.full((10, 10), 0.1)])[None].astype(np.float32)
     # Of 10 queries 5 come again, and each has one key.

@@ -54,7 +54,7 @@ def test_one_activation_of_each_layer_stacks_in_their_order():
     seen = Activations({f"layers.{n}.{end}": jnp.full(3, n) for n in range(11) for end in ("weights", "output")})
     np.testing.assert_array_equal(seen.stack("layers.*.output")[:, 0], np.arange(11))  # 10 behind 9, not behind 1
     assert repr(seen).startswith("layers.0.weights (3,)\nlayers.0.output (3,)\n")
-    with pytest.raises(InputError, match=r"must fit one activation of each layer: layers.\?.weights or layers.\?.out"):
+    with pytest.raises(InputError, match=r"must match one activation of each layer: layers.\?.weights or layers.\?.o"):
         seen.stack("layers.*")
 
 
@@ -104,7 +104,7 @@ def test_a_site_must_be_one_activation_of_each_layer():
     arguments = {"metric": jnp.sum}
     with pytest.raises(InputError, match=r"decoder.layers.\?.attention.head_outputs or decoder.layers.\?.cross_attent"):
         bound.patch_grid(case.inputs, case.inputs, "head_outputs", **arguments)
-    with pytest.raises(InputError, match="'head_output' is no activation"):
+    with pytest.raises(InputError, match="'head_output' is not an activation"):
         bound.patch_grid(case.inputs, case.inputs, "head_output", **arguments)
     with pytest.raises(InputError, match="must be a list with 'layers'"):
         bound.patch_grid(case.inputs, case.inputs, "output", by=["positions"], **arguments)
@@ -157,5 +157,5 @@ def test_a_grid_without_a_change_to_restore_or_of_several_numbers_is_an_error(ca
     (x,) = case.inputs
     with pytest.raises(InputError, match="metric is the same for the clean and the corrupted input, or not finite"):
         bound.patch_grid(x, x, "encoder.layers.?.output", metric=jnp.sum)
-    with pytest.raises(InputError, match="the metric was no number"):
+    with pytest.raises(InputError, match="metric must return a number"):
         bound.patch_grid(x, x + 1, "encoder.layers.?.output", metric=lambda logits: logits[0, 0])

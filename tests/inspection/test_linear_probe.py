@@ -13,7 +13,7 @@ TYPES = RNG.integers(53, size=NUM)
 IS_TRAIN = RNG.random(NUM) < 0.5
 
 
-def test_what_lies_in_the_features_is_read_off_selectively():
+def test_a_probe_reads_labels_from_features_and_not_the_control_task():
     labels = RNG.integers(3, size=NUM)  # nothing of the type
     features = np.eye(3)[labels] + 0.1 * RNG.normal(size=(NUM, 3))
     probe = linear_probe(features, labels, TYPES, IS_TRAIN)
@@ -29,7 +29,7 @@ def test_a_probe_that_knows_the_types_solves_the_control_task_too():
     assert probe.control_accuracy > 0.99
 
 
-def test_a_single_type_has_one_control_label_which_its_elements_have_for_sure():
+def test_a_single_type_has_control_accuracy_1():
     labels = RNG.integers(3, size=NUM)
     probe = linear_probe(np.eye(3)[labels], labels, np.zeros(NUM, int), IS_TRAIN)
     assert probe[:2] == (1.0, 1.0)
@@ -47,7 +47,7 @@ def test_the_weights_are_those_of_the_probe_that_was_scored(num_labels):
 
 
 @pytest.mark.parametrize("num_labels", [2, 3])
-def test_it_is_scikit_learns_regression_of_standardised_features(num_labels):
+def test_a_probe_is_scikit_learns_regression_of_standardised_features(num_labels):
     labels = RNG.integers(num_labels, size=NUM)
     features = np.eye(3)[labels] + 0.5 * RNG.normal(size=(NUM, 3))
     features[::31, 1] += 25_000  # as a stream may have at the first position of each text
@@ -63,5 +63,5 @@ def test_it_is_scikit_learns_regression_of_standardised_features(num_labels):
 
 def test_bad_arguments_are_named():
     features, labels = RNG.normal(size=(NUM, 2)), RNG.integers(2, size=NUM)
-    with pytest.raises(InputError, match=r"have shapes \[\(1009, 2\), \(1008,\), .*; they must have as many rows"):
+    with pytest.raises(InputError, match=r"have shapes \[\(1009, 2\), \(1008,\), .*; they must be \[N, D\]"):
         linear_probe(features, labels[1:], TYPES, IS_TRAIN)

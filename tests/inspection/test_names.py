@@ -33,7 +33,7 @@ def test_the_table_of_names_is_that_of_the_document():
 def test_a_name_of_transformer_lens_is_an_error_with_ours(case, theirs, ours):
     model, variables, inputs = case()
     for options in ({"patches": {}, "names": [theirs]}, {"patches": {theirs: zero()}}):
-        with pytest.raises(InputError, match=rf"is no activation of this pass; .*; did you mean {ours}\?"):
+        with pytest.raises(InputError, match=rf"is not an activation of this pass; .*; did you mean {ours}\?"):
             jax.eval_shape(lambda options=options: patch(model, variables, *inputs, **options))
 
 

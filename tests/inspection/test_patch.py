@@ -126,7 +126,7 @@ def test_knocked_out_edges_are_masked(name, implementation):
         assert not weights[~seen].any()
 
 
-def test_what_else_is_done_to_weights_follows_the_edges_that_are_knocked_out():
+def test_other_patches_of_weights_apply_after_knock_out():
     model = MultiheadAttention(D, H)
     variables = drawn(model, WHOLE)
     blind, half = knock_out(0, [1, 2], heads=0), lambda x: x / 2
@@ -198,7 +198,7 @@ def test_steps_of_decoding_are_captured_and_patched_as_the_whole_pass():
         ({HEADS: lambda x: x[0]}, r"has shape \(4, 5, 3\); it must be"),
         ({HEADS: add(np.zeros(H))}, r"has shape \(4,\); it must broadcast to \(2, 4, 5, 3\)"),
         ({HEADS: zero(heads=[0, -5])}, r"heads of \S+ holds -5"),
-        ({HEADS: zero(heads=[True, False])}, r"truth values must be \(4,\)"),
+        ({HEADS: zero(heads=[True, False])}, r"a boolean mask must be \(4,\)"),
         ({"logits": zero(heads=0)}, r"logits is \[B T C\] and has no heads"),
         ({WEIGHTS: knock_out(0, T)}, r"keys of \S+ holds 5"),
         ({HEADS: knock_out(0, 0)}, r"knock_out is for logits and weights of attention"),

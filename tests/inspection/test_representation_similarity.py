@@ -8,7 +8,7 @@ def activations(width: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(31, 13, width)).astype(np.float32)
 
 
-def test_it_is_the_formula_of_the_gram_matrices():
+def test_linear_cka_equals_the_formula_of_gram_matrices():
     # HSIC(K, L) / √(HSIC(K, K) HSIC(L, L)) with K = X Xᵀ centred, another way to the same number.
     x, y = (array.reshape(-1, array.shape[-1]).astype(np.float64) for array in (activations(7), activations(5, seed=2)))
     y = y + x[:, :5]

@@ -1,4 +1,4 @@
-"""Looking inside a model: every activation has a name, can be captured, and can be changed.
+"""Inspect models: every activation has a name, and can be captured and changed.
 
 Imports `trained` and the wings below it.
 """

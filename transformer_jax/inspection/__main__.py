@@ -1,4 +1,4 @@
-"""Look into a trained model: `python -m transformer_jax.inspection --help`."""
+"""Inspect a trained model: `python -m transformer_jax.inspection --help`."""
 
 if __name__ == "__main__":  # the imports below take seconds
     from transformer_jax.training.signals import end_at_signals
@@ -25,18 +25,18 @@ EXAMPLES = f"""examples:
 
 
 def read_command(arguments: list[str]) -> argparse.Namespace:
-    """The `run`, its inputs (`words`) and the `output` file.
+    """Parse the command line into the `run`, its inputs (`words`) and the `output` file.
 
     Raises:
-        InputError: no run is given, there is an unknown flag, or the file is no earlier page.
+        InputError: no run is given, a flag is unknown, or the output file exists and is not an earlier page.
     """
     about = "Print a trained model's answers, and write a page to explore its attention."
     parser = Parser(prog=PROGRAM, description=about, epilog=EXAMPLES)
-    parser.add_argument("run", metavar="RUN", help="a run's directory, a model that ships, or one of HuggingFace")
+    parser.add_argument("run", metavar="RUN", help="directory of a run, an included model, or a HuggingFace model")
     parser.add_argument(
         "words", metavar="INPUT", nargs="*",
-        help="numbers (reverse), texts (translation, language model), or numbers of test sets or image files "
-        "that make one set (sets of images); without it the first examples of the test set",
+        help="numbers (reverse), texts (translation, language model), or, for sets of images, numbers of test sets "
+        "or image files that make one set (default: the first examples of the test set)",
     )  # fmt: skip
     parser.add_argument("--trainer", **TRAINER)
     parser.add_argument(
@@ -58,10 +58,10 @@ def carry_out(command: argparse.Namespace) -> None:
 
 
 def text_of(page: Page) -> str:
-    """The answers, with the probability of each part."""
+    """Format the answers, with the probability of each part."""
     lines = []
     for example, answer in zip(page.examples, page.answers, strict=True):
-        right = "" if example.expected is None else f" (right: {example.expected})"
+        right = "" if example.expected is None else f" (expected: {example.expected})"
         lines += [example.title, f"  → {answer.text}{_shown(answer.probability, '  ')}{right}"]
         parts = [f"{part.text or part.place}{_shown(part.probability, ' ')}" for part in answer.parts]
         lines.append(f"    {'  '.join(parts)}")

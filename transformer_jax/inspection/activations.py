@@ -1,4 +1,4 @@
-"""Activations of a pass by their names: listed, captured, patched."""
+"""List, capture and patch the activations of a forward pass by name."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,22 +19,22 @@ from transformer_jax.weights.layouts import example_inputs
 def capture(
     model: nn.Module, variables: Variables, *inputs: object, names: Sequence[str], **kwargs: object
 ) -> tuple[Any, Captured]:
-    """Run a model, and return its output with the activations of that very pass that have these names.
+    """Run a model and return its output together with the named activations of the same pass.
 
-    It is a pure function, for `jax.jit`, `jax.vmap` and `jax.grad`. What is not asked for is not computed: logits and
-    weights of an attention are made where one of them is asked for, and that attention then runs plain.
+    A pure function: it works under `jax.jit`, `jax.vmap` and `jax.grad`. Activations that are not requested are not
+    computed. If the logits or weights of an attention are requested, that attention runs its plain implementation.
 
     Args:
-        model: any Flax module; those of this package have the names that `activation_names` lists.
+        model: any Flax module; `activation_names` lists the names of its activations.
         variables: as for the model's `apply`: `{"params": params}`.
-        *inputs: of the model.
-        names: names, or patterns of `fnmatch` such as `encoder.layers.*.attention.weights`, in which `*` stands for
-            dots too, and `?` for one character or a layer's number: `encoder.layers.?.output`.
-        **kwargs: of the model's call (`mask=…`), or of `apply`: `method="decode_step"` runs another method, `rngs=…`
-            has random keys.
+        *inputs: inputs of the model.
+        names: names, or `fnmatch` patterns such as `encoder.layers.*.attention.weights`; `*` also matches dots, and
+            `?` matches one character or a layer's number: `encoder.layers.?.output`.
+        **kwargs: keyword arguments of the model's call (`mask=…`) or of `apply`: `method="decode_step"` runs another
+            method, `rngs=…` passes random keys.
 
     Returns:
-        The output, and the activations by name, in the order of the pass, under `jax.jit` too.
+        The output, and the activations by name, in the order of the pass (also under `jax.jit`).
 
     Raises:
         InputError: a name is unknown, or a pattern matches nothing.
@@ -55,17 +55,17 @@ def patch(
 
     Args:
         model, variables, *inputs: as in `capture`.
-        patches: by name or pattern what the pass goes on with: a value of the activation's shape, a function of the
-            activation, a patch of `transformer_jax.inspection` such as `zero(heads=3)`, or a list of the latter two,
-            one after another. Where several names and patterns fit, they act in their order.
-        names: activations of the patched pass that are captured too.
+        patches: changes by name or pattern: a value of the activation's shape, a function of the activation, a patch
+            of `transformer_jax.inspection` such as `zero(heads=3)`, or a list of functions and patches, applied one
+            after another. If several names and patterns match an activation, they are applied in order.
+        names: activations of the patched pass to capture as well.
         **kwargs: as in `capture`.
 
     Returns:
-        The output; with `names` a pair of it and the activations by name.
+        The output; if `names` is given, a pair of the output and the activations by name.
 
     Raises:
-        InputError: as in `capture`; or a patch has another shape, or a head or a position is not there.
+        InputError: as in `capture`; or a patch has the wrong shape, or a head or position does not exist.
     """
     output, captured = Computation.of(model, variables, inputs, kwargs).run(names or (), patches)
     return output if names is None else (output, captured)
@@ -73,17 +73,17 @@ def patch(
 
 @check_arguments
 def activation_names(model: nn.Module, *inputs: object, **kwargs: Any) -> dict[str, str]:
-    """Names of all activations of a pass, in its order, with the letters of their axes: "B H T S".
+    """Return the names of all activations of a pass, in order, with the letters of their axes: "B H T S".
 
-    Axes of modules that are not of this package have their sizes. Nothing is computed.
+    In outputs of modules outside this package, axes after B and T are given as sizes. Nothing is computed.
 
     Args:
         model: as in `capture`.
-        *inputs: of the model, or their `jax.ShapeDtypeStruct`; models of this package need none.
+        *inputs: inputs of the model, or their `jax.ShapeDtypeStruct`; models of this package need none.
         **kwargs: as in `capture`.
 
     Raises:
-        InputError: inputs are needed, as the model is of another package.
+        InputError: inputs are needed because the model is not from this package.
     """
     inputs = inputs or (() if "method" in kwargs else example_inputs(model))
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)} | kwargs.pop("rngs", {})
@@ -95,5 +95,5 @@ def activation_names(model: nn.Module, *inputs: object, **kwargs: Any) -> dict[s
 
 
 def _made(leaf: object) -> object:
-    """Zeros of a shape and type; what is an array or a flag stays as it is."""
+    """Zeros for a `ShapeDtypeStruct`; any other leaf unchanged."""
     return jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf

@@ -1,4 +1,4 @@
-"""Gradient × attention: which weights a number depends on (Barkan et al. 2021, Chefer et al. 2021)."""
+"""Gradient × attention: which attention weights a metric depends on (Barkan et al. 2021, Chefer et al. 2021)."""
 
 from collections import OrderedDict
 
@@ -18,19 +18,19 @@ from transformer_jax.trees import Variables
 def gradient_attention(
     model: nn.Module, variables: Variables, *inputs: object, metric: Metric, **kwargs: object
 ) -> dict[str, Float[Array, "B H T S"]]:
-    """Attention weights times the gradient of a number with respect to them.
+    """Compute attention weights times the gradient of a metric with respect to them.
 
-    `A ⊙ ∂m/∂A`: to first order, how much the number falls where the weight is taken away and the others stay as they
-    are. The mean of its positive part over the heads is Ā of Chefer et al. 2021 (equation 5); Barkan et al. 2021
-    (Grad-SAM) take the positive part of the gradient. A pure function, for `jax.jit`.
+    `A ⊙ ∂m/∂A`: to first order, how much the metric falls if a weight is removed and the other weights stay unchanged.
+    The mean of its positive part over the heads is Ā of Chefer et al. 2021 (equation 5); Barkan et al. 2021 (Grad-SAM)
+    take the positive part of the gradient. A pure function, which works under `jax.jit`.
 
     Args:
         model, variables, *inputs: as in `transformer_jax.capture`.
-        metric: of the model's output, one number; with a sum over rows each row has its own gradient.
+        metric: function of the model's output that returns one number; a sum over rows gives each row its gradient.
         **kwargs: as in `capture`.
 
     Returns:
-        By the name of each attention's weights `[B, H, T, S]`, with the sign of the gradient.
+        The products `[B, H, T, S]`, with the sign of the gradient, by the name of each attention's weights.
 
     Raises:
         InputError: the model has no attention.

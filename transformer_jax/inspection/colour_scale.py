@@ -1,4 +1,4 @@
-"""The colour scale of a table of numbers, in which a few huge ones do not leave all others pale."""
+"""Colour scale for a table of numbers, in which a few huge numbers do not leave all others pale."""
 
 import numpy as np
 from jaxtyping import Float
@@ -7,19 +7,19 @@ QUANTILE, FACTOR = 0.8, 4
 
 
 def full_colour(values: Float[np.ndarray, "..."], least: float = 0.0) -> float:
-    """Return the absolute value that gets the full colour, as all beyond it do.
+    """Return the absolute value from which on numbers get the full colour.
 
-    It is the largest one, or four times the 0.8 quantile if that is less. That is 5.1 standard deviations of normally
-    distributed numbers, which three in ten million exceed, so a table without outliers is coloured up to its largest
-    number. A fifth of the numbers may be outliers: a whole column among more than five, as the first position of a
-    stream may be. Among five numbers or fewer there are none.
+    It is the largest absolute value, or four times the 0.8 quantile of absolute values if that is less. For normally
+    distributed numbers this is 5.1 standard deviations, which three in ten million exceed, so a table without outliers
+    is coloured up to its largest number. Up to a fifth of the numbers may be outliers: for example one column of more
+    than five, such as the first position of a residual stream. Five numbers or fewer have no outliers.
 
     Args:
-        values: of the table; what is not finite does not count.
-        least: a number up to which none is an outlier.
+        values: numbers of the table; numbers that are not finite are ignored.
+        least: numbers up to this absolute value are never outliers.
     """
     sizes = np.abs(values[np.isfinite(values)])
     if not sizes.any():
         return 1.0
     scale = max(FACTOR * float(np.quantile(sizes, QUANTILE, method="higher")), least)
-    return min(float(sizes.max()), scale or np.inf)  # most numbers may be zeros
+    return min(float(sizes.max()), scale or np.inf)  # `scale` is 0 if most numbers are

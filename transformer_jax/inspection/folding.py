@@ -1,4 +1,4 @@
-"""Learned parts of norms moved into the layers that read them, so that weights alone say what is read."""
+"""Fold the learned parts of norms into the layers that read them, so that weights alone show what is read."""
 
 import dataclasses
 import functools
@@ -24,29 +24,29 @@ READERS = {"self_attn": ATTENTION, "cross_attn": ("query_proj",), "feed_forward"
 
 @check_arguments
 def fold_norms(model: nn.Module, params: Params) -> tuple[Any, Params]:
-    """The same function, with the learned scale and bias of pre-norms in the layers that read them.
+    """Fold the learned scale and bias of pre-norms into the layers that read them, without changing the output.
 
-    `(x̂ ∘ s + b) W + c` becomes `x̂ W' + c'` with `W' = s ∘ W` and `c' = b W + c`; the norm keeps a scale of 1 and a bias
-    of 0. After a LayerNorm the columns of W' are centered too, since x̂ has a mean of 0: what remains is what can be
-    read (as TransformerLens does it, `fold_layer_norm`). Folded are the norms of all blocks, and of a `TransformerLM`
-    and a `TransformerPredictor` the one after the last block. A tied embedding makes logits of its own for that, and an
-    output layer without a bias gets one, so that the model is another one. Norms of other ends, of queries and keys,
-    and of an output network stay.
+    `(x̂ ∘ s + b) W + c` becomes `x̂ W' + c'` with `W' = s ∘ W` and `c' = b W + c`; the norm keeps a scale of 1 and a
+    bias of 0. After a LayerNorm, the columns of W' are centered too, because x̂ has mean 0, so that W' contains only
+    what can be read (like `fold_layer_norm` of TransformerLens). The norms of all blocks are folded, and the norm after
+    the last block of a `TransformerLM` or `TransformerPredictor`. For that, a `TransformerLM` is returned with an
+    untied output layer if its embedding is tied, and with a bias there if the norm has a bias. Final norms of other
+    models, norms of queries and keys, and norms of an output network are not folded.
 
     Args:
-        model: with pre-norm.
-        params: its parameters; their layers come back apart.
+        model: a model with pre-norm.
+        params: its parameters; stacked layers are returned unstacked.
 
     Returns:
         The model and its parameters.
 
     Raises:
-        InputError: the model has post-norm, a norm is neither `LayerNorm` nor `RMSNorm` over the last axis, or a layer
-            that reads has no bias for that of the norm or is not known.
+        InputError: the model has post-norm; a norm is neither `LayerNorm` nor `RMSNorm` over the last axis; or the
+            layer that reads a norm is unknown, or has no bias to which the norm's bias can be added.
     """
     settings = getattr(model, "settings", None)
     if settings is None or not settings.norm_first:
-        raise InputError("model has no pre-norm; what a post-norm gives is also the stream, and is not folded")
+        raise InputError("model has no pre-norm; a post-norm cannot be folded, as its output is the residual stream")
     norm = settings.make_norm()
     flat: Flat = flatten_dict(unstack_layers(params))
     places = dict.fromkeys(path[:-1] for path in flat if path[-2:-1] == ("norm",))
@@ -67,7 +67,7 @@ def fold_norms(model: nn.Module, params: Params) -> tuple[Any, Params]:
 
 
 def _with_output_layer(model: TransformerLM, flat: Flat) -> TransformerLM:
-    """The model whose logits have a layer of their own, with a bias, which are added to the parameters."""
+    """Return the model with a separate output layer that has a bias, and add both to the parameters."""
     if model.has_tied_output:
         flat["output_layer", "kernel"] = flat["embedding", "embedding"].T * model.embeddings.output_scale
     kernel = flat["output_layer", "kernel"]
@@ -82,12 +82,12 @@ def _fold(flat: Flat, norm: Path, readers: list[Path], *, is_centered: bool) -> 
     scale, shift = flat.get((*norm, "scale")), flat.get((*norm, "bias"))
     readers = [reader for reader in readers if (*reader, "kernel") in flat]
     if not readers:
-        raise InputError(f"{name} is read by a layer that is not known, and cannot be folded")
+        raise InputError(f"{name} cannot be folded: the layer that reads it is unknown")
     for reader in readers:
         kernel = flat[*reader, "kernel"]
         if shift is not None:
             if (*reader, "bias") not in flat:
-                raise InputError(f"{'/'.join(reader)} has no bias, and cannot take that of {name}")
+                raise InputError(f"{'/'.join(reader)} has no bias, so the bias of {name} cannot be folded into it")
             flat[*reader, "bias"] = flat[*reader, "bias"] + shift @ kernel
         kernel = kernel if scale is None else scale[:, None] * kernel
         flat[*reader, "kernel"] = kernel - kernel.mean(0) if is_centered else kernel

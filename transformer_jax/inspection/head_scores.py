@@ -1,4 +1,4 @@
-"""What attention weights say by themselves: heads that look back (Olsson et al. 2022), and the way to the input."""
+"""Scores of attention weights alone: previous-token and induction heads (Olsson et al. 2022), attention rollout."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,7 +13,7 @@ from transformer_jax.errors import InputError
 
 
 def previous_token_scores(weights: Float[ArrayLike, "..."]) -> Float[Array, " H"]:
-    """Mean weight that each head gives to the position before its own (Olsson et al. 2022).
+    """Compute the mean weight that each head gives to the previous position (Olsson et al. 2022).
 
     Args:
         weights: `[B, H, T, T]` of a self-attention.
@@ -26,21 +26,21 @@ def previous_token_scores(weights: Float[ArrayLike, "..."]) -> Float[Array, " H"
 
 
 def induction_scores(weights: Float[ArrayLike, "..."], tokens: Int[ArrayLike, "..."]) -> Float[Array, " H"]:
-    """Mean weight that each head gives to what followed earlier occurrences of the token at the query.
+    """Compute the mean weight that each head gives to tokens that followed earlier occurrences of the query's token.
 
-    The prefix matching score of Olsson et al. 2022, for any tokens: of query t it is the sum of the weights of the keys
-    s up to t with `tokens[s - 1] == tokens[t]`, where there are some. On random tokens without repetition that come
-    twice it is the weight T / 2 - 1 positions before, over the second half.
+    The prefix matching score of Olsson et al. 2022, for any tokens: for query t, it is the sum of the weights of the
+    keys s ≤ t with `tokens[s - 1] == tokens[t]`, if there are any. For a random sequence of distinct tokens, repeated
+    once, it is the mean weight of the key T / 2 - 1 positions before the query, over the second half.
 
     Args:
         weights: `[B, H, T, T]` of a self-attention.
-        tokens: `[B, T]`, at its positions.
+        tokens: `[B, T]`, the token at each position.
 
     Returns:
-        The mean over all queries whose token occurred before; NaN where there is none.
+        The mean over all queries whose token occurred before; NaN if there are none.
 
     Raises:
-        InputError: the weights are not `[B, H, T, T]` with T of at least 2, or the tokens not `[B, T]`.
+        InputError: the weights are not `[B, H, T, T]` with T of at least 2, or the tokens are not `[B, T]`.
     """
     weights = _checked(weights)
     tokens = as_array("tokens", tokens)
@@ -55,18 +55,18 @@ def induction_scores(weights: Float[ArrayLike, "..."], tokens: Int[ArrayLike, ".
 
 
 def attention_rollout(weights: Sequence[Float[ArrayLike, "..."]]) -> Float[Array, "L B T T"]:
-    """Multiply attention weights through the layers, with half of each layer for its residual connection.
+    """Multiply the attention weights of successive layers, with half of each layer for its residual connection.
 
-    `Ã_l = A_l Ã_(l-1)`, `A_l = ½ mean over heads + ½ I`, `Ã_(-1) = I` (their equation 1, with the residual connection).
+    `Ã_l = A_l Ã_(l-1)`, `A_l = ½ mean over heads + ½ I`, `Ã_(-1) = I` (Abnar and Zuidema 2020, equation 1).
 
     Args:
-        weights: `[B, H, T, T]` of the self-attention of each layer of one stack, as `get_attention_maps` gives them.
+        weights: self-attention weights `[B, H, T, T]` of each layer of one stack, as `get_attention_maps` returns them.
 
     Returns:
-        For each layer l the part of each input position in each position after it; the rows sum to 1.
+        For each layer l, the share of each input position in each output position; the rows sum to 1.
 
     Raises:
-        InputError: there is no layer, or the weights are not all of one shape `[B, H, T, T]`.
+        InputError: there are no layers, or the weights do not all have one shape `[B, H, T, T]`.
     """
     shapes = [np.shape(layer) for layer in weights] if isinstance(weights, Iterable) else []
     if not shapes or len(set(shapes)) > 1 or len(shapes[0]) != 4 or shapes[0][2] != shapes[0][3]:

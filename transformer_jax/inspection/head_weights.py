@@ -1,4 +1,4 @@
-"""What heads are made of: the matrices QK and OV, never multiplied out (Elhage et al. 2021)."""
+"""QK and OV matrices of heads, kept as low-rank factors (Elhage et al. 2021)."""
 
 import re
 from typing import NamedTuple
@@ -21,52 +21,52 @@ INPUTS = ("query_proj", "key_proj", "value_proj")
 
 
 class Factored(NamedTuple):
-    """Matrices `left @ right` of low rank d, one for each head: a row vector goes in at the left."""
+    """Matrices `left @ right` of low rank d, one per head, applied to row vectors: `x @ left @ right`."""
 
     left: Float[Array, "H D_in d"]
     right: Float[Array, "H d D_out"]
 
     @property
     def matrix(self) -> Float[Array, "H D_in D_out"]:
-        """The matrices themselves, which are large and have no more in them."""
+        """The full matrices, which are large and contain no more information than the factors."""
         return self.left @ self.right
 
     def between(self, before: Float[ArrayLike, "N D_in"], after: Float[ArrayLike, "D_out M"]) -> "Factored":
-        """`before @ self @ after`, `[H, N, M]`: with embedding and unembedding a circuit from tokens to tokens."""
+        """`before @ self @ after`, `[H, N, M]`: with embedding and unembedding, a circuit from tokens to tokens."""
         return Factored(jnp.asarray(before) @ self.left, self.right @ jnp.asarray(after))
 
     def norms(self) -> Float[Array, " H"]:
-        """Frobenius norm of each."""
+        """Frobenius norm of each matrix."""
         squares = jnp.einsum("hij,hji->h", self.left.mT @ self.left, self.right @ self.right.mT)
         return jnp.sqrt(jnp.maximum(squares, 0))
 
     def eigenvalues(self) -> np.ndarray:
-        """The d eigenvalues `[H, d]` of square matrices that are not zero in general, in NumPy: not for `jax.jit`."""
+        """The d eigenvalues `[H, d]` of square matrices that can be nonzero, in NumPy (not under `jax.jit`)."""
         return np.linalg.eigvals(np.asarray(self.right @ self.left))
 
     def positivity(self) -> np.ndarray:
-        """`Σ Re λ / Σ |λ|` of each head, `[H]`: 1 where all eigenvalues are positive, as of a head that copies.
+        """`Σ Re λ / Σ |λ|` of each head, `[H]`: 1 if all eigenvalues are positive, as for a head that copies.
 
-        Elhage et al. 2021, "Summarizing OV/QK matrices", take it of the circuit from tokens to tokens (`between`).
+        Elhage et al. 2021, "Summarizing OV/QK matrices", compute it for the circuit from tokens to tokens (`between`).
         """
         values = self.eigenvalues()
         return np.asarray(values.real.sum(-1) / np.abs(values).sum(-1))
 
 
 class HeadWeights(NamedTuple):
-    """Projections of the H heads of an attention; heads that share keys and values have the same ones.
+    """Projections of the H heads of an attention; shared projections of keys and values are repeated for each head.
 
-    Positions inside of attention (rotary ones, biases) and a norm of queries and keys are no part of them: with these
-    QK is what is compared before they act.
+    Rotary positions, attention biases, and norms of queries and keys are not included; in a model that has them, QK
+    is the comparison before they act.
     """
 
     query: Float[Array, "H D d"]
     key: Float[Array, "H D d"]
     value: Float[Array, "H D d"]
     output: Float[Array, "H d D"]
-    query_bias: Float[Array, "H d"]  # zeros where there is none, as of the next ones
+    query_bias: Float[Array, "H d"]  # zeros if the layer has no bias, as are the next three
     key_bias: Float[Array, "H d"]
-    value_bias: Float[Array, "H d"]  # written through W_O wherever a head looks, since its weights sum to 1
+    value_bias: Float[Array, "H d"]  # always written through W_O, because a head's weights sum to 1
     output_bias: Float[Array, " D"]  # of all heads together
 
     @property
@@ -76,18 +76,18 @@ class HeadWeights(NamedTuple):
 
     @property
     def ov(self) -> Factored:
-        """`W_V W_O`: what a head writes of the x that it attends to, without biases, is `x OV`."""
+        """`W_V W_O`: a head that attends to x writes `x OV`, without biases."""
         return Factored(self.value, self.output)
 
 
 @check_arguments
 def head_weights(model: nn.Module, variables: Variables) -> dict[str, HeadWeights]:
-    """Projections of each attention, by its name: `encoder.layers.0.attention`.
+    """Return the projections of each attention by name: `encoder.layers.0.attention`.
 
-    They read what the norm before the attention gives: with `fold_norms` before, its learned scale is in them.
+    They read the output of the norm before the attention; call `fold_norms` first to include its learned scale.
 
     Args:
-        model: of this package, which has `num_heads`.
+        model: a model of this package that has `num_heads`.
         variables: as in `transformer_jax.capture`.
 
     Raises:
@@ -97,7 +97,7 @@ def head_weights(model: nn.Module, variables: Variables) -> dict[str, HeadWeight
     paths = [path[:-2] for path in flat if path[-2:] == ("query_proj", "kernel")]
     num_heads = getattr(model, "num_heads", None)
     if not paths or num_heads is None:
-        raise InputError(f"{type(model).__name__} has no attention of this package to look into")
+        raise InputError(f"{type(model).__name__} has no attention of this package; there are no head weights")
     paths.sort(key=lambda path: re.sub(r"\d+", lambda number: number[0].zfill(9), "/".join(path)))  # layer 10 after 2
     of_decoder = getattr(model, "num_decoder_heads", None) or num_heads
     heads = [of_decoder if path[0] == "decoder" else num_heads for path in paths]
@@ -120,11 +120,11 @@ def _heads(flat: dict[tuple[str, ...], Array], path: tuple[str, ...], num_heads:
 
 
 def composition_scores(writer: HeadWeights, reader: HeadWeights) -> dict[str, Float[Array, "H_writer H_reader"]]:
-    """How much of what a head reads lies where an earlier one writes (Elhage et al. 2021, "Composition scores").
+    """Measure how much each head reads of what each earlier head writes (Elhage et al. 2021, "Composition scores").
 
-    By what the later head makes of it, "queries", "keys" or "values": the Frobenius norm of the product of the earlier
-    head's OV and the later one's QK, its transpose, or OV, divided by those of the two. Random matrices give about
-    `1/√D`. Norms between the two are left out; fold the later one before.
+    For the "queries", "keys" and "values" of the later head, the score is the Frobenius norm of the product of the
+    earlier head's OV with the later head's QK, transposed QK, or OV, divided by the product of their norms. Random
+    matrices give about `1/√D`. Norm layers between the heads are ignored; fold the later head's norm first.
     """
     written = writer.ov
     of_keys = Factored(reader.qk.right.mT, reader.qk.left.mT)

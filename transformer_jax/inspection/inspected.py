@@ -1,6 +1,6 @@
-"""A model bound to its variables, whose inspected passes are compiled once for each shape of their inputs.
+"""Inspect a model bound to its variables, with passes that are compiled once per input shape.
 
-And texts that such a language model writes while some of its activations are changed (steering).
+`generate` continues texts with a language model while its activations are patched (steering).
 """
 
 import re
@@ -33,17 +33,17 @@ class Activations(OrderedDict[str, Array]):
     """Activations by name, in the order of the pass."""
 
     def __repr__(self) -> str:
-        """Names and shapes; the numbers would fill screens."""
+        """Names and shapes; the values would fill the screen."""
         return "\n".join(f"{name} {value.shape}" for name, value in self.items()) or "no activations"
 
     def stack(self, pattern: str) -> Num[Array, "L ..."]:
-        """One activation of every layer, `decoder.layers.*.output`, as one array, layer after layer.
+        """Stack one activation of every layer, such as `decoder.layers.*.output`, in the order of the layers.
 
         Args:
-            pattern: a name or pattern; `layers.*` stands for the layers' numbers alone.
+            pattern: a name or pattern, in which `layers.*` matches only layer numbers.
 
         Raises:
-            InputError: none fits, or several of a layer do.
+            InputError: no activation matches, or several of one layer do.
         """
         pattern = pattern.replace("layers.*.", "layers.?.")
         check_found(pattern, self)
@@ -53,11 +53,11 @@ class Activations(OrderedDict[str, Array]):
 
 
 class Inspected:
-    """A model with its variables, for `capture`, `patch` and every other method without writing `jax.jit`.
+    """A model bound to its variables: `capture`, `patch` and every other method, compiled without writing `jax.jit`.
 
-    Arrays, also those inside of patches, are arguments of a compiled program. What else is given (names, functions,
-    heads and positions as numbers or lists) belongs to the program, so that what is not there is an error, and
-    another one compiles anew: to go over many heads give a patch that `jax.vmap` maps, or an array.
+    Arrays, including those inside patches, are arguments of the compiled program. Everything else (names, functions,
+    heads and positions as integers or lists) is constant in it, so a head that does not exist is an error, and a new
+    value compiles a new program. To try many heads, pass them as an array, or map over a patch with `jax.vmap`.
 
     Args:
         model, variables: as in `transformer_jax.capture`.
@@ -70,7 +70,7 @@ class Inspected:
         self._program = jax.jit(self._run, static_argnums=(0, 1, 2))
 
     def apply(self, method: Callable[..., Any], *args: object, **kwargs: object) -> Any:
-        """`method(model, variables, *args, **kwargs)` as a compiled program, which alike arguments share.
+        """Run `method(model, variables, *args, **kwargs)` as a compiled program, which similar arguments share.
 
         Args:
             method: a pure function such as `logit_lens` or `attribute_logits`.
@@ -95,14 +95,14 @@ class Inspected:
         return method(self.model, variables, *args, **kwargs)
 
     def capture(self, inputs: object, names: Sequence[str], **kwargs: object) -> tuple[Any, Activations]:
-        """As `transformer_jax.capture`, of an input or a tuple of them: the output, and the activations by name."""
+        """Call `transformer_jax.capture` with an input or a tuple of inputs; return output and activations by name."""
         output, seen = self.apply(capture, *self._inputs(inputs, kwargs), names=names, **kwargs)
         return output, Activations(seen)
 
     def patch(
         self, inputs: object, patches: Mapping[str, Change], names: Sequence[str] | None = None, **kwargs: object
     ) -> Any:
-        """As `transformer_jax.patch`, of an input or a tuple of them: the output; with `names` activations too."""
+        """Call `transformer_jax.patch` with an input or a tuple of inputs; return the output (and activations)."""
         result = self.apply(patch, *self._inputs(inputs, kwargs), patches=patches, names=names, **kwargs)
         return result if names is None else (result[0], Activations(result[1]))
 
@@ -116,23 +116,23 @@ class Inspected:
         metric: Metric,
         **kwargs: object,
     ) -> PatchGrid:
-        """What each clean activation restores of a metric in a corrupted pass, over all layers, in one program.
+        """Measure how much of a metric each clean activation restores in a corrupted pass, over all layers.
 
         Args:
-            clean: an input of the model, or a tuple of them, whose activations are put in.
-            corrupted: those of the pass that is patched.
-            site: the activation in each layer: the end of its name, `head_outputs`, or a pattern,
+            clean: an input of the model, or a tuple of inputs, whose activations are patched in.
+            corrupted: the input or inputs of the pass that is patched.
+            site: the activation in each layer: the end of its name, such as `head_outputs`, or a pattern, such as
                 `decoder.layers.?.output`.
             by: the grid's axes: "layers", and "positions", "heads" or both.
-            metric: of the model's output, a number.
+            metric: function of the model's output that returns a number.
             **kwargs: as in `patch_activations`, which has the formula.
 
         Raises:
-            InputError: as `patch_activations`; or `site` is an activation of several parts of a layer, or of several
-                stacks; or `by` has no "layers"; or the metric is no number, or the same for both inputs.
+            InputError: as in `patch_activations`; `site` matches several activations of a layer, or several stacks;
+                `by` lacks "layers"; or the metric is not a number, or is the same for both inputs.
         """
         if isinstance(by, str) or "layers" not in by:
-            raise InputError(f"by is {by!r}; it must be a list with 'layers', which may hold 'positions' and 'heads'")
+            raise InputError(f"by is {by!r}; it must be a list with 'layers' and, optionally, 'positions' and 'heads'")
         clean, corrupted = self._inputs(clean, kwargs), self._inputs(corrupted, kwargs)
         of_call = {key: value for key, value in kwargs.items() if key != "corruption"}
         found = [each.name for each in Computation.of(self.model, self.variables, clean, of_call).sites()]
@@ -150,7 +150,7 @@ class Inspected:
         return grid
 
     def _inputs(self, given: object, kwargs: Mapping[str, object]) -> tuple[object, ...]:
-        """Inputs of a pass as a tuple; token ids are checked, whose values a compiled program does not know."""
+        """Return a pass's inputs as a tuple, and check token ids, whose values a compiled program does not know."""
         inputs = given if isinstance(given, tuple) else (given,)
         if "method" not in kwargs:
             names = ("source", "target") if hasattr(self.model, "source_vocabulary_size") else ("tokens",)
@@ -165,7 +165,7 @@ def _check_one_of_each_layer(what: str, given: str, names: Sequence[str]) -> Non
     parts = list(dict.fromkeys(re.sub(r"(?<=layers\.)\d+(?=\.)", "?", name) for name in names))
     if len(parts) > 1:
         raise InputError(
-            f"{what} is {shortened(given)}; it must fit one activation of each layer: {' or '.join(parts[:3])}"
+            f"{what} is {shortened(given)}; it must match one activation of each layer: {' or '.join(parts[:3])}"
         )
 
 
@@ -181,29 +181,29 @@ def generate(
     temperature: float = 1.0,
     **kwargs: object,
 ) -> tuple[Int[Array, "B T_plus_length"], Activations]:
-    """Continue prompts with a language model whose activations are changed.
+    """Continue prompts with a language model while its activations are patched.
 
-    Positions in patches count from the text's start. A `TransformerLM` keeps keys and values, so that each token, also
-    one of the prompt, costs one step of cached decoding; where a patch is a function or `splice`, which may look at all
-    positions, and for other models, each token comes from a patched pass over the whole text. The two agree to
-    rounding. While it grows, the text is padded behind, which a causal model cannot see.
+    Positions in patches count from the start of the text. A `TransformerLM` caches keys and values, so that each token,
+    including those of the prompt, costs one step of cached decoding. If a patch is a function or `splice`, which may
+    read all positions, or for other models, each new token costs a patched pass over the whole text. The two agree to
+    rounding. Until it is finished, the text is padded at its end, which a causal model cannot see.
 
     Args:
         inspected: a causal language model of `[B, T]` tokens.
         prompt: `[B, T]`, at least one token each.
         length: number of tokens to add.
-        patches: as in `transformer_jax.patch`, in every pass.
-        names: activations to return, of the patched pass over the finished text.
-        key: of the draws; None takes the most probable token.
-        temperature: of the draws.
+        patches: as in `transformer_jax.patch`, applied in every pass.
+        names: activations to return, from the patched pass over the finished text.
+        key: random key for sampling; None takes the most probable token.
+        temperature: sampling temperature.
         **kwargs: as in `transformer_jax.capture`.
 
     Returns:
         Tokens `[B, T + length]`, and the activations by name.
 
     Raises:
-        InputError: the prompt holds no token ids of the model; as `transformer_jax.patch`; and as the model where the
-            text is longer than it takes.
+        InputError: the prompt has invalid token ids, or the text is longer than the model allows; or as in
+            `transformer_jax.patch`.
     """
     check_token_ids("prompt", prompt, getattr(inspected.model, "vocabulary_size", np.iinfo(np.int32).max))
     tokens, seen = inspected.apply(_generated, prompt, length, patches or {}, names, key, temperature, **kwargs)

@@ -1,4 +1,4 @@
-"""Any computation that calls a model, inspected: once, or once for each of many places that are changed."""
+"""Forward pass with capture and patches, run once or once per site."""
 
 import itertools
 import math
@@ -21,21 +21,21 @@ from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.trees import Variables
 
 Result = TypeVar("Result")
-Metric: TypeAlias = Callable[[Any], Array]  # of a model's output
+Metric: TypeAlias = Callable[[Any], Array]  # function of a model's output
 OUTPUTS = "head_outputs"  # end of the name of the activation that holds each head's output
-# By kind (`encoder`, `decoder`, `cross`) one number, or more, for each layer and head.
+# By kind (`encoder`, `decoder`, `cross`): one or more numbers for each layer and head.
 HeadTable = dict[str, Float[Array, "L H ..."]]
-PLACES = ("heads", "positions")  # axes along which places are tried one by one
-AT_ONCE = 8  # passes that are vmapped; more of them need more memory
+PLACES = ("heads", "positions")  # axes along which places can be changed one at a time
+AT_ONCE = 8  # passes that are vmapped together; more need more memory
 Captured = dict[str, Array]  # by name, in the order of the pass
-Chosen = dict[str, Bool[Array, "..."]]  # heads and positions of an activation
+Chosen = dict[str, Bool[Array, "..."]]  # boolean masks of the heads and positions of an activation
 
 
 class Computation:
-    """A computation that applies a model once, as a loss function does, to be captured and patched.
+    """A computation that applies a model once, such as a loss function, run with capture and patches.
 
     Args:
-        call: runs it, and returns its result.
+        call: runs the computation and returns its result.
     """
 
     def __init__(self, call: Callable[[], Any]) -> None:
@@ -45,30 +45,30 @@ class Computation:
     def of(
         cls, model: nn.Module, variables: Variables, inputs: Sequence[object], kwargs: Mapping[str, Any]
     ) -> "Computation":
-        """One pass of a model.
+        """Wrap one forward pass of a model.
 
         Raises:
-            InputError: the variables lack "params", or an input is a text.
+            InputError: the variables lack "params", or an input is text.
         """
         for given in inputs:
             if isinstance(given[0] if isinstance(given, list | tuple) and given else given, str | bytes):
                 raise InputError(
-                    f"the input is {shortened(given)}; a model takes arrays. Encode the text, "
+                    f"the input is {shortened(given)}; a model takes arrays. Encode the text: "
                     "np.array([tokenizer.encode(text).ids]), or call load_transformers(directory).capture(text, names)"
                 )
         if isinstance(variables, Mapping) and variables and "params" not in variables:
             names = ", ".join(list(variables)[:3])
-            raise InputError(f'variables has {names}; it must be {{"params": …}}, as {{"params": run.params}}')
+            raise InputError(f'variables has {names}; it must be {{"params": …}}, such as {{"params": run.params}}')
         return cls(lambda: model.apply(unstack_layers(variables), *inputs, **kwargs))
 
     def run(self, names: Sequence[str] = (), patches: Mapping[str, Change] | None = None) -> tuple[Any, Captured]:
-        """Run it with activations captured and patched.
+        """Run the computation with activations captured and patched.
 
         Returns:
-            Its result, and the activations by name, in the order of the pass.
+            The result, and the activations by name, in the order of the pass.
 
         Raises:
-            InputError: as `transformer_jax.patch`.
+            InputError: as in `transformer_jax.patch`.
         """
         of_pass = InspectedPass(tuple(names), patches or {})
         with nn.intercept_methods(of_pass.intercept):
@@ -77,14 +77,14 @@ class Computation:
         return result, of_pass.captured
 
     def sites(self, patterns: Sequence[str] = ("*",)) -> list[ActivationSite]:
-        """All activations whose names fit one of some patterns, in their order; nothing is computed.
+        """Return all activations whose names match one of the patterns, in order; nothing is computed.
 
         Raises:
-            InputError: a pattern fits none.
+            InputError: a pattern matches no activation.
         """
         of_pass = InspectedPass(patterns, {}, keeps_values=False)
         with nn.intercept_methods(of_pass.intercept):
-            jax.eval_shape(lambda: self._call())  # a function of its own: JAX would not trace the same one again
+            jax.eval_shape(lambda: self._call())  # a new function, because JAX caches the trace of a known one
         of_pass.check()
         return [each for each in of_pass.activations if any(matches(each.name, pattern) for pattern in patterns)]
 
@@ -103,7 +103,7 @@ class Attention(NamedTuple):
 
 
 def attentions(sites: Sequence[ActivationSite]) -> list[Attention]:
-    """Every attention of a pass, in its order.
+    """Return every attention of a pass, in order.
 
     Args:
         sites: all activations of the pass.
@@ -113,7 +113,7 @@ def attentions(sites: Sequence[ActivationSite]) -> list[Attention]:
     """
     found = [_attention(each) for each in sites if each.name.endswith(OUTPUTS)]
     if not found:
-        raise InputError("the model has no attention of this package to look into")
+        raise InputError("the model has no attention of this package; there is nothing to inspect")
     return found
 
 
@@ -126,12 +126,12 @@ def _attention(outputs: ActivationSite) -> Attention:
 
 
 def check_axes(found: Sequence[ActivationSite], by: Sequence[str]) -> None:
-    """Raise an `InputError` if `by` holds something else than `PLACES`, or an activation has no such axis."""
+    """Raise an `InputError` if `by` holds anything but `PLACES`, or an activation has no such axis."""
     if isinstance(by, str) or len(set(by)) != len(by) or not set(by) <= set(PLACES):
         raise InputError(f"by is {by!r}; it must hold {' or '.join(map(repr, PLACES))}, or both")
     for each, axis in itertools.product(found, by):
         if each.size(axis) is None:
-            raise InputError(f"by holds {axis!r}; {each.name} is [{each.letters}] without {axis}")
+            raise InputError(f"by holds {axis!r}; {each.name} is [{each.letters}] and has no {axis}")
 
 
 def map_over_sites(
@@ -140,18 +140,18 @@ def map_over_sites(
     change: Callable[[str, Chosen], Change],
     run: Callable[[Mapping[str, Any]], Result],
 ) -> dict[str, Result]:
-    """Run a pass for each head, each position, or each pair of both, of each of some activations.
+    """Run a pass for each head, each position, or each pair of head and position, of each given activation.
 
-    One program does for all of them, `AT_ONCE` of which it runs at a time.
+    All passes share one program, which runs `AT_ONCE` of them at a time.
 
     Args:
         found: the activations.
-        by: axes along which places are tried one by one, where an activation has them; all others are changed together.
-        change: of the name of an activation, and of truth values that choose heads and positions, the patch.
-        run: of a patch for each of the activations, of which all but one choose nothing, the result of the pass.
+        by: axes along which an activation is changed one place at a time, if it has them; other axes are changed whole.
+        change: function from an activation's name and boolean masks of its heads and positions to a patch.
+        run: function from one patch per activation, all but one of which select nothing, to the result of the pass.
 
     Returns:
-        By activation the results, whose leading axes are those of `by`, in its order.
+        The results by activation; their leading axes are those of `by`, in the same order.
     """
     grids = [tuple(size for axis in by if (size := each.size(axis)) is not None) for each in found]
     places = [(number, *place, 0, 0)[:3] for number, grid in enumerate(grids) for place in np.ndindex(*grid)]
@@ -170,7 +170,7 @@ def map_over_sites(
 
 
 def _chosen(site: ActivationSite, by: Sequence[str], place: Int[Array, "2"], is_selected: Bool[Array, ""]) -> Chosen:
-    """One head and one position where these are tried one by one, else all; nothing if it is not the site's turn."""
+    """Masks of one place along each axis of `by`, and of all along other axes; all False if not selected."""
     sizes = {axis: size for axis in PLACES if (size := site.size(axis)) is not None}
     tried = [axis for axis in by if axis in sizes]
     return {
@@ -180,7 +180,7 @@ def _chosen(site: ActivationSite, by: Sequence[str], place: Int[Array, "2"], is_
 
 
 def summed(slope: Array, change: Array, site: ActivationSite, by: Sequence[str]) -> Array:
-    """Slope `[metric, activation]` times change, summed over all axes but those of `by`, which come first."""
+    """Sum slope `[metric, activation]` times change over all of its axes but those of `by`, which come first."""
     of_site = list(range(change.ndim))
     of_metric = list(range(change.ndim, slope.ndim))
     kept = [axis for each in by if (axis := site.axis(each)) is not None]

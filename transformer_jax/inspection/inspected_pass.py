@@ -1,4 +1,4 @@
-"""One pass of a model whose activations are captured and changed: an interceptor of Flax's methods."""
+"""One forward pass with activations captured and patched: an interceptor of Flax methods."""
 
 import functools
 from collections import Counter, OrderedDict
@@ -21,36 +21,36 @@ from transformer_jax.nn.blocks import Block
 from transformer_jax.nn.encoder import Stack
 from transformer_jax.nn.layers import Tapped, add_bias
 
-NORMS = nn.LayerNorm.__call__, nn.RMSNorm.__call__  # which subclasses may inherit
+NORMS = nn.LayerNorm.__call__, nn.RMSNorm.__call__  # methods that subclasses may inherit
 NORM_OF_WIDTH = {"reduction_axes": -1, "feature_axes": -1, "axis_name": None, "force_float32_reductions": True}
 HEAD_RESULTS = "head_results"
 OWN_PACKAGE = f"{__name__.partition('.')[0]}."
 
 
 class InspectedPass:
-    """State of one inspected pass: the names and patches asked for, and the activations captured.
+    """State of one inspected pass: the requested names and patches, and the captured activations.
 
-    It is made where the pass runs, in the same trace.
+    It must be constructed where the pass runs, in the same trace.
 
     Args:
         names: names or patterns of the activations to capture.
-        patches: by name or pattern what stands in an activation's place; where several fit, one after another.
-        keeps_values: whether activations are captured; else the pass only lists them.
+        patches: changes by name or pattern; if several match an activation, they are applied one after another.
+        keeps_values: whether to capture activations; if False, the pass only lists them.
     """
 
     def __init__(self, names: Sequence[str], patches: Mapping[str, Change], *, keeps_values: bool = True) -> None:
         self._keeps_values = keeps_values
-        self.captured: dict[str, Array] = OrderedDict()  # of which `jax.jit` leaves the order, unlike a dict's
-        self.activations: list[ActivationSite] = []  # all of the pass
+        self.captured: dict[str, Array] = OrderedDict()  # `jax.jit` keeps its order, unlike that of a dict
+        self.activations: list[ActivationSite] = []  # all activations of the pass
         self._names = names
         self._patches = [
             (_acting_at(part, pattern), part) for pattern in patches for part in parts_of(patches[pattern])
         ]
-        self._wanted = (*names, *patches)  # which the pass must have
-        self._counts: Counter[str] = Counter()  # of the activations of each name
-        self._known: set[str] = set()  # activations that the pass could have, made or not
-        self._inside: list[nn.Module] = []  # modules whose method runs
-        self._first: Start | None = None  # of cached decoding the position of the first query
+        self._wanted = (*names, *patches)  # each must match an activation
+        self._counts: Counter[str] = Counter()  # activations so far, by name
+        self._known: set[str] = set()  # activations that the pass can have, computed or not
+        self._inside: list[nn.Module] = []  # modules whose `__call__` is running
+        self._first: Start | None = None  # position of the first query in cached decoding
         self._trace = current_trace()
 
     def intercept(
@@ -60,7 +60,7 @@ class InspectedPass:
         kwargs: dict[str, Any],
         context: nn.module.InterceptorContext,
     ) -> Any:
-        """Answer the taps, and show what has no tap: inputs and outputs of blocks and of a user's modules, norms."""
+        """Handle taps and activations without a tap: inputs and outputs of blocks, outputs of users' modules, norms."""
         module, method = context.module, context.method_name
         if isinstance(module, Tapped) and method == "tap":
             return self._tapped(module, *args, **kwargs)
@@ -92,7 +92,7 @@ class InspectedPass:
             check_found(pattern, self._known)
 
     def _is_asked(self, *names: str) -> bool:
-        """Whether one of these activations is wanted; where none is, the pass goes on without them."""
+        """Whether one of these activations is requested; if not, they are only counted, and need not be computed."""
         numbered = [self._numbered(name) for name in names]
         self._known.update(numbered)
         if any(matches(name, pattern) for name in numbered for pattern in self._wanted):
@@ -101,7 +101,7 @@ class InspectedPass:
         return False
 
     def _numbered(self, name: str) -> str:
-        """Name of the next activation called `name`: the second one, as of a module called twice, ends in `.2`."""
+        """Name of the next activation called `name`: the second, e.g. of a module called twice, ends in `.2`."""
         count = self._counts[name]
         return f"{name}.{count + 1}" if count else name
 
@@ -109,7 +109,7 @@ class InspectedPass:
         return self._shown(activation_name(module.path, name), x, letters)
 
     def _shown(self, name: str, x: ArrayLike, letters: str) -> Array:
-        """An activation as the pass goes on with it."""
+        """Record an activation, and return it with its patches applied."""
         shown = jnp.asarray(x)
         site = ActivationSite(
             self._numbered(name), letters, shown.shape, self._first if "T" in letters.split() else None
@@ -120,11 +120,11 @@ class InspectedPass:
         changes = [part for pattern, part in self._patches if matches(site.name, pattern)]
         is_captured = self._keeps_values and any(matches(site.name, pattern) for pattern in self._names)
         if (changes or is_captured) and current_trace() != self._trace:
-            # Its value could not leave the trace, which Flax may run twice or keep for passes that are not inspected.
+            # The value cannot leave this trace, which Flax may run twice or reuse for passes that are not inspected.
             raise InputError(
-                f"{site.name} is inside of a loop or another transformation of a module (nn.scan, nn.remat, nn.jit, "
-                "jax.vmap, …), where it can be neither captured nor patched from outside; capture or patch inside of "
-                "it, one step of decoding with method='decode_step', and return the values from its body"
+                f"{site.name} is inside a loop or another transformation of a module (nn.scan, nn.remat, nn.jit, "
+                "jax.vmap, …), where it can be neither captured nor patched from outside; capture or patch inside its "
+                "body, such as one decoding step with method='decode_step', and return the values from the body"
             )
         for part in changes:
             shown = part.apply(shown, site)
@@ -137,11 +137,11 @@ class InspectedPass:
         return self._with_first(call(x, *args, **kwargs), activation_name(module.path, "output"), "B T D")
 
     def _output_shown(self, module: nn.Module, call: Callable[..., Any], *args: object, **kwargs: object) -> Any:
-        """The result of a module, whose output is an activation if the module is a user's."""
+        """Call a module and return its result; the output of a user's module is an activation."""
         name = activation_name(module.path, "output")
         before = self._numbered(name)
         result = call(*args, **kwargs)
-        if not _is_foreign(module) or self._numbered(name) != before:  # or it shows its output itself
+        if not _is_foreign(module) or self._numbered(name) != before:  # or it has tapped its output
             return result
         first = result[0] if isinstance(result, tuple) and result else result
         if not isinstance(first, jax.Array):
@@ -150,22 +150,22 @@ class InspectedPass:
         return self._with_first(result, name, " ".join([*leading, *map(str, first.shape[len(leading) :])]))
 
     def _with_first(self, result: Any, name: str, letters: str) -> Any:
-        """A result, or a tuple of it and others, in which the first is shown."""
+        """Show a result, or the first element if it is a tuple."""
         if isinstance(result, tuple):
             return (self._shown(name, result[0], letters), *result[1:])
         return self._shown(name, result, letters)
 
     def _attended(self, module: nn.Module, call: Callable[..., Any], *args: object) -> Any:
-        """What an attention's `attend` gives; it taps its logits and weights where one of them is asked for."""
+        """Call an attention's `attend`, with taps of logits and weights if one of them is requested."""
         is_asked = self._is_asked(*(activation_name(module.path, name) for name in ("logits", "weights")))
         return call(*args, tap=functools.partial(self._tapped, module) if is_asked else None)
 
     def _projected(self, module: nn.Module, call: Callable[..., Array], joined: Array) -> Array:
-        """The output projection of an attention, as the sum over heads where these are asked for."""
+        """Apply an attention's output projection, as a sum over heads if their results are requested."""
         attention: Any = module.parent
         name = activation_name(attention.path, HEAD_RESULTS)
         is_named = not self._keeps_values or any(HEAD_RESULTS in pattern for pattern in self._wanted)
-        if not (is_named and self._is_asked(name)):  # H times as large as others: `*` alone does not ask for it
+        if not (is_named and self._is_asked(name)):  # H times as large as others, so `*` does not request it
             return call(joined)
         weights = jax.tree.map(jnp.asarray, module.variables["params"])
         heads = joined.reshape(*joined.shape[:-1], -1, attention.width())  # [B T H d]
@@ -192,29 +192,29 @@ def _is_block(module: nn.Module) -> bool:
 
 
 def _is_foreign(module: nn.Module) -> bool:
-    """Whether a module is a user's: of another class than those of this package and, below these, of Flax."""
+    """Whether a module's class is a user's: not of this package, nor, inside a module of this package, of Flax."""
     is_below_ours = type(module.parent).__module__.startswith(OWN_PACKAGE)
     return not type(module).__module__.startswith((OWN_PACKAGE, "flax.") if is_below_ours else OWN_PACKAGE)
 
 
 def _is_of_width(norm: nn.Module) -> bool:
-    """Whether a norm is over the last axis alone; others show no scale."""
+    """Whether a norm is over the last axis only; other norms show no scale."""
     return all(getattr(norm, field) == default for field, default in NORM_OF_WIDTH.items())
 
 
 def _acting_at(part: Patch, pattern: str) -> str:
-    """Name or pattern of where a patch acts: edges knocked out of weights are out of the logits that make these."""
+    """Name or pattern at which a patch acts: edges knocked out of weights are removed from the logits."""
     is_knock_out = isinstance(part, Filled) and part.how == "hide"
     return "logits".join(pattern.rsplit("weights", 1)) if is_knock_out else pattern
 
 
 def _normalized(module: Any, x: Array, change: Callable[[Array], Array]) -> Array:
-    """What Flax's LayerNorm or RMSNorm gives over the last axis, to rounding, with the factor 1/σ as `change` makes it.
+    """Compute Flax's LayerNorm or RMSNorm over the last axis, equal to rounding, with `change` applied to 1/σ.
 
     Args:
-        module: the norm, bound.
+        module: the bound norm.
         x: its input.
-        change: of the factor `[..., 1]`, 1/√(variance + ε) or 1/√(mean square + ε), before the learned scale.
+        change: function of the factor `[..., 1]`, 1/√(variance + ε) or 1/√(mean square + ε), before the learned scale.
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     mean = wide.mean(-1, keepdims=True) if isinstance(module, nn.LayerNorm) else jnp.zeros((), wide.dtype)

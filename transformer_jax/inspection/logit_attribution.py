@@ -1,4 +1,4 @@
-"""From the residual stream to the logits: as the sum of its components, and after each layer.
+"""Logits from the residual stream: contributions of its components, and predictions after each layer.
 
 Direct logit attribution (Elhage et al. 2021), and the logit lens (nostalgebraist 2020).
 """
@@ -37,30 +37,30 @@ def attribute_logits(
 ) -> dict[str, Float[Array, "..."]]:
     """Split logits into the contributions of the components that write into the residual stream.
 
-    With the scales 1/σ of the norms as they are in this pass (Elhage et al. 2021, "Handling layer normalization"), and
-    with the ReLUs of the output network as they are, the way from what a component writes to the logits is linear:
-    through the residual connections, the norms on them, and the output network. A contribution is what comes out of it
-    for the component alone; what reaches the logits through later attention or feed-forward belongs to these. The sum
-    over all components is the logit. Of an encoder-decoder the components are the decoder's.
+    If the scales 1/σ of the norms (Elhage et al. 2021, "Handling layer normalization") and the ReLUs of the output
+    network are fixed at their values in this pass, the path from a component's output to the logits is linear: it goes
+    through the residual connections, the norms on them, and the output network. A contribution is the result of this
+    path for one component's output alone; what reaches the logits through a later attention or feed-forward counts
+    for the later one. The contributions sum to the logit. In an encoder-decoder, the components are the decoder's.
 
-    It is exact for models whose norms are Flax's `LayerNorm` or `RMSNorm`, or linear, and whose blocks add up the
-    outputs of their sub-layers by the residual connections of this package.
+    It is exact for models whose norms are Flax's `LayerNorm` or `RMSNorm`, or linear, and whose blocks add the outputs
+    of their sub-layers with the residual connections of this package.
 
     Args:
-        model, variables, *inputs: one with blocks, as in `transformer_jax.capture`.
-        of: linear function of the logits `[B, T, V]`, which is split: one logit, or the difference of two. All of them,
-            the default, are V numbers for each component and position. A constant that it adds counts to `biases`.
+        model, variables, *inputs: as in `transformer_jax.capture`; the model must have blocks.
+        of: linear function of the logits `[B, T, V]` to split, such as one logit, or the difference of two. The
+            default, all logits, gives V numbers per component and position. A constant that it adds is in `biases`.
         **kwargs: as in `capture`.
 
     Returns:
-        By activation what it contributes: the input of the first block (the embeddings), the head outputs of each
-        attention, with a leading axis `[H, ...]` of the heads, the output of each other sub-layer, and `biases`: those
-        of the norms and the layers on the way, and of the output projections. Each has the shape of `of(logits)`.
+        Contributions by activation: the input of the first block (the embeddings), the head outputs of each attention,
+        with a leading axis `[H, ...]`, the output of each other sub-layer, and `biases` (of the norms and layers on the
+        path, and of the output projections). Each has the shape of `of(logits)`.
 
     Raises:
-        InputError: the model has no blocks, a block has no residual connections with the names of its sub-layers, or
-            `of` is not linear: split the logits, not their log-softmax; or the model's head is not: a `TransformerMLM`
-            that classifies, or whose activation is another than ReLU.
+        InputError: the model has no blocks; a block has no residual connections named after its sub-layers; `of` is
+            not linear (split the logits, not their log-softmax); or the model's head is not: a `TransformerMLM` that
+            classifies or whose activation is not ReLU, or a `TransformerPredictor` that pools.
     """
     _check_head(model)
     call = Computation.of(model, variables, inputs, kwargs)
@@ -99,13 +99,13 @@ def attribute_logits(
 def logit_lens(
     model: nn.Module, variables: Variables, *inputs: object, **kwargs: object
 ) -> Float[Array, "L_plus_1 ..."]:
-    """The model's output where the layers from l on are left out, for l = 0 … L.
+    """Compute the model's output without the layers from l on, for l = 0 … L.
 
-    The residual stream before block l goes to what follows the last block: the final norm, if there is one, and the
-    output network ("interpreting GPT: the logit lens", nostalgebraist 2020). Of an encoder-decoder it is the decoder's.
+    The residual stream before block l is passed to what follows the last block: the final norm, if any, and the output
+    network ("interpreting GPT: the logit lens", nostalgebraist 2020). In an encoder-decoder, it is the decoder's.
 
     Args:
-        model, variables, *inputs: one with blocks, as in `transformer_jax.capture`.
+        model, variables, *inputs: as in `transformer_jax.capture`; the model must have blocks.
         **kwargs: as in `capture`.
 
     Returns:
@@ -125,10 +125,10 @@ def logit_lens(
 
 
 def _components(names: Collection[str]) -> list[str]:
-    """What writes into the last stack's residual stream: its input, and the outputs of its sub-layers.
+    """Names of what is written into the last stack's residual stream: its input, and its sub-layers' outputs.
 
-    Sub-layers are those that have a residual connection, `after_attention` that of `attention`: what else shows an
-    output in a block, such as a norm of a user's own, is on the way.
+    A sub-layer has a residual connection: `after_attention` belongs to `attention`. Other outputs in a block, such as
+    that of a user's norm, are on the path of a sub-layer.
 
     Raises:
         InputError: the model has no blocks, or a block shows no residual connection of a sub-layer.
@@ -140,7 +140,7 @@ def _components(names: Collection[str]) -> list[str]:
         sublayers = [block + name.removeprefix(after) for name in names if name.startswith(after)]
         writers = [f"{each}.{OUTPUTS}" if f"{each}.{OUTPUTS}" in names else f"{each}.output" for each in sublayers]
         if not writers or not set(writers) <= set(names):
-            raise InputError(f"{block[:-1]} has no residual connection named after each sub-layer, as mixer_residual")
+            raise InputError(f"{block[:-1]} has no residual connection named after each sub-layer (mixer_residual)")
         written += writers
     return written
 
@@ -150,13 +150,13 @@ def _check_head(model: nn.Module) -> None:
     if isinstance(model, TransformerMLM):
         activation = model.settings.activation
         if model.head == "classes" or (model.head == "tokens" and activation is not nn.relu):
-            raise InputError(f"head of the TransformerMLM is {model.head!r}, which no sum of components goes through")
+            raise InputError(f"head of the TransformerMLM is {model.head!r}; its logits are not a sum of components")
     if isinstance(model, TransformerPredictor) and model.pools:
-        raise InputError("pools of the TransformerPredictor is True; no sum of components goes through its attention")
+        raise InputError("pools of the TransformerPredictor is True; its logits are not a sum of components")
 
 
 def _check_linear(of: Callable[[Array], Array], logits: Array) -> None:
-    """Raise an `InputError` if a function of the logits is not linear: JAX transposes no other."""
-    result = jax.eval_shape(of, logits)  # here its own errors come up
-    with as_input_error("of is not linear in the logits; it must be, such as one logit or a difference", Exception):
+    """Raise an `InputError` if a function of the logits is not linear: JAX transposes only linear ones."""
+    result = jax.eval_shape(of, logits)  # raises the errors of `of` itself
+    with as_input_error("of is not linear in the logits; it must be, like one logit or a difference", Exception):
         jax.eval_shape(lambda: jax.linear_transpose(of, logits)(jax.tree.map(jnp.zeros_like, result)))

@@ -1,4 +1,4 @@
-"""Names of activations: made of a module's path and of the name that the module gives; chosen by patterns."""
+"""Names of activations, made of a module's path and the activation's name in the module, and matched by patterns."""
 
 import fnmatch
 import re
@@ -8,16 +8,16 @@ from typing import NamedTuple
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, meant
 
-# Names of modules that are longer in an activation's name.
+# Modules whose names are spelled out in names of activations.
 ALIASES = {"self_attn": "attention", "cross_attn": "cross_attention"}
-# Activations that are called after the model, and not after the module in it that adds positions.
+# Activations that are named after the model, not after its module that adds positions.
 OF_ENCODING = ("token_embeddings", "positions")
 RESIDUAL = "_residual"  # end of the name of a residual connection
-# Letters of the axes along which a patch chooses.
+# Letters of the axes along which a patch selects.
 AXES = {"heads": ("H", "Hkv"), "positions": ("T", "S"), "units": ("F", "D", "d"), "queries": ("T",), "keys": ("S",)}
 
 
-# Names that TransformerLens gives to activations, and ours (docs/pretrained.md).
+# TransformerLens's names of activations, and ours (docs/pretrained.md).
 TRANSFORMER_LENS = {
     "hook_embed": "token_embeddings",
     "embed.hook_out": "token_embeddings",
@@ -62,27 +62,27 @@ class ActivationSite(NamedTuple):
     name: str
     letters: str  # of its axes: "B H T d"
     shape: tuple[int, ...]
-    first: Start | None = None  # in cached decoding the position of its first element along T, where it has a T
+    first: Start | None = None  # in cached decoding, position of its first element along T, if it has a T
 
     def axis(self, what: str) -> int | None:
-        """The first axis of heads, positions, units, queries or keys; None where there is none."""
+        """Number of the first axis of heads, positions, units, queries or keys; None if there is none."""
         return next((number for number, letter in enumerate(self.letters.split()) if letter in AXES[what]), None)
 
     def size(self, what: str) -> int | None:
-        """Length of that axis; None where there is none."""
+        """Length of the first axis of heads, positions, units, queries or keys; None if there is none."""
         axis = self.axis(what)
         return None if axis is None else self.shape[axis]
 
 
 def activation_name(path: Iterable[str], name: str) -> str:
-    """Name of an activation that the module at a path of Flax's calls `name`.
+    """Return the name of the activation that the module at a Flax path calls `name`.
 
-    `encoder/layers_0/self_attn` and `weights` make `encoder.layers.0.attention.weights`. What belongs to a residual
-    connection is named after its sub-layer: `encoder/layers_0/self_attn_residual` and `after` make
+    `encoder/layers_0/self_attn` and `weights` make `encoder.layers.0.attention.weights`. Activations of a residual
+    connection are named after its sub-layer: `encoder/layers_0/self_attn_residual` and `after` make
     `encoder.layers.0.after_attention`; its norm's `scale` is `encoder.layers.0.attention_norm.scale`.
     """
     parts: list[str] = []
-    sublayer = ""  # whose residual connection the part before this one is
+    sublayer = ""  # set if the previous part is its residual connection
     for part in (*path, name):
         if sublayer:
             parts.append({"after": f"after_{sublayer}", "norm": f"{sublayer}_norm"}.get(part, part))
@@ -96,36 +96,36 @@ def activation_name(path: Iterable[str], name: str) -> str:
 
 
 def is_layer(part: str) -> bool:
-    """Whether this part of a path is that of a layer, `layers_3`."""
+    """Whether a part of a path names a layer, such as `layers_3`."""
     return re.fullmatch(r"layers_\d+", part) is not None
 
 
 def residual_stream(names: Iterable[str]) -> list[str]:
-    """Names of the residual stream of a model's last stack: the input of its first block, and the output of each.
+    """Return the names of the residual stream in the last stack: the first block's input, and each block's output.
 
     Raises:
         InputError: the model has no blocks.
     """
     blocks = [match for name in names if (match := re.fullmatch(r"(?P<stack>.*)layers\.\d+\.output", name))]
     if not blocks:
-        raise InputError("the model has no blocks in a stack, and so no residual stream to look at")
+        raise InputError("the model has no blocks in a stack, so it has no residual stream")
     stack = blocks[-1]["stack"]
     return [f"{stack}layers.0.input", *(match.string for match in blocks if match["stack"] == stack)]
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a name is this one, or fits this pattern of `fnmatch`, in which `*` stands for dots too.
+    """Whether a name equals or matches an `fnmatch` pattern, in which `*` also matches dots.
 
-    A layer's number of several digits may stand as one character: `encoder.layers.?.output` fits layer 10.
+    `?` matches a layer's number even if it has several digits: `encoder.layers.?.output` matches layer 10.
     """
     as_one = re.sub(r"(?<=\.)\d\d+(?=\.)", "#", name)
     return name == pattern or fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(as_one, pattern)
 
 
 def our_name(name: str) -> str:
-    """A name or pattern, or what it is called here if it is one of TransformerLens, with or without a block's number.
+    """Translate a TransformerLens name, with or without a block's number; return other names and patterns unchanged.
 
-    `blocks.3.attn.hook_z` and `hook_z` are `decoder.layers.3.attention.head_outputs` and that of layer 0.
+    `blocks.3.attn.hook_z` is `decoder.layers.3.attention.head_outputs`; `hook_z` is `head_outputs` of layer 0.
     """
     block = re.match(r"blocks\.(\d+|[*?])\.", name)
     end = name[block.end() :] if block else name
@@ -134,7 +134,7 @@ def our_name(name: str) -> str:
 
 
 def check_found(pattern: str, names: Collection[str]) -> None:
-    """Raise an `InputError` if no name fits a name or pattern; it proposes one that is near.
+    """Raise an `InputError`, which suggests a similar name, if no name matches a name or pattern.
 
     Args:
         pattern: a name, or a pattern.
@@ -142,4 +142,4 @@ def check_found(pattern: str, names: Collection[str]) -> None:
     """
     if not any(matches(name, pattern) for name in names):
         near = meant(our_name(pattern), names)
-        raise InputError(f"{pattern!r} is no activation of this pass; activation_names(model) lists all{near}")
+        raise InputError(f"{pattern!r} is not an activation of this pass; activation_names(model) lists all{near}")

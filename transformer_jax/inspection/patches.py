@@ -1,12 +1,12 @@
-"""Changes of an activation: for chosen heads, positions and units, one after another.
+"""Patches: changes of an activation at chosen heads, positions and units.
 
-These are numbers, arrays of them (which may be traced), or truth values, one for each; negative numbers count from the
-end, None stands for all. Positions may differ between examples: `[B, n]` numbers. Units are those of the last axis:
-hidden units of a feed-forward network, coordinates of the stream or of a head. An array that is given is broadcast to
-the whole activation, of which what is chosen is taken: `[d]` is the same for all heads of `[B, H, T, d]`, `[H, 1, d]`
-one for each.
+Heads, positions and units are integers, arrays of integers (which may be traced), or boolean masks; negative integers
+count from the end, and None selects all. Positions may differ between examples: `[B, n]` integers. Units index the last
+axis: hidden units of a feed-forward network, coordinates of the residual stream or of a head. The array of a patch is
+broadcast to the whole activation, and only the selected part is used: for `[B, H, T, d]`, an array `[d]` is the same
+for all heads, and `[H, 1, d]` has values for each head.
 
-Patches are pytrees: `jax.vmap` over `zero(heads=jnp.arange(8))` runs a pass for each head.
+Patches are PyTrees: `jax.vmap` over `zero(heads=jnp.arange(8))` runs a pass for each head.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.names import AXES, ActivationSite
 from transformer_jax.trees import pytree_class, static_field
 
-# Numbers, those of each example, or truth values; None stands for all.
+# Integers, the same or one row per example, or a boolean mask; None selects all.
 Indices: TypeAlias = int | Sequence[int] | Sequence[Sequence[int]] | np.ndarray | Array | None
 Function: TypeAlias = Callable[[Array], ArrayLike]
 
@@ -53,10 +53,10 @@ class Applied(Patch):
 
 @pytree_class
 class Filled(Patch):
-    """An array in the place of what is chosen along some axes, or added to it."""
+    """Replace the selected part of an activation by an array, or add the array to it."""
 
-    how: Literal["zero", "hide", "replace", "add", "swap"] = static_field()  # to hide an edge its logit is -∞
-    array: object = None  # what is no array is an error in `apply`
+    how: Literal["zero", "hide", "replace", "add", "swap"] = static_field()  # "hide" sets logits to -∞
+    array: object = None  # `apply` checks that it is an array
     heads: Indices = None
     positions: Indices = None
     units: Indices = None
@@ -73,58 +73,58 @@ class Filled(Patch):
 
 
 def zero(heads: Indices = None, positions: Indices = None, units: Indices = None) -> Patch:
-    """Zeros in the place of chosen heads, positions and units (zero ablation)."""
+    """Set chosen heads, positions and units to zero (zero ablation)."""
     return Filled("zero", None, heads, positions, units)
 
 
 def mean(array: ArrayLike, heads: Indices = None, positions: Indices = None, units: Indices = None) -> Patch:
-    """An average in the place of chosen heads, positions and units (mean ablation): as `replace`.
+    """Replace chosen heads, positions and units by an average (mean ablation); the same as `replace`.
 
     Args:
-        array: the average over a data set, say `captured[name].mean(0)`; it is broadcast to the activation.
-        heads: which; None for all.
-        positions, units: which; None for all.
+        array: the average over a data set, e.g. `captured[name].mean(0)`; it is broadcast to the activation.
+        heads: which heads to replace; None for all.
+        positions, units: which positions and units to replace; None for all.
     """
     return replace(array, heads, positions, units)
 
 
 def replace(array: ArrayLike, heads: Indices = None, positions: Indices = None, units: Indices = None) -> Patch:
-    """Values of an array, broadcast to the activation, in the place of chosen heads, positions and units."""
+    """Replace chosen heads, positions and units by an array, which is broadcast to the activation."""
     return Filled("replace", array, heads, positions, units)
 
 
 def add(direction: ArrayLike, heads: Indices = None, positions: Indices = None, units: Indices = None) -> Patch:
-    """A direction, broadcast to the activation, added at chosen heads, positions and units (steering)."""
+    """Add a direction, broadcast to the activation, at chosen heads, positions and units (steering)."""
     return Filled("add", direction, heads, positions, units)
 
 
 def swap(array: ArrayLike, heads: Indices = None, positions: Indices = None, units: Indices = None) -> Patch:
-    """Chosen heads, positions and units of the same activation for another input (activation patching).
+    """Take chosen heads, positions and units from the same activation for another input (activation patching).
 
     Args:
-        array: the whole activation as `capture` gives it for the other input, of the same shape.
-        heads: which are taken from it; None for all.
-        positions, units: which; None for all.
+        array: the whole activation for the other input, as returned by `capture`, of the same shape.
+        heads: which heads to take from it; None for all.
+        positions, units: which positions and units to take from it; None for all.
     """
     return Filled("swap", array, heads, positions, units)
 
 
 def knock_out(queries: Indices, keys: Indices, heads: Indices = None) -> Patch:
-    """Remove the edges of attention from each of these queries to each of these keys, as a mask would.
+    """Remove the attention edges from each of these queries to each of these keys, like a mask.
 
-    The softmax is over the keys that remain. A query without any gets zeros. It is for the activations `logits` and
-    `weights` of an attention; with either name it acts on the logits, so before all that is done to the weights.
+    The softmax is over the remaining keys; a query without remaining keys gets zeros. The patch is for the activations
+    `logits` and `weights` of an attention; for both it acts on the logits, before any other change of the weights.
 
     Args:
         queries: positions of the queries; None for all.
         keys: positions of the keys; None for all.
-        heads: which; None for all.
+        heads: which heads to change; None for all.
     """
     return Filled("hide", None, heads, queries=queries, keys=keys)
 
 
 def parts_of(change: Change) -> tuple[Patch, ...]:
-    """The patches that a change is made of, in their order."""
+    """Return the patches that a change consists of, in order."""
     if isinstance(change, Patch):
         return (change,)
     if callable(change):
@@ -136,7 +136,7 @@ def parts_of(change: Change) -> tuple[Patch, ...]:
 
 
 def _chosen(site: ActivationSite, **places: Indices) -> Bool[Array, "..."]:
-    """Truth values of what is chosen along all axes, which are called as in `AXES`."""
+    """Boolean mask of what is selected along all axes, which are named as in `AXES`."""
     chosen = jnp.ones((), bool)
     for what, indices in places.items():
         if indices is not None:
@@ -145,10 +145,10 @@ def _chosen(site: ActivationSite, **places: Indices) -> Bool[Array, "..."]:
 
 
 def _chosen_along(what: str, chosen: Indices, site: ActivationSite) -> Bool[Array, "..."]:
-    """Truth values along one axis of an activation, which broadcast to it: those that are chosen.
+    """Boolean mask of what is selected along one axis of an activation; it broadcasts to the activation.
 
     Raises:
-        InputError: the activation has no such axis, or one that is chosen is not there.
+        InputError: the activation has no such axis, or an index is out of range.
     """
     axis = site.axis(what)
     if axis is None:
@@ -159,7 +159,7 @@ def _chosen_along(what: str, chosen: Indices, site: ActivationSite) -> Bool[Arra
     of_examples = what == "positions" and array.ndim == 2 and site.letters.startswith("B ")
     if array.dtype == bool:
         if array.ndim != 1 or (first is None and len(array) != size):
-            raise InputError(f"{what} of {site.name} has shape {array.shape}; truth values must be ({size},)")
+            raise InputError(f"{what} of {site.name} has shape {array.shape}; a boolean mask must be ({size},)")
         is_chosen = jnp.asarray(array).at[places].get(mode="fill", fill_value=False)
     else:
         if of_examples and len(array) != site.shape[0]:
@@ -173,7 +173,7 @@ def _chosen_along(what: str, chosen: Indices, site: ActivationSite) -> Bool[Arra
 
 
 def _as_indices(what: str, chosen: Indices) -> Array | np.ndarray:
-    """What is chosen as an array; a list's numbers may be traced, as those of a patch that is a compiled argument."""
+    """Convert indices to an array; a list may hold traced integers, e.g. of a patch that is a compiled argument."""
     if not isinstance(chosen, list | tuple):
         return as_array(what, chosen)
     if any(isinstance(number, Array) for number in chosen):
@@ -184,7 +184,7 @@ def _as_indices(what: str, chosen: Indices) -> Array | np.ndarray:
 def _check_indices(what: str, array: Array | np.ndarray, size: int | None, site: ActivationSite) -> None:
     if not jnp.issubdtype(array.dtype, jnp.integer) or array.ndim > 1:
         raise InputError(
-            f"{what} of {site.name} is {shortened(array)}; it must be whole numbers or truth values, in one row"
+            f"{what} of {site.name} is {shortened(array)}; it must be integers or a boolean mask, with one axis"
         )
     known = known_values(array)
     lowest, end = (0, np.inf) if size is None else (-size, size)
@@ -194,7 +194,7 @@ def _check_indices(what: str, array: Array | np.ndarray, size: int | None, site:
 
 
 def _fitting(array: object, x: Array, site: ActivationSite, *, is_whole: bool) -> Array:
-    """What is given for an activation `x` as an array: of its shape if it is the whole, else broadcasting to it."""
+    """Convert the value given for an activation `x` to an array of its shape, or one that broadcasts to it."""
     try:
         given = jnp.asarray(array)
     except (TypeError, ValueError):
@@ -203,7 +203,7 @@ def _fitting(array: object, x: Array, site: ActivationSite, *, is_whole: bool) -
         ) from None
     if site.first is not None:
         axis = site.letters.split().index("T") - x.ndim
-        if given.ndim >= -axis and given.shape[axis] > x.shape[axis]:  # of a whole text the positions at hand
+        if given.ndim >= -axis and given.shape[axis] > x.shape[axis]:  # current positions of a whole text
             given = jax.lax.dynamic_slice_in_dim(given, site.first, x.shape[axis], axis + given.ndim)
     if given.shape != x.shape if is_whole else not broadcasts(given.shape, x.shape):
         needed = f"{'be' if is_whole else 'broadcast to'} {x.shape}, [{site.letters}]"

@@ -1,4 +1,4 @@
-"""How alike the activations of two models are: linear centred kernel alignment (Kornblith et al. 2019)."""
+"""Similarity of the activations of two models: linear centred kernel alignment (Kornblith et al. 2019)."""
 
 from collections.abc import Mapping
 
@@ -12,22 +12,22 @@ from transformer_jax.errors import InputError
 
 
 def linear_cka(x: Float[ArrayLike, "..."], y: Float[ArrayLike, "..."]) -> Float[Array, ""]:
-    """`‖Yᵀ X‖² / (‖Xᵀ X‖ ‖Yᵀ Y‖)` of centred activations, with Frobenius norms (Kornblith et al. 2019, section 3).
+    """Compute the linear CKA of two arrays of activations (Kornblith et al. 2019, section 3).
 
-    1 for activations that differ in a rotation, a factor and an offset; near 0 for independent ones, if there are many
-    more rows than features. A few huge rows decide it alone, such as those of a text's first position in the streams
-    of many language models: leave these out, `linear_cka(x[:, 1:], y[:, 1:])`.
+    `‖Yᵀ X‖² / (‖Xᵀ X‖ ‖Yᵀ Y‖)` of centred activations, with Frobenius norms: 1 if they differ only by a rotation, a
+    factor and an offset, near 0 if they are independent and have many more rows than features. A few huge rows dominate
+    it, such as a text's first position in many language models: leave them out, `linear_cka(x[:, 1:], y[:, 1:])`.
 
     Args:
-        x: activations of the same examples, whose leading axes are examples and positions.
-        y: of the same examples; its width may be another.
+        x: activations, whose leading axes are examples and positions.
+        y: activations of the same examples; the width may differ.
 
     Raises:
         InputError: the leading axes differ, or hold fewer than 2 rows.
     """
     x, y = jnp.asarray(as_array("x", x)), jnp.asarray(as_array("y", y))
     if x.shape[:-1] != y.shape[:-1] or x.size < 2 * x.shape[-1]:
-        raise InputError(f"x has shape {x.shape}, y {y.shape}; their leading axes must agree, with 2 rows or more")
+        raise InputError(f"x has shape {x.shape}, y {y.shape}; their leading axes must agree, with at least 2 rows")
     x, y = (rows.reshape(-1, rows.shape[-1]) for rows in (x, y))
     x, y = x - x.mean(0), y - y.mean(0)
     norms = jnp.linalg.norm(x.T @ x) * jnp.linalg.norm(y.T @ y)
@@ -37,14 +37,14 @@ def linear_cka(x: Float[ArrayLike, "..."], y: Float[ArrayLike, "..."]) -> Float[
 def cka_table(
     first: Mapping[str, Float[ArrayLike, "..."]], second: Mapping[str, Float[ArrayLike, "..."]]
 ) -> Float[Array, "first second"]:
-    """Linear CKA of each pair of activations of two models, or of two runs of one (Kornblith et al. 2019).
+    """Compute the linear CKA of each pair of activations of two models, or of two runs (Kornblith et al. 2019).
 
     Args:
-        first: by name, as `capture` gives them for the same inputs: `capture(…, names=["encoder.layers.?.output"])`.
-        second: those of the other model.
+        first: activations by name, as `capture(…, names=["encoder.layers.?.output"])` returns them.
+        second: activations of the other model, for the same inputs.
 
     Raises:
-        InputError: as `linear_cka`.
-        ValueError: one is empty.
+        InputError: as in `linear_cka`.
+        ValueError: `first` or `second` is empty.
     """
     return jnp.stack([jnp.stack([linear_cka(x, y) for y in second.values()]) for x in first.values()])

@@ -1,7 +1,6 @@
-"""Attribution where the residual stream is a plain sum: with the norm first, in the blocks of this package.
+"""Logit attribution if the residual stream is a plain sum: in pre-norm blocks of this package.
 
-There the way from a component to the logits is what follows the last block, the same for all of them, so that the
-blocks need not be run again.
+There, the path from every component to the logits is what follows the last block, so the blocks need not run again.
 """
 
 import re
@@ -27,17 +26,17 @@ BLOCKS = (EncoderBlock, CausalBlock, DecoderBlock)
 
 
 def is_summed(model: nn.Module) -> bool:
-    """Whether the blocks of a model's last stack add to the stream, and do nothing else with it."""
+    """Whether the blocks of a model's last stack only add to the residual stream."""
     if not (isinstance(model, SettingsModule) and model.settings.norm_first):
         return False
     return getattr(model, "decoder_block", getattr(model, "block", None)) in BLOCKS
 
 
 def written_by_parts(params: Params, written: Mapping[str, Array]) -> dict[str, Float[Array, "parts B T D"]]:
-    """What each component, of an attention each head, writes into the stream, by name.
+    """Compute what each component, and each head of an attention, writes into the residual stream, by name.
 
     Args:
-        params: of the model.
+        params: parameters of the model.
         written: the input of the first block, head outputs, and outputs of other sub-layers.
     """
 
@@ -51,15 +50,16 @@ def written_by_parts(params: Params, written: Mapping[str, Array]) -> dict[str, 
 
 
 def written_by_biases(params: Params, written: Iterable[str]) -> Float[Array, " D"] | float:
-    """What the biases of the attentions' output projections write together."""
+    """Sum of the biases of all attentions' output projections."""
     attentions = [name for name in written if name.endswith(OUTPUTS)]
     return sum(_output_projection(params, name).get("bias", 0.0) for name in attentions)
 
 
 def mapped(change: Callable[[Array], Array], parts: dict[str, Float[Array, "parts B T D"]]) -> dict[str, Array]:
-    """A linear function of the stream for each component, and for each head, whose axis comes first.
+    """Apply a linear function of the residual stream to each component, and to each head, whose axis comes first.
 
-    Of few numbers it takes the gradients, each of which serves all components, of many it goes from part to part.
+    If the function has few outputs, their gradients are computed, each of which serves all components; if it has many,
+    it is applied to one part after another.
     """
     like = next(iter(parts.values()))[0]
     result = jax.eval_shape(change, like)
@@ -73,7 +73,7 @@ def mapped(change: Callable[[Array], Array], parts: dict[str, Float[Array, "part
 
 
 def _output_projection(params: Params, head_outputs: str) -> dict[str, Array]:
-    """The output projection of the attention that has this activation; shared layers have that of the first."""
+    """Output projection of the attention with these head outputs; shared layers have that of the first layer."""
     flat = flatten_dict(unstack_layers(params))
     paths = {activation_name(path[:-2], OUTPUTS): path[:-1] for path in flat if path[-2:-1] == ("output_proj",)}
     path = paths.get(head_outputs) or paths[re.sub(r"layers\.\d+", "layers.0", head_outputs)]

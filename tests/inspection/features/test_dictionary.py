@@ -36,7 +36,7 @@ def test_top_k_is_its_formula_of_an_autoencoder_and_of_a_transcoder(k, output_di
     assert (found > 0).sum(-1).min() < 9
 
 
-def test_of_equal_numbers_k_are_taken():
+def test_ties_still_select_exactly_k_features():
     model = SparseDictionary(11, 5, k=3)
     variables = jax.tree.map(jnp.ones_like, drawn(model, X))
     features = applied(model, variables, jnp.full((2, 5), 3, jnp.bfloat16)).features

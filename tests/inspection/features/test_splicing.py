@@ -88,14 +88,14 @@ def test_the_recovered_loss_is_its_formula(fields, name, reads):
 
 
 def test_mistakes_are_named():
-    with pytest.raises(InputError, match="dictionary has no variables; it must be bound to some"):
+    with pytest.raises(InputError, match="dictionary has no variables; it must be bound to variables"):
         splice(SparseDictionary(23, 12, k=3))
-    with pytest.raises(InputError, match="reads is None; a transcoder needs it"):
+    with pytest.raises(InputError, match="reads is None; only a transcoder needs it"):
         splice(dictionary(output_dim=12, k=3))
-    with pytest.raises(InputError, match="reads is given; a transcoder needs it, an autoencoder none"):
+    with pytest.raises(InputError, match="reads is given; only a transcoder needs it"):
         splice(dictionary(k=3), reads=jnp.zeros((2, 7, 12)))
     patch = splice(dictionary(output_dim=5, k=3), reads=jnp.zeros((2, 7, 12)))
     with pytest.raises(
-        InputError, match=rf"dictionary gives \(2, 7, 5\); in the place of {NAME} it must give \(2, 7, 12\)"
+        InputError, match=rf"dictionary gives \(2, 7, 5\); to replace {NAME}, it must give \(2, 7, 12\)"
     ):
         patch.apply(jnp.zeros((2, 7, 12)), ActivationSite(NAME, "B T D", (2, 7, 12)))

@@ -121,7 +121,7 @@ def test_a_finished_file_whose_bytes_were_changed_is_refused(tmp_path, place):
         quick_stream(3).write(path)
 
 
-def test_one_writes_a_path_at_a_time(tmp_path):
+def test_a_path_is_written_by_one_stream_at_a_time(tmp_path):
     path, busy, asked = tmp_path / "rows.npy", quick_stream(3), []
 
     def meanwhile(x):
@@ -162,7 +162,7 @@ def test_a_file_of_another_stream_is_refused_whichever_batch_differs(tmp_path):
 
 def test_mistakes_are_named():
     for stream, message in (
-        (quick_stream(1, ["other"]), "'other' is no activation of this pass"),
+        (quick_stream(1, ["other"]), "'other' is not an activation of this pass"),
         (quick_stream(1, ["hidden", "mean"]), r"names has activations at different positions.*\(2, 7, 12"),
         (quick_stream(1, []), r"names has activations at different positions, or none: \[\]"),
         (quick_stream(1, valid=lambda x, y: np.ones((2, 3), bool)), r"valid gives bool \(2, 3\); .* \(2, 7\)"),

@@ -20,7 +20,7 @@ def command(run: str, words: list[str], output: Path) -> argparse.Namespace:
     return read_command([run, *words, "--output", str(output)])
 
 
-def test_a_page_is_no_directory():
+def test_the_output_must_not_be_a_directory():
     with pytest.raises(InputError, match="--output is .; it must be a file"):
         read_command(["reverse", "--output", "."])
 
@@ -33,7 +33,7 @@ def test_a_page_is_no_directory():
         (".", [], "config.json"),
     ],
 )
-def test_what_is_not_there_is_an_error_and_nothing_is_written(tmp_path, run, words, message):
+def test_invalid_runs_and_inputs_are_errors_and_nothing_is_written(tmp_path, run, words, message):
     with pytest.raises((InputError, OSError), match=message):
         carry_out(command(run, words, tmp_path / "page.html"))
     assert not list(tmp_path.iterdir())

@@ -92,7 +92,7 @@ def test_patching_is_that_of_the_residual_stream(content):
     assert f"the logit of “{WORDS[right]}”" in content["patching"]["note"]
 
 
-def test_the_most_active_features_of_each_token_are_there_at_all_tokens(content):
+def test_the_most_active_features_of_each_token_have_values_at_all_tokens(content):
     (found,) = content["features"]
     expected = np.asarray(features(BOUND.capture(CLEAN, [STREAM])[1][STREAM]))[0]
     top = np.unique(np.argsort(-expected, 1, kind="stable")[:, :5])

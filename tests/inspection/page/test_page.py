@@ -17,7 +17,7 @@ from transformer_jax.training.inspected_example import Answer, AnswerPart, answe
 
 
 @pytest.mark.slow
-def test_an_example_has_its_logit_lens_and_the_others_of_the_largest_cosines():
+def test_an_example_has_its_logit_lens_and_its_nearest_neighbours():
     trainer = load_run("digits")
     compared = trainer.test_examples(range(256))
     content = content_of(inspection_page(trainer, compared[5:6]))
@@ -116,7 +116,7 @@ TESTED = np.array([[0, 2, 1, 1, 0], [1, 1, 1, 2, 2], [2, 0, 0, 1, 2]], np.int32)
 
 
 @pytest.mark.slow
-def test_examples_without_titles_have_alike_ones_too_but_not_themselves():
+def test_examples_without_titles_have_neighbours_but_not_themselves():
     trainer = UntitledTrainer(TrainingConfig())
     trainer.params = trainer.initial_params(jax.random.key(0), TESTED[:1])
     near = content_of(inspection_page(trainer, trainer.examples(TESTED[1:2])))["neighbours"]
@@ -140,7 +140,7 @@ def plain() -> tuple[PlainTrainer, Page]:
 
 
 @pytest.mark.slow
-def test_a_task_that_says_nothing_has_numbers_as_labels(plain):
+def test_a_task_without_hooks_has_numbers_as_labels(plain):
     trainer, page = plain
     content = content_of(page, 2)
     assert content["title"] == "1 1 1 2 2"
@@ -153,7 +153,7 @@ def test_a_task_that_says_nothing_has_numbers_as_labels(plain):
 
 
 @pytest.mark.slow
-def test_texts_stay_texts_whatever_they_hold_and_an_answer_is_the_tasks_own(browser, plain, tmp_path):
+def test_hostile_texts_are_shown_as_text_and_a_task_words_its_answer(browser, plain, tmp_path):
     plain[1].save(tmp_path / "inspection.html")
     with opened(browser, tmp_path / "inspection.html") as (page, problems, requests):
         assert page.title() == page.locator("h1").inner_text() == HOSTILE

@@ -77,7 +77,7 @@ def test_a_notebook_shows_a_view_in_a_frame_and_a_file_holds_it(tmp_path):
         (lambda: show_tokens(TOKENS, np.ones((2, 4)), ["one"]), "names has 1 names; there are 2 lines"),
         (lambda: show_grid(np.ones(3)), r"grid has shape \(3,\); it must be a PatchGrid or \[rows, columns\]"),
         (lambda: show_grid(np.ones((2, 3)), TOKENS), "tokens has 4 labels; the grid has 3 columns"),
-        (lambda: show_grid(PatchGrid(np.ones((2, 3)), ("layers",))), "the metric was no number"),
+        (lambda: show_grid(PatchGrid(np.ones((2, 3)), ("layers",))), "metric must return a number"),
     ],
 )
 def test_wrong_arguments_are_named(wrong, message):

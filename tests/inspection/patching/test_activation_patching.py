@@ -55,7 +55,7 @@ def test_bad_arguments_are_named():
     arguments = *case, corrupted
     with pytest.raises(InputError, match=r"by is \['layers'\]; it must hold 'heads' or 'positions', or both"):
         patch_activations(*arguments, names=[STREAM], metric=metric, by=["layers"])
-    with pytest.raises(InputError, match=r"by holds 'heads'; encoder.layers.0.output is \[B T D\] without heads"):
+    with pytest.raises(InputError, match=r"by holds 'heads'; encoder.layers.0.output is \[B T D\] and has no heads"):
         patch_activations(*arguments, names=[STREAM], metric=metric, by=["heads"])
     with pytest.raises(InputError, match="steps is 0; it must be at least 1"):
         attribute_activations(*arguments, names=[STREAM], metric=metric, steps=0)

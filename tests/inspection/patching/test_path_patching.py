@@ -54,7 +54,7 @@ def test_bad_arguments_are_named():
         ({"sender": (FIRST, 3)}, r"sender is head 3; encoder\.layers\.0\.attention has 3, 0 … 2"),
         ({"receiver": (FIRST, 1)}, r"receiver is in encoder\.layers\.0\.attention; it must come after the sender"),
         ({"reads": "output"}, "reads is 'output'; it must be one of 'queries', 'keys', 'values'"),
-        ({"sender": "logits"}, r"sender is in 'logits'; it must be in one of .*feed_forward.*; logits only receive"),
+        ({"sender": "logits"}, r"sender is in 'logits'; it must be in one of .*feed_forward.*; logits can only be"),
         ({"sender": None}, "there is no sender; give sender or senders"),
     ):
         with pytest.raises(InputError, match=message):

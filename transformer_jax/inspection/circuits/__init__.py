@@ -1,1 +1,1 @@
-"""Models whose weights were written by hand, so that it is known which of their heads do the work."""
+"""Models with weights written by hand, in which it is known which heads do the work."""

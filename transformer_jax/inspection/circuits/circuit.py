@@ -17,7 +17,7 @@ from transformer_jax.inspection.circuits.program import Place, Role, Tokens, Wei
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Variables
 
-BEGIN = "BOS"  # the first token of a program that needs a place for queries which select nothing
+BEGIN = "BOS"  # first token, in programs that need a key for queries that select nothing
 
 
 class CircuitHead(NamedTuple):
@@ -27,39 +27,39 @@ class CircuitHead(NamedTuple):
     head: int
     role: Role  # anything but `works` is idle
     does: str  # in words
-    # Of tokens [B, T] the weights [B, T, T] that a working head should have; a row of zeros where nothing uses them.
+    # From tokens [B, T] to the weights [B, T, T] that a working head should have; rows that nothing uses are zeros.
     attention: Callable[[Tokens], Weights] | None = None
 
 
 class Edge(NamedTuple):
-    """A head that reads what an earlier one wrote (Elhage et al. 2021)."""
+    """A head that reads what an earlier head wrote (Elhage et al. 2021)."""
 
     source: Place
     target: Place
-    reads: str  # what the later head makes of it: "queries", "keys" or "values"
+    reads: str  # what the later head computes from it: "queries", "keys" or "values"
 
 
 class CircuitTask(NamedTuple):
     """What a circuit computes: one class for each token."""
 
     name: str
-    vocabulary: tuple[str, ...]  # of tokens and of classes; `BOS` is the first, where sequences begin with it
-    min_length: int  # positions, with `BOS`
+    vocabulary: tuple[str, ...]  # of tokens and of classes; `BOS` is the first, if sequences begin with it
+    min_length: int  # in positions, including `BOS`
     max_length: int
     is_causal: bool
     answers: Callable[[Tokens], Tokens]  # the program itself, in NumPy
-    is_of_repetitions: bool = False  # half of the sequences that are drawn repeat themselves
+    is_of_repetitions: bool = False  # half of the drawn sequences repeat their first half
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Circuit:
-    """A model whose weights were written for a task, with decoys: heads and hidden units that do nothing for it.
+    """A model whose weights were written for a task, with decoys: heads and hidden units that do not contribute.
 
-    Idle heads attend sharply; one in each layer of a working head attends exactly as that one does. What they write is
-    nothing, or goes where nothing reads it. A method that judges heads by their attention maps alone is fooled.
+    Idle heads attend sharply; in each layer with a working head, one idle head attends exactly like it. Idle heads
+    write nothing, or write where nothing reads. A method that judges heads by their attention maps alone is fooled.
 
-    Every working head carries something that depends on the tokens, so that exchanging its activations between two
-    inputs of one length can show its work.
+    What a working head writes depends on the tokens, so that swapping its activations between two inputs of the same
+    length can show its work.
     """
 
     task: CircuitTask
@@ -67,7 +67,7 @@ class Circuit:
     variables: Variables
     heads: tuple[CircuitHead, ...]  # all L · H of them, layer by layer
     edges: tuple[Edge, ...]
-    working_units: Bool[np.ndarray, "L F"]  # hidden units of the feed-forwards that do something
+    working_units: Bool[np.ndarray, "L F"]  # hidden units of the feed-forwards that do the work
 
     @property
     def working_heads(self) -> Bool[np.ndarray, "L H"]:
@@ -75,14 +75,14 @@ class Circuit:
         return np.reshape([head.role == "works" for head in self.heads], (self.model.num_layers, self.model.num_heads))
 
     def draw(self, rng: np.random.Generator, num_sequences: int, length: int | None = None) -> Tokens:
-        """Draw tokens `[B, T]`, `BOS` first where the task has it, all others equally often.
+        """Draw random tokens `[B, T]`: first `BOS`, if the task has it, then all others with equal probability.
 
-        Of a task of repetitions the second half of every second row repeats the first.
+        If the task needs repetitions, the second half of every second row repeats the first half.
 
         Args:
-            rng: gives the same tokens again in the same state.
+            rng: random generator; the same state gives the same tokens.
             num_sequences: B.
-            length: T; None for the greatest.
+            length: T; None for the maximum.
         """
         first = int(self.task.vocabulary[0] == BEGIN)
         shape = num_sequences, self.task.max_length if length is None else length
@@ -94,10 +94,11 @@ class Circuit:
         return tokens
 
     def inputs(self, tokens: Int[np.ndarray, "B T"]) -> tuple[object, ...]:
-        """The model's inputs: one-hot features `[B, T, V]`, and the mask of a causal task.
+        """Return the model's inputs: one-hot features `[B, T, V]` and, for a causal task, the mask.
 
         Raises:
-            InputError: a token outside the vocabulary, a length that the model has not, or no `BOS` at the beginning.
+            InputError: a token is outside the vocabulary, the length is out of range, or `BOS` is not exactly the first
+                token.
         """
         vocabulary, shortest, longest = self.task.vocabulary, self.task.min_length, self.task.max_length
         check_token_ids("tokens", tokens, len(vocabulary))
@@ -109,23 +110,23 @@ class Circuit:
         return (features, Causal()) if self.task.is_causal else (features,)
 
     def answers(self, tokens: Int[np.ndarray, "B T"]) -> Int[np.ndarray, "B T"]:
-        """The right classes, by the program in NumPy."""
+        """Compute the correct classes by the program in NumPy."""
         return self.task.answers(tokens)
 
     def logits(self, tokens: Int[np.ndarray, "B T"], variables: Variables | None = None) -> Float[np.ndarray, "B T C"]:
-        """The model's logits, of its own variables or of changed ones."""
+        """Compute the model's logits, with its variables or with changed ones."""
         return np.asarray(_run(self.model, self.variables if variables is None else variables, self.inputs(tokens)))
 
     def accuracy(self, tokens: Int[np.ndarray, "B T"], variables: Variables | None = None) -> float:
-        """The share of right answers."""
+        """Compute the fraction of correct answers."""
         return float((self.logits(tokens, variables).argmax(-1) == self.answers(tokens)).mean())
 
 
 class HeadScore(NamedTuple):
-    """How a ranking of heads agrees with the truth: 1 where every working head is above every idle one."""
+    """Agreement of a ranking of heads with the truth: 1 if every working head ranks above every idle head."""
 
-    average_precision: float  # the share of working heads, if all heads get the same importance
-    roc_auc: float  # 0.5, if all get the same
+    average_precision: float  # the fraction of working heads, if all heads have the same importance
+    roc_auc: float  # 0.5, if all heads have the same importance
 
 
 def score_heads(
@@ -133,18 +134,17 @@ def score_heads(
 ) -> HeadScore:
     """Score the importance that a method gives to each head.
 
-    With P(t) the share of working heads among those of importance t and more, average precision is the mean of
-    P(importance of h) over the working heads h. Heads of equal importance come together, as one step. The area under
-    the ROC curve is the share of pairs of a working and an idle head in which the working one is more important, where
-    equal ones count half (Fawcett 2006).
+    Let P(t) be the fraction of working heads among the heads of importance t or more. Average precision is the mean of
+    P(importance of h) over the working heads h; heads of equal importance count as one step. The area under the ROC
+    curve is the fraction of pairs of a working and an idle head in which the working head is more important; ties count
+    half (Fawcett 2006).
 
     Args:
-        importance: `[L, H]`, the more important the larger. A method whose numbers have a sign gives their absolute
-            values.
-        working: which heads do the work, as `Circuit.working_heads`.
+        importance: `[L, H]`; larger numbers are more important. Give absolute values if a method's numbers have signs.
+        working: which heads do the work, as in `Circuit.working_heads`.
 
     Raises:
-        InputError: the shapes differ, or no head works, or all do.
+        InputError: the shapes differ, or no head works, or all heads work.
         ValueError: a number is not finite.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score

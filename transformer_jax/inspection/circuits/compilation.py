@@ -1,4 +1,4 @@
-"""From a program to the weights of a `TransformerPredictor`."""
+"""Compile a program to the weights of a `TransformerPredictor`."""
 
 import math
 
@@ -14,7 +14,7 @@ from transformer_jax.nn.layer_kinds import NoNorm
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.nn.predictor import TransformerPredictor
 
-LOGIT = 10.0  # of the right class; the others have 0
+LOGIT = 10.0  # of the correct class; the other classes have 0
 Flat = dict[str, np.ndarray]  # parameters in float64, by path
 READERS = ("query_proj", "key_proj", "value_proj", "expand", "output_hidden")  # of the residual stream
 WRITERS = ("input_layer", "output_proj", "contract")
@@ -23,17 +23,17 @@ WRITERS = ("input_layer", "output_proj", "contract")
 def compile_circuit(
     program: Program, answer: Space, task: CircuitTask, seed: int | None, edges: tuple[Edge, ...] = ()
 ) -> Circuit:
-    """Write a program's weights, with decoys in all heads and hidden units that it does not use.
+    """Write a program's weights, with decoys in all heads and hidden units that the program does not use.
 
     Args:
-        program: is completed with the decoys.
-        answer: the subspace whose coordinate of the right class is 1 at the end.
-        task: what it computes.
-        seed: of a random rotation of the residual stream, and of the decoys; None for no rotation.
-        edges: which heads read what another one wrote.
+        program: the program, to which the decoys are added.
+        answer: the subspace in which the coordinate of the correct class is 1 at the end.
+        task: what the program computes.
+        seed: random seed of the decoys, and of a rotation of the residual stream; None for no rotation.
+        edges: which heads read what another head wrote.
 
     Raises:
-        InputError: `seed` is no whole number of at least 0.
+        InputError: `seed` is not a nonnegative integer.
     """
     if seed is not None:
         check_whole("seed", seed, 0, "; None for no rotation")
@@ -66,8 +66,8 @@ def compile_circuit(
 def _add_idle_heads(program: Program, rng: np.random.Generator) -> None:
     """Make decoys of the heads that a program does not use.
 
-    Of those of one layer every second writes nothing, the others where nothing reads. The first one attends as the
-    layer's first working head does, if there is one; the others to the first position or to their own.
+    In each layer, every second decoy writes nothing, and the others write where nothing reads. The first decoy attends
+    like the layer's first working head, if there is one; the others attend to the first position or to their own.
     """
     length = program.position.width
     patterns = {"to the first position": np.eye(1, length), "to its own position": np.eye(length)}
@@ -96,7 +96,7 @@ def _empty(model: TransformerPredictor, num_tokens: int) -> Flat:
 
 
 def _write_ends(program: Program, answer: Space, params: Flat) -> None:
-    """The layers before and behind the blocks."""
+    """Write the layers before and after the blocks."""
     tokens, position = program.tokens, program.position
     params["input_layer/kernel"][:, tokens.part] = np.eye(tokens.width)
     params["positional_encoding/embedding"][:, position.part] = np.eye(position.width)
@@ -105,22 +105,22 @@ def _write_ends(program: Program, answer: Space, params: Flat) -> None:
 
 
 def _write_head(params: Flat, path: str, first: int, width: int, head: Attend) -> None:
-    """The head's columns from `first` on of the projections, and its rows of the output projection.
+    """Write a head: its columns of the projections, from `first` on, and its rows of the output projection.
 
-    Its keys are the subspaces as they are, and what it moves is written as it is.
+    The key projection and the output projection copy the subspaces unchanged.
     """
     query, key, value, output = (params[f"{path}/{name}_proj/kernel"] for name in ("query", "key", "value", "output"))
     for kernel, matrices in ((query, head.scores), (value, head.moves)):
         for (source, target), matrix in matrices.items():
             kernel[source.part, first + target.start : first + target.start + target.width] = matrix
     own = slice(first, first + width)
-    query[:, own] *= math.sqrt(width)  # by which attention divides
+    query[:, own] *= math.sqrt(width)  # attention divides by this
     key[:width, own] = np.eye(width)
     output[own, :width] = np.eye(width) * (head.role != "writes nothing")
 
 
 def _write_units(params: Flat, path: str, program: Program, table: Table | None, rng: np.random.Generator) -> None:
-    """Decoys that react to tokens and positions, half of which write nothing; in place of the first ones a table."""
+    """Write hidden units: a table first, then decoys that react to tokens and positions; half of them write nothing."""
     (reads, bias), (writes, offset) = (
         [params[f"{path}/{layer}/{name}"] for name in ("kernel", "bias")] for layer in ("expand", "contract")
     )
@@ -138,7 +138,7 @@ def _write_units(params: Flat, path: str, program: Program, table: Table | None,
 
 
 def _rotate(params: Flat, rotation: np.ndarray) -> None:
-    """Turn the residual stream: x becomes `x · rotation`, and everything that reads or writes it follows."""
+    """Rotate the residual stream: x becomes `x · rotation`, and all layers that read or write it are adapted."""
     for path, leaf in params.items():
         *_, module, name = path.split("/")
         if module in READERS and name == "kernel":

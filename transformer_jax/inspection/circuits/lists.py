@@ -1,4 +1,4 @@
-"""Lists backwards, sorted and continued: the last two by heads of which the second reads the first one."""
+"""Circuits that reverse, sort and continue lists; in the last two, the second head reads what the first wrote."""
 
 import numpy as np
 from jaxtyping import Bool
@@ -10,17 +10,17 @@ from transformer_jax.inspection.circuits.program import SHARPNESS, Attend, Matri
 
 
 def reverse_circuit(length: int = 7, num_tokens: int = 5, *, seed: int | None = None) -> Circuit:
-    """Write a model that gives a sequence backwards (Weiss et al. 2021).
+    """Write a model that reverses a sequence (Weiss et al. 2021).
 
     Layer 1, head 2: position i attends to position T - 1 - i and copies its token. The rest is idle.
 
     Args:
         length: T, of every sequence.
         num_tokens: size of the vocabulary.
-        seed: of a random rotation of the residual stream and of the decoys; None for no rotation.
+        seed: random seed of the decoys and of a rotation of the residual stream; None for no rotation.
 
     Raises:
-        InputError: a size is below 1, or `seed` is no whole number of at least 0.
+        InputError: a size is below 1, or `seed` is not a nonnegative integer.
     """
     check_sizes(length=length, num_tokens=num_tokens)
     program = Program(num_tokens, length)
@@ -37,20 +37,20 @@ def reverse_circuit(length: int = 7, num_tokens: int = 5, *, seed: int | None = 
 
 
 def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None = None) -> Circuit:
-    """Write a model that sorts the numbers behind `BOS` (Weiss et al. 2021).
+    """Write a model that sorts the numbers after `BOS` (Weiss et al. 2021).
 
-    Layer 0, head 2: a number attends to all smaller ones and to `BOS`, whose part is then 1 / (rank + 1); the
-    feed-forward of the layer looks the rank up. Layer 1, head 0: position i attends to the numbers with the greatest
-    rank up to i - 1, and copies them: equal numbers have the same rank. Its keys read what the first head wrote. The
+    Layer 0, head 2: a number attends to all smaller numbers and to `BOS`, whose weight is then 1 / (rank + 1); the
+    feed-forward of the layer looks up the rank. Layer 1, head 0: position i attends to the numbers with the greatest
+    rank up to i - 1, and copies them; equal numbers have the same rank. Its keys read what the first head wrote. The
     rest is idle.
 
     Args:
-        max_length: most positions, with `BOS`.
+        max_length: maximum number of positions, including `BOS`.
         num_numbers: the numbers are 0 … `num_numbers` - 1.
-        seed: of a random rotation of the residual stream and of the decoys; None for no rotation.
+        seed: random seed of the decoys and of a rotation of the residual stream; None for no rotation.
 
     Raises:
-        InputError: `max_length` is below 2, `num_numbers` below 1, or `seed` is no whole number of at least 0.
+        InputError: `max_length` is below 2, `num_numbers` is below 1, or `seed` is not a nonnegative integer.
     """
     check_sizes(2, max_length=max_length)
     check_sizes(num_numbers=num_numbers)
@@ -70,7 +70,7 @@ def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None
     at, of = np.arange(max_length)[:, None], np.arange(max_length - 1)
     greatest = np.where(of < at, of, -1) * (at > 0)
     begin = np.zeros((max_length, 1 + num_numbers))
-    begin[:, 0] = -1  # BOS has the rank 0 too; it is for position 0 alone
+    begin[:, 0] = -1  # BOS also has rank 0, but only position 0 may select it
     begin[0, 0] = 1
     program.heads[1, 0] = Attend(
         {(program.position, rank): SHARPNESS * greatest, (program.position, program.tokens): SHARPNESS * begin},
@@ -79,7 +79,7 @@ def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None
         _those_in_place,
     )
     vocabulary = BEGIN, *map(str, range(num_numbers))
-    task = CircuitTask("sort", vocabulary, 2, max_length, False, np.sort)  # BOS, token 0, stays the first
+    task = CircuitTask("sort", vocabulary, 2, max_length, False, np.sort)  # BOS, token 0, stays first
     return compile_circuit(program, answer, task, seed, (Edge((0, 2), (1, 0), "keys"),))
 
 
@@ -94,19 +94,19 @@ def _those_in_place(tokens: Tokens) -> Weights:
 
 
 def induction_circuit(max_length: int = 12, num_tokens: int = 7, *, seed: int | None = None) -> Circuit:
-    """Write a causal model that gives the token which followed the current one the last time (Olsson et al. 2022).
+    """Write a causal model that predicts what followed the last occurrence of the current token (Olsson et al. 2022).
 
-    Layer 0, head 1: a token attends to the one before and notes it. Layer 1, head 2, the induction head: a token
-    attends to the latest position that noted it, and copies the token there; where there is none, to `BOS`. Its keys
-    read what the first head wrote. The rest is idle.
+    Layer 0, head 1: each position attends to the previous token and records it. Layer 1, head 2, the induction head:
+    each position attends to the latest position that recorded its own token, or to `BOS` if there is none, and copies
+    the token there. Its keys read what the first head wrote. The rest is idle.
 
     Args:
-        max_length: most positions, with `BOS`.
+        max_length: maximum number of positions, including `BOS`.
         num_tokens: size of the vocabulary without `BOS`.
-        seed: of a random rotation of the residual stream and of the decoys; None for no rotation.
+        seed: random seed of the decoys and of a rotation of the residual stream; None for no rotation.
 
     Raises:
-        InputError: `max_length` is below 2, `num_tokens` below 1, or `seed` is no whole number of at least 0.
+        InputError: `max_length` is below 2, `num_tokens` is below 1, or `seed` is not a nonnegative integer.
     """
     check_sizes(2, max_length=max_length)
     check_sizes(num_tokens=num_tokens)
@@ -116,11 +116,11 @@ def induction_circuit(max_length: int = 12, num_tokens: int = 7, *, seed: int | 
     program.heads[0, 1] = Attend(
         {(program.position, program.position): SHARPNESS * _before(max_length)},
         {(program.tokens, previous): np.eye(size)},
-        "attends to the token before and notes it",
+        "attends to the previous token and records it",
         lambda tokens: np.tile(_before(tokens.shape[1]), (len(tokens), 1, 1)),
     )
-    later = np.arange(max_length)[None]  # among equals the latest, whatever the query's token
-    found = 2 * (max_length + 1)  # counts more than any position
+    later = np.arange(max_length)[None]  # of several matches the latest, for any token of the query
+    found = 2 * (max_length + 1)  # outweighs any position
     equal = np.eye(size)
     equal[0, 0] = 0
     program.heads[1, 2] = Attend(
@@ -130,7 +130,7 @@ def induction_circuit(max_length: int = 12, num_tokens: int = 7, *, seed: int | 
             (program.tokens, program.tokens): SHARPNESS * found / 2 * np.eye(1, size),
         },
         {(program.tokens, answer): np.eye(size)},
-        f"attends to the token after the latest earlier one like its own, or to {BEGIN}, and copies it",
+        f"attends to the token after the latest earlier occurrence of its own, or to {BEGIN}, and copies it",
         lambda tokens: np.eye(tokens.shape[1])[_sources(tokens)],
     )
     vocabulary = BEGIN, *map(str, range(num_tokens))
@@ -143,18 +143,18 @@ def _answers(tokens: Tokens) -> Tokens:
 
 
 def _sources(tokens: Tokens) -> Tokens:
-    """For each position the one after the latest earlier token like its own; 0 where there is none."""
+    """For each position, the position after the latest earlier occurrence of its token; 0 if there is none."""
     is_earlier_like = np.tril(tokens[:, :, None] == tokens[:, None, :], -1)
     return (is_earlier_like * np.arange(1, 1 + tokens.shape[1])).max(-1)
 
 
 def _before(length: int) -> Matrix:
-    """Weights of queries that attend to the position before, and of the first one to itself."""
+    """Weights of queries that attend to the previous position; the first query attends to itself."""
     weights = np.eye(length, k=-1)
     weights[0, 0] = 1
     return weights
 
 
 def _shared(seen: Bool[np.ndarray, "B T T"]) -> Weights:
-    """Weights of queries that attend alike to all keys that they see, at least one."""
+    """Weights of queries that attend equally to all keys that they see (at least one)."""
     return seen / seen.sum(-1, keepdims=True)

@@ -1,9 +1,9 @@
-"""Small programs over sequences, in the steps that a Transformer's weights can carry out.
+"""Small programs over sequences, in steps that a Transformer can execute.
 
-The residual stream is cut into subspaces. A head selects keys and moves what it reads there from one subspace to
-another; a feed-forward looks numbers up in tables. The steps are those of RASP, select, aggregate and element-wise
-functions (Weiss et al. 2021, "Thinking like Transformers"); that they can be compiled to weights is from Tracr (Lindner
-et al. 2023). `transformer_jax.inspection.circuits.compilation` writes the weights.
+The residual stream is divided into subspaces. A head selects keys and moves what it reads there from one subspace to
+another; a feed-forward looks up numbers in tables. The steps are those of RASP: select, aggregate and element-wise
+functions (Weiss et al. 2021, "Thinking like Transformers"). Compiling them to weights follows Tracr (Lindner et al.
+2023); `transformer_jax.inspection.circuits.compilation` does it.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-# Nats between the logits of a key that is selected and of one that is not. All keys that are not selected get less
-# than S · e^-20 = S · 2e-9 of the weight together, which is below float32's rounding for the lengths here.
+# Difference, in nats, between the logits of a selected and an unselected key. All unselected keys together get less
+# than S · e^-20 = S · 2e-9 of the weight, which is below float32's rounding for the lengths here.
 SHARPNESS = 20.0
 NUM_LAYERS, NUM_HEADS = 2, 3  # of every model
 
@@ -46,25 +46,25 @@ class Attend(NamedTuple):
     scores: Matrices  # a key's logit, in nats, is the sum of `x_query[a] · matrix · x_key[b]` over the pairs (a, b)
     moves: Matrices  # to `b` it adds the weighted mean of `x_key[a] · matrix`, for each pair (a, b)
     does: str  # in words
-    # The weights [B, T, T] that it should have for tokens [B, T]; None for a head that is idle.
+    # The weights [B, T, T] that it should have for tokens [B, T]; None for an idle head.
     attention: Callable[[Tokens], Weights] | None = None
     role: Role = "works"
 
 
 class Table(NamedTuple):
-    """A feed-forward that looks a number up: at `points[k]` it adds `rows[k]`.
+    """A feed-forward that looks up a number: at `points[k]` it adds `rows[k]`.
 
-    Between two points it is linear, and outside of them constant: one hidden unit for each point.
+    Between two points it is linear, and outside them constant; it takes one hidden unit per point.
     """
 
-    source: Space  # of width 1, with the number
+    source: Space  # holds the number, of width 1
     points: Vector  # increasing
     rows: Matrix  # [points, width]
     target: Space  # where the row is added
 
 
 class Program:
-    """A program to compile. Tokens come as one-hot vectors in `tokens`, positions in `position`.
+    """A program to compile, whose input is one-hot tokens in `tokens` and one-hot positions in `position`.
 
     Args:
         num_tokens: size of the vocabulary.
@@ -74,13 +74,13 @@ class Program:
     def __init__(self, num_tokens: int, max_length: int) -> None:
         self.heads: dict[Place, Attend] = {}
         self.tables: dict[int, Table] = {}  # by layer
-        self.width = 0  # coordinates of all subspaces together
+        self.width = 0  # total width of all subspaces
         self.tokens = self.space(num_tokens)
         self.position = self.space(max_length)
         self.unused = self.space(3)  # idle heads and units write there
 
     def space(self, width: int) -> Space:
-        """A new subspace."""
+        """Allocate a new subspace."""
         space = Space(self.width, width)
         self.width += width
         return space

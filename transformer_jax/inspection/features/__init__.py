@@ -1,1 +1,1 @@
-"""Sparse features of activations: streamed, learned, spliced back into the pass, shown by their best examples."""
+"""Sparse features of activations: activation streams, dictionaries, spliced passes, and pages of top examples."""

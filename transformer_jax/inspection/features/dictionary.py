@@ -1,4 +1,4 @@
-"""A sparse dictionary: an activation as a sum of few features, each a number times a direction."""
+"""Sparse dictionaries: an activation as a sum of a few features, each a number times a direction."""
 
 from typing import NamedTuple
 
@@ -15,28 +15,28 @@ from transformer_jax.nn.layers import Checked
 
 
 class Reconstruction(NamedTuple):
-    """What a dictionary makes of activations."""
+    """Output and features of a dictionary."""
 
-    output: Float[Array, "*leading D"]  # the activation, or of a transcoder the other one
+    output: Float[Array, "*leading D"]  # the reconstructed activation; for a transcoder, its target activation
     features: Float[Array, "*leading F"]  # at least 0, most of them 0
 
 
 class SparseDictionary(Checked):
-    """A sparse autoencoder of an activation `x`, or a transcoder of it into another one.
+    """A sparse autoencoder of an activation `x`, or a transcoder from `x` to another activation.
 
-    With `k` at most k features are above 0 (Gao et al. 2024, section 2.3): `f = TopK(ReLU((x - b) W + c))`. Without `k`
-    they are gated (Rajamanoharan et al. 2024, section 3.2): `f = [g > 0] ReLU((x - b) W exp(r) + c)`, where
-    `g = (x - b) W + c'`. Both give `y = f V + b`. A transcoder has no `b` before its encoder.
+    With `k`, at most k features are above 0 (Gao et al. 2024, section 2.3): `f = TopK(ReLU((x - b) W + c))`. Without
+    `k`, features are gated (Rajamanoharan et al. 2024, section 3.2): `f = [g > 0] ReLU((x - b) W exp(r) + c)` with
+    `g = (x - b) W + c'`. In both cases, `y = f V + b`. A transcoder does not subtract `b` before its encoder.
 
-    The rows of V have norm 1 as they are divided by their norms wherever they are used, so that their gradients are
-    orthogonal to them. No dead feature gets a gradient that its activation does not give it.
+    The rows of V are divided by their norms wherever they are used, so they have norm 1, and their gradients are
+    orthogonal to them. There is no auxiliary loss for dead features.
 
     Args:
         num_features: F.
         input_dim: D, the width of the activation.
-        output_dim: the width of the activation that a transcoder gives; None for an autoencoder, which begins with
-            `W = Vᵀ`.
-        k: features that are above 0 at most; None for gated ones, whose number the loss keeps small.
+        output_dim: width of the activation that a transcoder returns; None for an autoencoder, which is initialised
+            with `W = Vᵀ`.
+        k: maximum number of features above 0; None for gated features, whose number the loss keeps small.
     """
 
     num_features: Size
@@ -67,11 +67,11 @@ class SparseDictionary(Checked):
 
     @property
     def directions(self) -> Float[Array, "F D"]:
-        """V, the direction of each feature in the activation that is reconstructed, of norm 1."""
+        """V, the direction of each feature in the reconstructed activation, of norm 1."""
         return _of_norm_one(self.decoder)
 
     def encode(self, x: Float[ArrayLike, "*leading D"]) -> Float[Array, "*leading F"]:
-        """The features of activations."""
+        """Encode activations as features."""
         projected = self._projected(x)
         if self.k is None:
             magnitudes = nn.relu(projected * jnp.exp(self.log_scale) + self.encoder_bias)
@@ -80,7 +80,7 @@ class SparseDictionary(Checked):
         return jnp.where(_largest(jax.lax.stop_gradient(before), self.k), nn.relu(before), 0)
 
     def decode(self, features: Float[ArrayLike, "*leading F"]) -> Float[Array, "*leading D"]:
-        """The activation that features stand for."""
+        """Decode features to activations."""
         return jnp.asarray(features) @ self.directions + self.decoder_bias
 
     def __call__(self, x: Float[ArrayLike, "*leading D"], *, train: bool = False) -> Reconstruction:
@@ -95,9 +95,9 @@ class SparseDictionary(Checked):
         *,
         train: bool = False,
     ) -> Float[Array, "*leading"]:
-        """What trains the gates (Rajamanoharan et al. 2024, section 3.2): their L1 norm, and how well they do alone.
+        """Compute the loss of the gates: L1 norm and reconstruction error (Rajamanoharan et al. 2024, section 3.2).
 
-        That is `sparsity ‖ReLU(g)‖₁ + ‖target - ReLU(g) V - b‖²`, in which V and b get no gradient.
+        `sparsity ‖ReLU(g)‖₁ + ‖target - ReLU(g) V - b‖²`, in which V and b get no gradient.
         """
         gates = nn.relu(self._projected(x) + self.gate_bias)
         directions, bias = jax.lax.stop_gradient((self.directions, self.decoder_bias))
@@ -111,7 +111,7 @@ class SparseDictionary(Checked):
 
 
 def _largest(x: Float[Array, "*leading F"], k: int) -> Bool[Array, "*leading F"]:
-    """Where the k largest are: on two CPU cores `jax.lax.top_k` took 5 times as long as this loop (k = 8, F = 256)."""
+    """Mask of the k largest: on two CPU cores, `jax.lax.top_k` took 5 times as long as this loop (k = 8, F = 256)."""
 
     def take(_: Int[Array, ""], rest: Float[Array, "*leading F"]) -> Float[Array, "*leading F"]:
         is_largest = jnp.arange(x.shape[-1]) == rest.argmax(-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""A page with the best examples of each feature: where it is largest, with the text around."""
+"""A page with the top examples of each feature: where it is largest, in context."""
 
 import html
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Inputs, Params, Variables
 
 READ = 256  # examples of the test set
-MOST = 100  # features that are shown where none are named
+MOST = 100  # features shown if none are named
 
 
 @check_arguments
@@ -32,19 +32,19 @@ def feature_page(
     features: Sequence[int] | None = None,
     best: Size = 8,
 ) -> Page:
-    """Make a page with the examples in which each feature is largest, their positions coloured by the feature.
+    """Make a page with the examples in which each feature is largest, with positions coloured by the feature.
 
     Args:
-        trainer: of the model, with parameters.
+        trainer: trainer of the model, with parameters.
         dictionary: bound to its variables: `trainer.dictionary` of a `DictionaryTrainer`.
-        name: of the activation `[B, T, D]` that the dictionary reads.
-        examples: as `trainer.examples(inputs)` gives them; None for the first 256 of its test set.
-        features: numbers of those to show; None for all that are somewhere above 0, those that are largest first, 100
-            at most.
-        best: examples of each feature.
+        name: name of the activation `[B, T, D]` that the dictionary reads.
+        examples: as `trainer.examples(inputs)` returns them; None for the first 256 of its test set.
+        features: numbers of the features to show; None for at most 100 features that are above 0 anywhere, in
+            descending order of their maximum.
+        best: number of examples per feature.
 
     Raises:
-        InputError: there are no examples or no parameters, no activation has the name, or a feature is not there.
+        InputError: there are no examples or no parameters, no activation has the name, or a feature does not exist.
     """
     examples = chosen_examples(trainer, examples, READ)
     found = _features(trainer, dictionary, name, examples)  # of each example [T F]
@@ -58,22 +58,22 @@ def feature_page(
     labels = [example.labels_of(stack, len(of)) for example, of in zip(examples, found, strict=True)]
     sections = [_section(number, labels, [of[:, number] for of in found], best) for number in features]
     about = (
-        f"{largest.any(0).sum()} of {count} features are above 0 somewhere in {len(examples)} examples; here are "
-        f"{len(features)}, each with the examples in which it is largest, in orange as deep as it is large there."
+        f"{largest.any(0).sum()} of {count} features are above 0 anywhere in {len(examples)} examples. Shown are "
+        f"{len(features)}, each with the examples in which it is largest; a deeper orange is a larger value."
     )
     title = html.escape(f"Features of {name}, {trainer.name}")
     return Page(filled("features.html", title=title, about=about, features="\n".join(sections)), examples, ())
 
 
 def _stack_of(name: str) -> str:
-    """The stack at whose positions an activation is."""
+    """The stack whose positions an activation has."""
     return {"source_embeddings": "encoder", "target_embeddings": "decoder"}.get(name, name.partition(".")[0])
 
 
 def _features(
     trainer: TrainerModule, dictionary: SparseDictionary, name: str, examples: Sequence[InspectedExample]
 ) -> list[Float[np.ndarray, "_T F"]]:
-    """The features at all positions of each example that are shown."""
+    """The features at all shown positions of each example."""
     module, of_dictionary = unbound(dictionary)
 
     @jax.jit
@@ -92,7 +92,7 @@ def _features(
 def _section(
     number: int, labels: Sequence[Sequence[str]], values: Sequence[Float[np.ndarray, " _T"]], best: int
 ) -> str:
-    """A feature: the examples in which it is largest, each label as coloured as the feature is large there."""
+    """HTML of a feature: the examples in which it is largest, with each label coloured by its value."""
     peaks = np.array([of_example.max() for of_example in values])
     rate, largest = (np.concatenate(values) > 0).mean(), peaks.max()
     lines = []
@@ -102,5 +102,5 @@ def _section(
             for label, value in zip(labels[example], values[example].tolist(), strict=True)
         ]
         lines.append(f"<li>{''.join(parts)}</li>\n")
-    about = f"above 0 at {rate:.1%} of the positions, at most {largest:.3g}"
+    about = f"above 0 at {rate:.1%} of positions; maximum {largest:.3g}"
     return f"<h2>Feature {number}</h2>\n<small>{about}</small>\n<ol>\n{''.join(lines)}</ol>"

@@ -1,4 +1,4 @@
-"""A pass that goes on with what a sparse dictionary reconstructs, and what that costs."""
+"""Passes that continue with a sparse dictionary's reconstruction of an activation, and their loss."""
 
 import functools
 from collections.abc import Iterable
@@ -21,21 +21,21 @@ from transformer_jax.trees import Arrays, Params, Variables, pytree_class, stati
 
 
 class LossRecovered(NamedTuple):
-    """A task's loss with a dictionary in the place of an activation, of the whole model, and without the activation."""
+    """A task's loss with an activation as it is, replaced by a dictionary's reconstruction, and replaced by zeros."""
 
     clean: float
-    spliced: float  # with what the dictionary reconstructs
+    spliced: float  # with the reconstruction
     zeroed: float  # with zeros
 
     @property
     def recovered(self) -> float:
-        """(zeroed - spliced) / (zeroed - clean): 1 where nothing is lost, 0 where zeros would do as well."""
+        """(zeroed - spliced) / (zeroed - clean): 1 if nothing is lost, 0 if zeros would do as well."""
         return (self.zeroed - self.spliced) / (self.zeroed - self.clean)
 
 
 @pytree_class
 class Spliced(Patch):
-    """What a dictionary reconstructs, in the place of an activation."""
+    """Replace an activation by a dictionary's reconstruction."""
 
     module: SparseDictionary = static_field()
     keep_error: bool = static_field()
@@ -48,7 +48,7 @@ class Spliced(Patch):
         features = dictionary.encode(x if self.reads is None else self.reads)
         made = dictionary.decode(features)
         if made.shape != x.shape:
-            raise InputError(f"dictionary gives {made.shape}; in the place of {site.name} it must give {x.shape}")
+            raise InputError(f"dictionary gives {made.shape}; to replace {site.name}, it must give {x.shape}")
         error, changed = x - made, features
         for part in self.change:
             of_features = site._replace(name=f"features of {site.name}", shape=features.shape)
@@ -65,33 +65,33 @@ def splice(
     change: Change | None = None,
     reads: Float[Array, "..."] | None = None,
 ) -> Patch:
-    """A patch that puts what a dictionary reconstructs in the place of an activation.
+    """Make a patch that replaces an activation by a dictionary's reconstruction.
 
     Args:
         dictionary: bound to its variables: `trainer.dictionary`.
-        keep_error: whether what the dictionary misses is added, as it is in the pass without changed features; then
-            unchanged features leave the pass as it is, to rounding. It gets no gradient (Marks et al. 2024).
-        change: of the features `[B, T, F]`, as of any activation: `zero(units=[3])`, a function.
-        reads: the activation that a transcoder reads, captured from the pass before; an autoencoder's is the one in
-            whose place the patch stands.
+        keep_error: whether to add the dictionary's reconstruction error, computed with unchanged features; then the
+            pass is unchanged, to rounding, if the features are. The error gets no gradient (Marks et al. 2024).
+        change: change of the features `[B, T, F]`, as of any activation, such as `zero(units=[3])` or a function.
+        reads: the activation that a transcoder reads, captured in an earlier pass; None for an autoencoder, which
+            reads the activation that it replaces.
 
     Raises:
-        InputError: the dictionary is not bound.
+        InputError: the dictionary is not bound, or `reads` is missing or not needed.
     """
     module, variables = unbound(dictionary)
     if (reads is None) != (module.output_dim is None):
-        raise InputError(f"reads is {'None' if reads is None else 'given'}; a transcoder needs it, an autoencoder none")
+        raise InputError(f"reads is {'None' if reads is None else 'given'}; only a transcoder needs it")
     return Spliced(module, keep_error, variables, () if change is None else parts_of(change), reads)
 
 
 def unbound(dictionary: SparseDictionary) -> tuple[SparseDictionary, Variables]:
-    """A dictionary's module and its variables.
+    """Return a dictionary's module and its variables.
 
     Raises:
-        InputError: it has none.
+        InputError: the dictionary has no variables.
     """
     if dictionary.scope is None:
-        raise InputError("dictionary has no variables; it must be bound to some: dictionary.bind(variables)")
+        raise InputError("dictionary has no variables; it must be bound to variables: dictionary.bind(variables)")
     return dictionary.unbind()
 
 
@@ -104,18 +104,18 @@ def loss_recovered(
     *,
     reads: str | None = None,
 ) -> LossRecovered:
-    """A task's mean loss over a data set with a dictionary in the place of an activation.
+    """Compute a task's mean loss over a data set with an activation replaced by a dictionary's reconstruction.
 
     Args:
-        trainer: of the model, trained, or from `load_run`.
-        dictionary: as `splice` takes it.
-        name: of the activation in whose place it stands.
-        loader: of batches; None for the task's own test set.
+        trainer: trainer of the model, trained, or from `load_run`.
+        dictionary: as in `splice`.
+        name: name of the activation to replace.
+        loader: loader of batches; None for the task's test set.
         reads: name of the activation that a transcoder reads.
 
     Raises:
-        InputError: no activation has the name, the dictionary is not bound or of another width, or there are no
-            parameters or no batch.
+        InputError: no activation has the name; the dictionary is not bound, or has another width; or there are no
+            parameters or no batches.
     """
     module, variables = unbound(dictionary)
     batches, constants = padded_batches(trainer, loader)

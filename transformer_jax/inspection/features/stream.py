@@ -30,22 +30,22 @@ Rows = Float[np.ndarray, "N D"]
 
 
 class ActivationStream:
-    """The vectors of activations at all positions of a data set, without those of padding, in a shuffled order.
+    """Activation vectors at all positions of a data set except padding, in shuffled order.
 
-    It is cut into chunks, each of the rows of K batches, in an order that is a function of the seed and of the chunk's
-    number. So nothing is remembered, and any chunk may be the first. What follows the activations in the pass is not
-    computed.
+    The stream is divided into chunks. Each has the rows of K batches, in an order that depends only on the seed and the
+    chunk's number, so the stream has no state and may start at any chunk. Later layers are not computed.
 
     Args:
         model: bound to its variables: `run.inspected`.
-        loader: of batches, of which epoch 0 is read.
-        names: of the activations `[B, T, D]` or `[B, D]`, or patterns. Several stand side by side in a row, as a
-            transcoder's data do, in the order of the names.
-        inputs: of a batch's inputs those of the model, one or a tuple: `run.model_inputs`. The batch's own if None. It
-            is compiled with the pass.
-        valid: of a batch's inputs and targets, both of NumPy, which positions are no padding, `[B, T]`; None for all.
-        chunk: K, the batches in a chunk.
-        seed: of the order.
+        loader: loader of batches, of which epoch 0 is read.
+        names: names or patterns of activations `[B, T, D]` or `[B, D]`. Several activations are concatenated along D,
+            in the order of the names, as a transcoder's data are.
+        inputs: function from a batch's inputs to the model's input or tuple of inputs, such as `run.model_inputs`,
+            compiled with the pass; None for the batch's inputs as they are.
+        valid: function from a batch's inputs and targets, both in NumPy, to a mask `[B, T]` of the positions that are
+            not padding; None for all positions.
+        chunk: K, the number of batches per chunk.
+        seed: random seed of the order.
     """
 
     @check_arguments
@@ -65,17 +65,17 @@ class ActivationStream:
         self._program = jax.jit(self._activations)
 
     def __len__(self) -> int:
-        """Chunks."""
+        """Number of chunks."""
         return -(-len(self.loader) // self._chunk)
 
     def __iter__(self) -> Iterator[Rows]:
         return self.chunks()
 
     def chunks(self, first: int = 0) -> Iterator[Rows]:
-        """The rows of one chunk after another, from the one with this number on.
+        """Yield the rows of each chunk, starting with chunk `first`.
 
         Raises:
-            InputError: a name is no activation; one has no such axes, or others than `valid` says.
+            InputError: a name is not an activation; or the positions of activations, or of `valid`, differ.
         """
         batches = self._batches(first * self._chunk)
         for number in range(first, len(self)):
@@ -84,12 +84,12 @@ class ActivationStream:
 
     @check_arguments
     def write(self, path: str | Path) -> np.ndarray:
-        """Write all rows to a file `.npy`, and open it as an array `[N, D]` that stays on the disk.
+        """Write all rows to a `.npy` file, and return it as a memory-mapped array `[N, D]`.
 
-        Each chunk is a file in the directory `….chunks` until all are computed, so that the same call goes on after a
-        kill; then they are joined, which takes their space once more. The file `made_from` there has a digest of all
-        that goes in, which takes a pass over the loader without the model, and one of what came out; a chunk that was
-        changed is computed again.
+        Each chunk is a file in the directory `….chunks` until all are computed, so that the same call resumes after a
+        crash. The chunks are then joined, which needs their disk space a second time. The file `made_from` in this
+        directory has a digest of all inputs, which takes a pass over the loader without the model, and a digest of the
+        result. A chunk that was changed is computed again.
 
         Raises:
             InputError: `path` has rows of another stream, was changed, or is written by another process; or as in
@@ -114,11 +114,11 @@ class ActivationStream:
             joined.replace(path)
         elif known[1:] != [digest_of(path)]:
             raise InputError(f"path is {path}, which was damaged or changed; delete it and {directory}")
-        for file in directory.glob("*.npy"):  # a kill here leaves some of them to the next call
+        for file in directory.glob("*.npy"):  # after a crash here, the next call deletes the rest
             file.unlink()
 
     def _joined(self, directory: Path) -> Path:
-        """The file of all chunks. Each is computed unless its file is there, whose name has its digest."""
+        """Join all chunks in one file. A chunk is computed unless there is a file whose name has its digest."""
         unfinished, files = directory / "unfinished.npy", list[Path]()
         while found := [f for f in directory.glob(f"{len(files)}-*.npy") if f.stem == f"{len(files)}-{digest_of(f)}"]:
             files += found
@@ -127,7 +127,7 @@ class ActivationStream:
             files.append(unfinished.replace(directory / f"{len(files)}-{digest_of(unfinished)}.npy"))
         chunks = [np.load(file, mmap_mode="r") for file in files]
         header = {"descr": "<f4", "fortran_order": False, "shape": (sum(map(len, chunks)), chunks[0].shape[1])}
-        with unfinished.open("wb") as joined:  # no memory map, in which a full disk would end the process by SIGBUS
+        with unfinished.open("wb") as joined:  # not memory-mapped: a full disk would end the process by SIGBUS
             np.lib.format.write_array_header_1_0(joined, header)
             joined.writelines(chunk.data for chunk in chunks)
             joined.flush()
@@ -135,13 +135,13 @@ class ActivationStream:
         return unfinished
 
     def _fingerprint(self) -> str:
-        """Of what the rows are made from: settings, variables, inputs and masks; the first rows depend on the model."""
+        """Fingerprint of settings, variables, inputs and masks, and of the first rows, which depend on the model."""
         given, settings = jax.jit(self._inputs or (lambda inputs: inputs)), (self.names, self._chunk, self._seed)
         batches = [fingerprint([], [given(x), self._valid and self._valid(x, y)]) for x, y in self.loader.epoch(0)]
         return fingerprint([], [self.model.variables, next(self._batches(0))], [repr(settings), *batches])
 
     def _batches(self, first: int) -> Iterator[Rows]:
-        """The rows of one batch after another, each fetched when the next one's pass has begun."""
+        """Yield the rows of each batch, fetched once the next batch's pass has been started."""
         begun: deque[tuple[Samples, Array]] = deque()
         for samples in self.loader.epoch(0, first):
             begun.append((samples, self._program(self.model.variables, pad_rows(samples[0], self.loader.batch_size))))
@@ -165,5 +165,5 @@ class ActivationStream:
             return array.reshape(-1, array.shape[-1])
         valid = np.asarray(self._valid(*samples))
         if valid.shape != array.shape[:-1] or valid.dtype != bool:
-            raise InputError(f"valid gives {valid.dtype} {valid.shape}; it must give truth values {array.shape[:-1]}")
+            raise InputError(f"valid gives {valid.dtype} {valid.shape}; it must give bool {array.shape[:-1]}")
         return array[valid]

@@ -1,5 +1,5 @@
-"""Views for a browser or a notebook: `inspection.html`, what a model does with a few examples, and single arrays.
+"""Views for a browser or a notebook: the inspection page of a model and its examples, and single arrays.
 
-`passes` computes what the page shows of an example, and `page` words it for a task's page; `model_page` is the page of
-a model alone, `show` has views of single arrays; `view` is the file, whose scripts and style stand beside it.
+`passes` computes what the page shows of an example, `page` makes the page of a task, `model_page` the page of a model
+without a trainer, and `show` views of single arrays. `view` writes the HTML file, from the scripts and style here.
 """

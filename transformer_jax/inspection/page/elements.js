@@ -1,7 +1,7 @@
-// Elements of a document, and what the file holds for them.
+// DOM elements, and the data that the file holds for them.
 const byId = (id) => document.getElementById(id);
 const data = JSON.parse(byId("data").textContent);
-const unpacked = new Map(); // promises of what blobs hold, by their numbers
+const unpacked = new Map(); // promises of the blobs' contents, by number
 const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1],
   PageUp: [-10, 0], PageDown: [10, 0], Home: [0, -Infinity], End: [0, Infinity] };
 
@@ -19,7 +19,7 @@ const clipped = (value, most) => Math.min(Math.max(value, 0), most);
 const number = (value) => // all have four digits already
   value === null ? "not finite" : Math.abs(value) < 1e4 ? value.toPrecision(4) : String(value);
 
-const onMoves = (moved) => (event) => { // what the arrow keys and those like them do, for `onkeydown`
+const onMoves = (moved) => (event) => { // handler of `onkeydown` for arrow keys, page up and down, home and end
   const move = MOVES[event.key];
   if (!move || event.ctrlKey || event.altKey || event.metaKey) return;
   event.preventDefault();
@@ -55,7 +55,7 @@ function paint(box, share) {
   box.style.color = Math.abs(share) > 0.5 ? "var(--paper)" : "inherit";
 }
 
-// A table of buttons of which one is chosen, by mouse or arrow keys; only that one is in the order of the tabulator.
+// A table of buttons, one of which is chosen by mouse or arrow keys; only the chosen one is in the tab order.
 function buttonTable(table, names, sizes, draw, choose) {
   const buttons = sizes.map((size, row) => Array.from({ length: size }, (_, column) => {
     const button = element("button", "", { type: "button", tabIndex: -1, "aria-pressed": "false" });

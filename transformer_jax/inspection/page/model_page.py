@@ -1,4 +1,4 @@
-"""The page on a model without a trainer: one input, and what is asked about it."""
+"""The inspection page of a model without a trainer, for one input."""
 
 import functools
 import textwrap
@@ -25,11 +25,11 @@ from transformer_jax.outside_files import Json
 from transformer_jax.training.inspected_example import Answer, InspectedExample, Label, answer_by_position
 from transformer_jax.trees import Variables
 
-MOST_ACTIVE = 5  # features of a token
-TITLE = 80  # letters of an example's title
+MOST_ACTIVE = 5  # features shown per token
+TITLE = 80  # maximum length of an example's title
 PATCHING = (
-    "Activation patching: what the residual stream after each layer, at each position, brings back in the pass of the "
-    "corrupted input; 1 is all, 0 nothing. Measured by"
+    "Activation patching: the fraction of the metric that the residual stream after each layer, at each position, "
+    "restores in the pass of the corrupted input; 1 is everything, 0 nothing. The metric is"
 )
 
 Names = Sequence[str] | Callable[[int], str | None]
@@ -51,25 +51,25 @@ def inspect_model(
 ) -> Page:
     """Make a page that shows what a model does with one input, as `inspection_page` does for a task.
 
-    Its tabs are the heads, the logit lens, and the attribution of the answer's logits (where a sum of components gives
-    them, as `attribute_logits` says); with `corrupted` the patching of the residual stream, with `features` those.
+    Its tabs show the heads, the logit lens, and the attribution of the answer's logits (if they are a sum of
+    components, see `attribute_logits`), and, if given, patching with `corrupted`, and `features`.
 
     Args:
         model, variables: as in `transformer_jax.capture`: causal, masked, an encoder-decoder, or your own.
-        tokens: the model's input, `[1, T]` or `[T]`; a tuple where it takes several, each a batch of one.
-        labels: what stands at each position; of an encoder-decoder those of `encoder` and `decoder`. None: the tokens.
+        tokens: the model's input, `[1, T]` or `[T]`; a tuple if it takes several, each a batch of one.
+        labels: labels of the positions; for an encoder-decoder, labels by `encoder` and `decoder`. None: the tokens.
         vocabulary: names of the tokens or classes by number, such as `tokenizer.id_to_token`, which are shown as text
-            (`ĠParis` is ` Paris`); None: the numbers.
-        corrupted: another input of the same shapes, whose pass each activation of `tokens` is put into; the metric is
-            the logit of the answer to `tokens` less that of the answer to `corrupted`, where they differ.
-        position: of the answer that patching restores.
-        features: by the name of an activation, a function that makes features `[B, T, F]` of it, such as the `encode`
-            of a sparse autoencoder.
-        title: of the page; the model's name if None.
+            (`ĠParis` as ` Paris`); None: the numbers.
+        corrupted: another input of the same shapes, whose pass is patched with activations of `tokens`; the metric is
+            the logit of the answer to `tokens` minus that of the answer to `corrupted`, if they differ.
+        position: position of the answer whose logits are the patching metric.
+        features: functions, by the name of an activation, from the activation to features `[B, T, F]`, such as the
+            `encode` of a sparse autoencoder.
+        title: title of the page; None for the model's name.
 
     Raises:
-        InputError: as `inspection_page`; or there is more than one input, not one label for each position, `corrupted`
-            has other shapes, changes nothing, or there is no such position or activation.
+        InputError: as in `inspection_page`; there is more than one input; the labels are not one per position;
+            `corrupted` has other shapes, or the same metric; or there is no such position or activation.
     """
     inputs, bound = _one_input("tokens", tokens), Inspected(model, variables)
     passes = InspectedPasses(bound, lambda rows: rows, inputs)
@@ -111,7 +111,7 @@ def _labels(
     labels: Labels | Mapping[str, Labels] | None,
     name: Callable[[int], str],
 ) -> dict[str, Sequence[Label]]:
-    """Labels of the positions of each stack: those given, or the tokens."""
+    """Labels of the positions of each stack: the given labels, or the tokens."""
     stacks = list(passes.lengths)
     if labels is None:
         rows = {stack: np.asarray(each) for stack, each in zip(stacks, inputs, strict=False)}
@@ -136,7 +136,7 @@ def _patching(
     position: int,
     name: Callable[[int], str],
 ) -> Json:
-    """What the residual stream of each stack restores of the example's answer."""
+    """Patching of each stack's residual stream, with the example's answer as the metric."""
     clean, corrupted = example.inputs, _one_input("corrupted", corrupted)
     outputs = [np.atleast_2d(np.asarray(passes.bound.patch(each, {})[0], np.float32)) for each in (clean, corrupted)]
     if not -len(outputs[0]) <= position < len(outputs[0]):
@@ -152,13 +152,13 @@ def _patching(
         grid = passes.bound.patch_grid(clean, corrupted, f"{stack}.layers.?.output".lstrip("."), metric=metric)
         ((values,), _) = grid.frames()
         frames.append(grid_frame(stack, values, "layer", example.labels_of(stack, length), RESTORED))
-    less = f" less that of “{name(wrong)}”" if wrong != right else ""
-    note = f"{PATCHING} the logit of “{name(right)}”{less}, at position {position % len(outputs[0])}."
+    less = f" minus that of “{name(wrong)}”" if wrong != right else ""
+    note = f"{PATCHING} the logit of “{name(right)}”{less} at position {position % len(outputs[0])}."
     return {"note": note, "frames": frames}
 
 
 def _features(passes: InspectedPasses, example: InspectedExample, name: str, function: Features) -> Json:
-    """The features that are among the most active ones of any position, with their values at all of them."""
+    """Features that are among the most active at any position, with their values at all positions."""
     check_value(f"features[{name!r}]", function, Callable)
     _, seen = passes.bound.capture(example.inputs, [name])
     if name not in seen:
@@ -178,5 +178,5 @@ def _features(passes: InspectedPasses, example: InspectedExample, name: str, fun
         "places": places if len(places) == length else list(map(str, range(length))),
         "numbers": chosen.tolist(),
         **coloured(values[0][:, chosen].T),
-        "fulls": [coloured(line)["full"] for line in values[0][:, chosen].T],  # of each feature by itself
+        "fulls": [coloured(line)["full"] for line in values[0][:, chosen].T],  # colour scale of each feature
     }

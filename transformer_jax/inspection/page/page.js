@@ -1,9 +1,9 @@
-// The page on examples of a model: one tab for each way to look at them.
+// The inspection page of a model's examples: one tab for each view.
 const state = { kind: 0, layer: 0, head: 0, zeroed: false, tab: "heads" };
 let shown = null; // the example: texts, answers, shapes
 
 const percent = (p) => p === null ? "" : `${100 * p < 0.01 && p > 0 ? (100 * p).toPrecision(3) : (100 * p).toFixed(p > 0.9999 && p < 1 ? 4 : 2)} %`;
-const said = ({ text, probability }) => // of a long text a product that says nothing
+const said = ({ text, probability }) => // the product over a long text is meaninglessly small
   `${visible(text)}${probability === null || probability < 1e-4 ? "" : ` (${percent(probability)})`}`;
 const kind = () => shown.kinds[state.kind];
 
@@ -27,7 +27,7 @@ function headed(names) { // a table's first row
   return row;
 }
 
-// Heads: how much the answer changes without each, its map, and the answer.
+// Heads: how much the answer changes without each head, the map of the chosen head, and the answer.
 const largest = (kinds) => Math.max(...kinds.flatMap(({ layers }) => layers.flatMap(({ changes }) => changes)));
 
 function mostChanging(kinds) { // kind, layer and head without which the answer changes most
@@ -40,8 +40,8 @@ let markHead, attention; // which head is chosen; the map
 
 function drawHeads() {
   const most = largest(shown.kinds), { layers } = kind();
-  byId("heads-note").textContent = "The more colour, the more the probability of the answer changes when the head is " +
-    `zeroed, on average over the positions: at most by ${most.toPrecision(3)}, the full colour.`;
+  byId("heads-note").textContent = "The deeper the colour, the more the probability of the answer changes if the head is " +
+    `zeroed, averaged over positions. The full colour is the largest change, ${most.toPrecision(3)}.`;
   markHead = buttonTable(byId("heads"), layers.map((_, row) => `layer ${row}`), layers.map(({ changes }) => changes.length),
     (button, row, column) => {
       const change = layers[row].changes[column];
@@ -68,11 +68,11 @@ async function chooseHead(layer, head) {
 function drawAnswer() {
   const { answer, places, expected } = shown, { ablated } = kind().layers[state.layer];
   const other = state.zeroed ? ablated[state.head] : null;
-  byId("given").textContent = `${shown.title}${expected === null ? "" : ` (right: ${expected})`}`;
+  byId("given").textContent = `${shown.title}${expected === null ? "" : ` (expected: ${expected})`}`;
   byId("said").textContent = other === null ? said(answer) :
     `with head ${state.head} of ${kind().name} layer ${state.layer} zeroed: ${said(other)}; before: ${said(answer)}`;
   const hasImages = shown.images !== null && shown.images.number === places.length;
-  const names = ["at", "says", "probability", ...(other ? ["zeroed: says", "probability"] : [])];
+  const names = ["position", "prediction", "probability", ...(other ? ["zeroed: prediction", "probability"] : [])];
   byId("parts").replaceChildren(headed(names), ...places.map((place, i) => {
     const row = element("tr"), at = element("th", visible(place), { scope: "row" });
     if (hasImages) at.prepend(picture(shown.images, i, 24, place), " ");
@@ -146,7 +146,7 @@ function drawActivation({ width, places, numbers, values, full, fulls, most }) {
 
 function drawNeighbours() {
   const isKnown = shown.neighbours.some(({ expected }) => expected !== null);
-  const head = headed(["cosine", "example", "answer", ...(isKnown ? ["right"] : [])]);
+  const head = headed(["cosine", "example", "answer", ...(isKnown ? ["expected"] : [])]);
   byId("neighbours").replaceChildren(head, ...shown.neighbours.map(({ title, text, probability, expected, cosine, images }) => {
     const row = element("tr"), example = element("td", title);
     if (images !== null) {
@@ -158,7 +158,7 @@ function drawNeighbours() {
   }));
 }
 
-const TABS = { // what draws a tab, and whether an example has something for it
+const TABS = { // the function that draws a tab, and whether an example has content for it
   heads: [drawHeads, () => true],
   lens: [drawLens, () => shown.lens.length],
   attribution: [drawAttribution, () => shown.attribution],

@@ -1,4 +1,4 @@
-"""The page on a model and some examples, of a task or of a model alone."""
+"""The inspection page of a model and some examples, for a task or for a model without one."""
 
 import base64
 import dataclasses
@@ -20,14 +20,14 @@ from transformer_jax.outside_files import Json
 from transformer_jax.training.inspected_example import Answer, InspectedExample
 from transformer_jax.training.trainer import TrainerModule
 
-FIRST = 4  # examples of the test set that are shown where none are given
-MOST = 5  # neighbours of an example
-COMPARED = 256  # examples of the test set among which these are
+FIRST = 4  # test examples that are shown if none are given
+MOST = 5  # neighbours per example
+COMPARED = 256  # test examples among which neighbours are searched
 
 
 @dataclasses.dataclass(frozen=True)
 class Page(View):
-    """A page to explore, with the examples that it shows."""
+    """An interactive page, with the examples that it shows."""
 
     examples: Sequence[InspectedExample]
     answers: Sequence[Answer]  # to the examples
@@ -40,13 +40,13 @@ def inspection_page(
     """Make a page that shows what a trainer's model does with some examples.
 
     Args:
-        trainer: with parameters.
-        examples: as `trainer.examples(inputs)` gives them; None for the first ones of its test set.
-        title: of the page; the task's name if None.
+        trainer: a trainer with parameters.
+        examples: as `trainer.examples(inputs)` returns them; None for the first examples of its test set.
+        title: title of the page; None for the task's name.
 
     Raises:
-        InputError: there are no examples or no parameters, or the model has no attention to show; or as
-            `trainer.answers`, or these are not those of the model's output, which the page changes.
+        InputError: there are no examples, no parameters or no attention; as in `trainer.answers`; or these answers
+            differ from the answers read off the model's output, on which the page is based.
     """
     examples = chosen_examples(trainer, examples, FIRST)
     params, _ = trainer.in_dtype(jax.device_put(trainer.params, trainer.first_device), ())
@@ -57,14 +57,14 @@ def inspection_page(
     page = page_of(passes, title or trainer.name, examples, compared=_compared(trainer))
     said = trainer.answers(examples) if trainer.overrides_predict_alone else page.answers
     if [answer.text for answer in said] != [answer.text for answer in page.answers]:
-        raise InputError(f"{type(trainer).__name__}.predict says what the output does not; override `examples`, too")
+        raise InputError(f"{type(trainer).__name__}.predict and the model's output disagree; override `examples`, too")
     return page
 
 
 def chosen_examples(
     trainer: TrainerModule, examples: Sequence[InspectedExample] | None, count: int
 ) -> Sequence[InspectedExample]:
-    """The examples that were given, or the first ones of the task's test set.
+    """Return the given examples, or the first examples of the task's test set.
 
     Raises:
         InputError: there are none.
@@ -83,13 +83,13 @@ def page_of(
     compared: Sequence[InspectedExample] = (),
     more: Json | None = None,
 ) -> Page:
-    """A page on some examples.
+    """Make a page from passes and examples.
 
     Args:
-        passes: of the model.
-        title: of the page.
-        examples: that it shows.
-        compared: those among which alike ones are looked for.
+        passes: passes of the model.
+        title: title of the page.
+        examples: examples to show.
+        compared: examples among which similar ones are searched.
         more: contents of further tabs.
     """
     blobs, contents, answers = list[str](), list[Json](), list[Answer]()
@@ -98,10 +98,10 @@ def page_of(
         answers.append(example.answer(found.output))
         contents.append(_content(passes, example, found, answers[-1], blobs) | {"neighbours": near} | (more or {}))
     listed = [{"title": each.title or f"example {n}", "blob": len(blobs) + n} for n, each in enumerate(examples)]
-    # A task's own answers may hold NumPy's numbers.
+    # A user's task may put NumPy numbers into its answers.
     blobs += [packed(json.dumps(content, default=float).encode()) for content in contents]
     count = sum(leaf.size for leaf in jax.tree.leaves(passes.bound.variables["params"]))
-    about = f"{type(passes.bound.model).__name__} of {count:,} parameters"
+    about = f"{type(passes.bound.model).__name__} with {count:,} parameters"
     body = filled("page.html", title=html.escape(title), about=html.escape(about))
     return Page(view_text(title, {"view": "page", "examples": listed}, blobs, body), examples, answers)
 
@@ -109,7 +109,7 @@ def page_of(
 def _content(
     passes: InspectedPasses, example: InspectedExample, found: Passes, answer: Answer, blobs: list[str]
 ) -> Json:
-    """All that the page says of an example, as JSON for its script, but the maps, which are stored among the blobs."""
+    """Everything the page shows of an example, as JSON for its script; the maps are stored in the blobs."""
     return {
         "title": example.title,
         "expected": example.expected,
@@ -126,7 +126,7 @@ def _content(
 
 
 def _places(answer: Answer, labels: list[str]) -> list[str]:
-    """Labels of the answer's positions, where the answer only numbers them."""
+    """Names of the answer's positions: the example's labels if the answer only numbers them."""
     places = [part.place for part in answer.parts]
     return labels if len(labels) == len(places) and places == list(map(str, range(len(places)))) else places
 
@@ -134,7 +134,7 @@ def _places(answer: Answer, labels: list[str]) -> list[str]:
 def _kinds(
     passes: InspectedPasses, example: InspectedExample, found: Passes, length: int, blobs: list[str]
 ) -> list[Json]:
-    """Kinds of attention, in the order of the pass, each with its layers: maps, and the answers without each head."""
+    """Kinds of attention, in the order of the pass, with the maps of each layer and the answers without each head."""
     kinds: dict[str, Json] = {}
     num_images = 0 if example.images is None else len(example.images)
     for attention, maps in zip(passes.attentions, found.maps, strict=True):
@@ -154,7 +154,7 @@ def _kinds(
 
 
 def _attribution(parts: dict[str, np.ndarray], length: int) -> Json | None:
-    """Components by positions, those of an attention's heads summed up, and these heads; None where there are none."""
+    """Contributions by component and position, summed over heads, and those of each head; None if there are none."""
     if not parts:
         return None
     parts = {name: part[..., :length] for name, part in parts.items()}
@@ -171,7 +171,7 @@ def _attribution(parts: dict[str, np.ndarray], length: int) -> Json | None:
 
 
 def _component(name: str) -> str:
-    """`decoder.layers.0.cross_attention.head_outputs` is `0 cross-attention`, the first block's input `embeddings`."""
+    """Label of a component: `decoder.layers.0.cross_attention.head_outputs` is `0 cross-attention`, or `embeddings`."""
     if name.endswith("layers.0.input"):
         return "embeddings"
     return re.sub(r"^.*layers\.(\d+)\.|\.[a-z_]*$", r"\1 ", name).strip().replace("_", "-")
@@ -192,7 +192,7 @@ def _images(example: InspectedExample) -> Json | None:
 
 
 def _compared(trainer: TrainerModule) -> list[InspectedExample]:
-    """The first examples of the task's test set; none where the task has no data of its own here."""
+    """The first examples of the task's test set; none if its data is not available."""
     try:
         return trainer.test_examples(range(min(COMPARED, len(trainer.test_set))))
     except (InputError, NotImplementedError, OSError):
@@ -202,7 +202,7 @@ def _compared(trainer: TrainerModule) -> list[InspectedExample]:
 def _neighbours(
     passes: InspectedPasses, examples: Sequence[InspectedExample], compared: Sequence[InspectedExample]
 ) -> list[list[Json]]:
-    """For each example those of the compared ones that are nearest, the nearest first; itself is none."""
+    """For each example, its nearest neighbours among the compared examples, without itself, the nearest first."""
     if not compared:
         return [[] for _ in examples]
     outputs, vectors = zip(*map(passes.final_mean, compared), strict=True)
@@ -222,7 +222,7 @@ def _neighbours(
 
 
 def _are_same(one: InspectedExample, other: InspectedExample) -> bool:
-    """By their titles, since inputs may be padded differently; where neither has one, by the inputs."""
+    """Compare titles, because inputs may be padded differently; if neither example has one, compare the inputs."""
     if one.title or other.title:
         return one.title == other.title
     return jax.tree.all(jax.tree.map(np.array_equal, one.inputs, other.inputs))

@@ -1,4 +1,4 @@
-"""What the page shows of an example, computed: maps, outputs without each head, lens, attribution, final stream."""
+"""Compute what the page shows of an example: maps, outputs without each head, lens, attribution, final stream."""
 
 import math
 from collections.abc import Callable
@@ -22,35 +22,35 @@ from transformer_jax.training.inspected_example import InspectedExample, probabi
 from transformer_jax.trees import Inputs, Variables
 
 FIRST_INPUT = "layers.0.input"  # end of the name of a stack's input
-MAX_WEIGHTS = 50_000_000  # of attention in one example; a browser holds no more
+MAX_WEIGHTS = 50_000_000  # attention weights of one example; more are too much for a browser
 
 
 class Passes(NamedTuple):
-    """What is computed of one example; the first axis of arrays is no batch any more."""
+    """Results for one example, without the batch axis."""
 
     output: Float[np.ndarray, "*T C"]
     maps: list[Float[np.ndarray, "H T S"]]  # of each attention
     lens: np.ndarray  # [L+1 T C], the output after each of the last stack's layers
-    attribution: dict[str, np.ndarray]  # of the answer's logits, by component [T] or [H T]; empty where there is none
+    attribution: dict[str, np.ndarray]  # of the answer's logits, by component [T] or [H T]; empty if they have none
 
 
 class InspectedPasses:
-    """The passes of a model that the page needs, compiled once for each shape of inputs.
+    """The passes of a model that the page needs, compiled once per input shape.
 
     Args:
         bound: the model with its variables.
-        arguments: from the inputs of an example to those of the model.
-        inputs: of an example, by which the activations are found.
+        arguments: function from an example's inputs to the model's inputs.
+        inputs: inputs of an example, from which the names of the activations are found.
 
     Raises:
-        InputError: the model has no attention or no blocks, more weights than a page can hold, or gives no array.
+        InputError: the model has no attention or no blocks, too many attention weights, or does not return an array.
     """
 
     def __init__(self, bound: Inspected, arguments: Callable[[Inputs], tuple[object, ...]], inputs: Inputs) -> None:
         self.bound, self.arguments = bound, arguments
         call = Computation.of(bound.model, bound.variables, arguments(inputs), {})
         if not isinstance(output := jax.eval_shape(call.run)[0], jax.ShapeDtypeStruct):
-            raise InputError(f"{type(bound.model).__name__} gives a {type(output).__name__}; it must be an array")
+            raise InputError(f"{type(bound.model).__name__} returns a {type(output).__name__}; it must be an array")
         self.has_positions = len(output.shape) == 3  # [B T C], not [B C]
         found = call.sites()
         self.attentions = attentions(found)
@@ -60,10 +60,10 @@ class InspectedPasses:
         self.lengths = {each.name.removesuffix(FIRST_INPUT).rstrip("."): each.shape[1] for each in starts}
         self.last_stack = self.stream[0].removesuffix(FIRST_INPUT).rstrip(".")
         if (count := sum(math.prod(each.shape) for each in found if each.name.endswith(".weights"))) > MAX_WEIGHTS:
-            raise InputError(f"the example has {count:,} attention weights; a page may have {MAX_WEIGHTS:,}")
+            raise InputError(f"the example has {count:,} attention weights; a page can have {MAX_WEIGHTS:,}")
 
     def of(self, example: InspectedExample) -> Passes:
-        """The passes of the whole model."""
+        """Run the passes of the whole model."""
         inputs = self.arguments(example.inputs)
         names = [attention.named("weights") for attention in self.attentions]
         output, seen = self.bound.capture(inputs, names)
@@ -72,7 +72,7 @@ class InspectedPasses:
         return Passes(_floats(output), [_floats(seen[name]) for name in names], lens, self._attribution(inputs, said))
 
     def without_heads(self, example: InspectedExample, attention: Attention) -> Float[np.ndarray, "H *T C"]:
-        """Outputs of the passes without one head of an attention; those of all at once would not fit into memory."""
+        """Outputs without each head of one attention; those of all attentions at once would not fit in memory."""
         count = attention.num_heads
         heads = {
             each.head_outputs: np.eye(count, each.num_heads, dtype=bool) & (each == attention)
@@ -82,7 +82,7 @@ class InspectedPasses:
         return np.asarray(passes[:, 0], np.float32)
 
     def _attribution(self, inputs: tuple[object, ...], said: Int[np.ndarray, "..."]) -> dict[str, np.ndarray]:
-        """What each component writes into the logit of the answer at each position; nothing if no sum gives it."""
+        """What each component adds to the answer's logit at each position; empty if the logit is not a sum."""
         try:
             parts = self.bound.apply(_answer_attribution, *inputs, said=said)
         except InputError:
@@ -92,7 +92,7 @@ class InspectedPasses:
     def final_mean(self, example: InspectedExample) -> tuple[np.ndarray, Float[np.ndarray, " D"]]:
         """Output, and mean direction of the final residual stream over the shown positions, scaled to length 1.
 
-        Each position counts the same, as that of the first is a hundred times as large as others in some models.
+        Each position has equal weight, because in some models the first is a hundred times as large as the others.
         """
         output, seen = self.bound.capture(self.arguments(example.inputs), self.stream[-1:])
         stream = _floats(seen[self.stream[-1]])
@@ -112,7 +112,7 @@ def _of_norm_one(vectors: Float[np.ndarray, "*leading D"]) -> Float[np.ndarray, 
 def _without_heads(
     model: nn.Module, variables: Variables, *inputs: object, heads: dict[str, Bool[Array, "N H"]]
 ) -> Float[Array, "N B ..."]:
-    """Outputs of N passes, in each of which some heads are zero: those that are True by their attention's name."""
+    """Outputs of N passes, in each of which the heads that are True in `heads` are set to zero."""
 
     def without(heads: dict[str, Bool[Array, " H"]]) -> Array:
         return patch(model, variables, *inputs, patches={name: zero(heads=of_it) for name, of_it in heads.items()})
@@ -123,7 +123,7 @@ def _without_heads(
 def _answer_attribution(
     model: nn.Module, variables: Variables, *inputs: object, said: Int[Array, "..."]
 ) -> dict[str, Array]:
-    """`attribute_logits` of the logit of what is said at each position `[B, T, 1]`, or as the only one of an input."""
+    """Attribute the logit of the answer at each position, or of an input's only answer, `[B, T, 1]`."""
     chosen = said.reshape(len(said), -1, 1)
     return attribute_logits(
         model,
@@ -134,15 +134,15 @@ def _answer_attribution(
 
 
 def answer_change(output: Float[np.ndarray, "*T C"], other: Float[np.ndarray, "*T C"], length: int) -> float:
-    """How far the probability of what the whole model says moves in another pass: the mean over the positions.
+    """Mean absolute change, over positions, of the probability of the whole model's answer in another pass.
 
-    A position of which the model knows little counts little, as its answer has a small probability. Where an output
-    is one number, it is how far that moves.
+    Positions at which the model is unsure count little, because their answers have small probabilities. If the output
+    is one number, its own change is measured.
 
     Args:
-        output: of the whole model.
-        other: of the other pass, such as one without a head.
-        length: number of positions that count; 0, of an answer without parts, for all.
+        output: output of the whole model.
+        other: output of the other pass, such as one without a head.
+        length: number of positions to include; 0 includes all (for an answer without parts).
     """
     output, other = (np.atleast_2d(each)[: length or None] for each in (output, other))
     if output.shape[-1] > 1:

@@ -1,4 +1,4 @@
-"""Single arrays as views: the weights of all heads, values of tokens, a table of numbers."""
+"""Views of single arrays: attention weights of all heads, values of tokens, tables of numbers."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -21,13 +21,13 @@ Numbers: TypeAlias = ArrayLike | Sequence[object]  # an array, or nested lists
 
 @check_arguments
 def show_heads(weights: Numbers, tokens: Labels, queries: Labels | None = None) -> View:
-    """All heads at a glance, as maps or as lines from queries to keys; the chosen one large, with its values.
+    """Show all heads at a glance, as maps or as lines from queries to keys; the chosen head is large, with its values.
 
     Args:
-        weights: of attention, for one input: of one layer `[H, T, S]`, of several `[L, H, T, S]`, or a list of the
-            former; or `[L, 1, H, T, S]`, as `Activations.stack` gives them of a batch of one.
-        tokens: what stands at the S positions of the keys.
-        queries: what stands at the T positions of the queries; None for the same.
+        weights: attention weights for one input: `[H, T, S]` for one layer, `[L, H, T, S]` or a list of `[H, T, S]` for
+            several, or `[L, 1, H, T, S]`, as `Activations.stack` returns for a batch of one.
+        tokens: labels of the S key positions.
+        queries: labels of the T query positions; None for the same labels.
 
     Raises:
         InputError: the weights have other shapes, are negative or above 6.5, or there are more or fewer labels.
@@ -48,15 +48,15 @@ def show_heads(weights: Numbers, tokens: Labels, queries: Labels | None = None) 
 
 @check_arguments
 def show_tokens(tokens: Labels, values: Numbers, names: Labels | None = None) -> View:
-    """Tokens in colours by their values, such as a loss, a gradient, or how active a feature is.
+    """Show tokens coloured by values, such as a loss, a gradient, or how active a feature is.
 
     Args:
-        tokens: T of them.
-        values: one for each token `[T]`, or several lines of them `[N, T]`; the two signs have two colours.
-        names: of the N lines.
+        tokens: labels of the T tokens.
+        values: one value per token `[T]`, or several lines of values `[N, T]`; each sign has its colour.
+        names: names of the N lines.
 
     Raises:
-        InputError: there are no values, or not one for each token, or not a name for each line.
+        InputError: there are no values, not one value per token, or not one name per line.
     """
     given, labels = _numbers("values", values), _labels("tokens", tokens)
     lines = np.atleast_2d(given)
@@ -71,14 +71,14 @@ def show_tokens(tokens: Labels, values: Numbers, names: Labels | None = None) ->
 
 @check_arguments
 def show_grid(grid: PatchGrid | Numbers, tokens: Labels | None = None) -> View:
-    """A table of numbers in colours, each read with mouse or keys; `PatchGrid.plot` draws one on paper.
+    """Show a table of numbers in colours, readable with mouse or keys; `PatchGrid.plot` draws a figure of it.
 
     Args:
-        grid: as `patch_grid` gives it; or an array `[rows, columns]`, whose rows are layers.
-        tokens: what stands at the positions, or over the columns of an array; None numbers them.
+        grid: as `patch_grid` returns it, or an array `[rows, columns]`.
+        tokens: labels of the positions, or of an array's columns; None numbers them.
 
     Raises:
-        InputError: the metric of the grid was no number, the array has other axes, or there are more or fewer tokens.
+        InputError: the grid's metric was not a number, the array has other axes, or there are more or fewer tokens.
     """
     if isinstance(grid, PatchGrid):
         (frames, column), row, least = grid.frames(), "layer", RESTORED
@@ -94,7 +94,7 @@ def show_grid(grid: PatchGrid | Numbers, tokens: Labels | None = None) -> View:
 def grid_frame(
     title: str, values: Float[np.ndarray, "rows columns"], row: str, labels: Labels | None = None, least: float = 0.0
 ) -> Json:
-    """One table of a grid as the script takes it, coloured as in `full_colour`.
+    """One table of a grid, as JSON for the script, with the colour scale of `full_colour`.
 
     Raises:
         InputError: there is not one label for each column.

@@ -1,4 +1,4 @@
-// The view of this file; in a notebook its frame becomes as high as it is.
+// Draw the view of this file; in a notebook, adjust the frame to its height.
 const VIEWS = { page: pageView, heads: headsView, tokens: tokensView, grid: gridView };
 if (!window.frameElement) document.documentElement.style.setProperty("--window", "100vh");
 await VIEWS[data.view](document.querySelector("main"), data);

@@ -1,4 +1,4 @@
-"""Tokens as text: vocabularies write spaces, line breaks and the bytes of other alphabets as letters."""
+"""Decode tokens to text: vocabularies write spaces, line breaks and the bytes of other alphabets as letters."""
 
 LINE_BREAK = "↵"
 PRINTABLE = [
@@ -6,7 +6,7 @@ PRINTABLE = [
     *range(0xA1, 0xAD),
     *range(0xAE, 0x100),
 ]  # bytes that stand for themselves
-# The byte of each letter; those that are left have the letters from U+0100 on.
+# The byte of each letter; the remaining bytes have the letters from U+0100 on.
 BYTES = {chr(byte): byte for byte in PRINTABLE} | {
     chr(0x100 + number): byte for number, byte in enumerate(byte for byte in range(256) if byte not in PRINTABLE)
 }
@@ -14,10 +14,10 @@ SPACE, NEWLINE = (next(letter for letter, byte in BYTES.items() if byte == ord(t
 
 
 def token_text(piece: str) -> str:
-    """The text of a token as vocabularies write it: of byte-level BPE (`ĠParis`), and of SentencePiece (`▁Paris`).
+    """Return the text of a token of byte-level BPE (`ĠParis`) or SentencePiece (`▁Paris`).
 
-    A line break is shown as ↵. Bytes that are no whole characters, and what no such vocabulary writes, stay as they
-    are, as does the `##` of WordPiece.
+    A line break is shown as ↵. Incomplete characters, tokens of other vocabularies, and the `##` of WordPiece are
+    unchanged.
     """
     if "▁" in piece:
         return piece.replace("▁", " ")
@@ -28,4 +28,4 @@ def token_text(piece: str) -> str:
         text = bytes(BYTES[letter] for letter in piece).decode().replace("\n", LINE_BREAK).replace("\xa0", " ")
     except UnicodeDecodeError:
         return plain
-    return text if text.isprintable() else plain  # č, of a word, would be a carriage return
+    return text if text.isprintable() else plain  # else the č of a word would be a carriage return

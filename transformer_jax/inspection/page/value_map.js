@@ -1,5 +1,5 @@
-// A map of values: cells in colours, or lines from rows to columns; labels at both sides; and the value of the cell that
-// the mouse or the arrow keys point at.
+// A map of values: coloured cells, or lines from rows to columns, with labels on both sides, and the value of the cell
+// that the mouse or the arrow keys point at.
 let maps = 0; // how many there are, for their ids
 
 function valueMap(parent, { room = () => parent.clientWidth, moved = () => {}, linesChanged = null } = {}) {
@@ -28,7 +28,7 @@ function valueMap(parent, { room = () => parent.clientWidth, moved = () => {}, l
     const isWide = (label) => [...label].reduce((sum, letter) => sum + (letter > "\u00ff" ? 12 : 7.3), 2) > size;
     axis.classList.toggle("long", !lines && side === "width" && !hasImages && (every > 1 || labels.some(isWide)));
     axis.replaceChildren(...labels.flatMap((label, index) => {
-      if (index % every || (index && every > 1 && size * (labels.length - index) < 12)) return []; // there is no room
+      if (index % every || (index && every > 1 && size * (labels.length - index) < 12)) return []; // no room
       const made = tick(label, index, size, hasImages, every);
       made.style[lines ? "height" : side] = `${size * Math.min(every, labels.length - index)}px`;
       if (every > 1) made.style.alignItems = "flex-start"; // at the first of its cells
@@ -36,7 +36,7 @@ function valueMap(parent, { room = () => parent.clientWidth, moved = () => {}, l
     }));
   }
 
-  function layOut() { // as large as the window lets the map be
+  function layOut() { // as large as the window allows
     const { rows, columns } = shown, most = Math.max(600, 0.6 * (window.frameElement ? 0 : innerHeight));
     box.classList.toggle("lines", lines);
     for (let labels = 40, turn = 0; turn < 2; turn++, labels = row.offsetWidth) {
@@ -97,7 +97,7 @@ function valueMap(parent, { room = () => parent.clientWidth, moved = () => {}, l
     draw();
     linesChanged(lines);
   });
-  const redraw = () => { if (shown !== null && box.offsetParent !== null) draw(); }; // where its tab is shown
+  const redraw = () => { if (shown !== null && box.offsetParent !== null) draw(); }; // if its tab is shown
   addEventListener("resize", redraw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   return { show(what) { shown = what; draw(); }, point };
@@ -115,13 +115,13 @@ function cellsOf(context, { rows, columns, at, full }) {
   context.putImageData(image, 0, 0);
 }
 
-// The weights of a head as lines from queries, at the left, to keys; those of one query stronger.
+// The weights of a head as lines from queries, on the left, to keys; the lines of one query are stronger.
 function linesOf(context, { rows, columns, at, full }, width, step, query) {
   const style = getComputedStyle(document.documentElement), high = style.getPropertyValue("--high");
   context.lineWidth = Math.min(1.5, step / 6);
   rows.forEach((_, r) => columns.forEach((_, c) => {
     const share = Math.min(1, at(r, c) / full);
-    if (share < 0.02) return; // it would not be seen
+    if (share < 0.02) return; // invisible
     context.strokeStyle = r === query ? style.getPropertyValue("--accent") : `rgb(${high} / ${share})`;
     context.globalAlpha = r === query ? share : query === null ? 1 : 0.6;
     context.beginPath();

@@ -1,4 +1,4 @@
-"""A view: one HTML file that needs no network, which a notebook shows in the cell."""
+"""A view: one HTML file that needs no network, and that notebooks display."""
 
 import base64
 import dataclasses
@@ -21,28 +21,28 @@ from transformer_jax.runs.own_files import write_whole
 
 BEGINNING = '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta http-equiv="Content-'
 SCRIPTS = "elements.js", "value_map.js", "views.js", "page.js", "start.js"
-HEIGHT = 700  # pixels of a view in a notebook, until its script knows better
-STEP = 1e-4  # of the weights, as in `elements.js`
-MAX_WEIGHT = 6.5  # that 16 bits hold
+HEIGHT = 700  # pixels; height of a view in a notebook, until its script adjusts it
+STEP = 1e-4  # resolution of the weights, as in `elements.js`
+MAX_WEIGHT = 6.5  # 16 bits hold slightly more
 
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """Something to look at, as one string of HTML; a notebook shows it."""
+    """A view as one string of HTML, which a notebook displays."""
 
     text: str  # in HTML
 
     def save(self, path: str | Path) -> None:
-        """Write the view to a file, whole or not at all, which any browser opens.
+        """Write the view atomically to a file, which any browser opens.
 
         Raises:
-            InputError: `path` is no path.
+            InputError: `path` is not a path.
         """
         check_value("path", path, str | Path)
         write_whole(Path(path).resolve(), self.text.encode(errors="backslashreplace"))
 
     def _repr_html_(self) -> str:
-        """The view in a frame of its own."""
+        """The view in an iframe."""
         return (
             f'<iframe srcdoc="{html.escape(self.text)}" title="Inspection" '
             f'style="width:100%;height:{HEIGHT}px;border:0"></iframe>'
@@ -50,17 +50,17 @@ class View:
 
 
 def packed(content: bytes) -> str:
-    """The bytes as text that a browser can unpack by itself."""
+    """Compress bytes to text that a browser can unpack by itself."""
     return base64.b64encode(gzip.compress(content, compresslevel=6, mtime=0)).decode("ascii")
 
 
 def stored_map(blobs: list[str], maps: Float[np.ndarray, "H _T _S"]) -> Json:
-    """Store the weights of a layer's heads among the blobs, and say how the script finds them.
+    """Append the weights of a layer's heads to the blobs, and return how the script finds them.
 
-    They are whole multiples of `STEP` in 16 bits: more digits would be most of a page.
+    They are integer multiples of `STEP` in 16 bits, because more digits would be most of the page's size.
 
     Raises:
-        InputError: one is negative, or too large for 16 bits, as an attention of one's own may give them.
+        InputError: a weight is negative or too large for 16 bits, as may happen in a user's own attention.
     """
     if maps.size and not 0 <= maps.min() <= maps.max() <= MAX_WEIGHT:
         raise InputError(f"weights are {maps.min():.4g} … {maps.max():.4g}; a page shows those of 0 … {MAX_WEIGHT}")
@@ -69,24 +69,24 @@ def stored_map(blobs: list[str], maps: Float[np.ndarray, "H _T _S"]) -> Json:
 
 
 def rounded(values: ArrayLike) -> list[object]:
-    """Numbers to four digits, as nested lists; None for those that are not finite, which JSON lacks."""
+    """Round numbers to four digits, as nested lists; non-finite numbers, which JSON lacks, become None."""
     array = np.asarray(values, np.float64)
     flat = [float(f"{value:.4g}") if np.isfinite(value) else None for value in array.ravel().tolist()]
     return list(np.array(flat, object).reshape(array.shape).tolist())
 
 
 def coloured(values: ArrayLike, least: float = 0.0) -> Json:
-    """Numbers as `rounded` gives them, and the one that has the full colour, as in `full_colour`."""
+    """Numbers from `rounded`, and the value of the full colour from `full_colour`."""
     numbers = rounded(values)
-    return {"values": numbers, "full": full_colour(np.array(numbers, np.float64), least)}  # of None NaN is made
+    return {"values": numbers, "full": full_colour(np.array(numbers, np.float64), least)}  # None becomes NaN
 
 
 def view_text(title: str, data: Json, blobs: Sequence[str] = (), body: str = "") -> str:
-    """The file: template, style, scripts and data in one.
+    """Return the HTML file, with template, style, scripts and data.
 
     Args:
-        title: of the document.
-        data: what the script reads first; `view` says which one it is.
+        title: title of the document.
+        data: data that the script reads first; `view` is the kind of view.
         blobs: texts that the script unpacks when they are needed.
         body: elements that the script fills, in HTML.
     """
@@ -99,12 +99,12 @@ def view_text(title: str, data: Json, blobs: Sequence[str] = (), body: str = "")
         blobs="\n".join(
             f'<script type="text/plain" id="blob-{number}">{blob}</script>' for number, blob in enumerate(blobs)
         ),
-        data=json.dumps(data).replace("<", "\\u003c"),  # no end of the script, whatever a text holds
+        data=json.dumps(data).replace("<", "\\u003c"),  # a text must not end the script
     )
 
 
 def filled(template: str, **parts: str) -> str:
-    """A template of this folder with its parts, in HTML."""
+    """Fill a template of this folder with parts, in HTML."""
     return Template(_file(template)).substitute(parts)
 
 

@@ -1,5 +1,5 @@
 // Views of arrays, each in an element: heads, tokens and grids.
-const NAMED = 3; // values beyond the colour scale that it names
+const NAMED = 3; // values beyond the colour scale that are named
 const named = (names, index) => names[index] === String(index) ? names[index] : `${index} “${visible(names[index])}”`;
 
 function attentionMap(weights, head, { queries, keys, picture }, title) { // as `valueMap` shows it
@@ -9,9 +9,9 @@ function attentionMap(weights, head, { queries, keys, picture }, title) { // as 
     says: (query, key, weight) => `query ${named(queries, query)} → key ${named(keys, key)}: ${weight.toFixed(4)}` };
 }
 
-const largestOf = (numbers) => numbers.reduce((most, value) => Math.max(most, Math.abs(value ?? 0)), 0); // any number of them
+const largestOf = (numbers) => numbers.reduce((most, value) => Math.max(most, Math.abs(value ?? 0)), 0); // `Math.max(...numbers)` has a limit
 
-function scaleOf(values, full, says) { // what it is, and which values are beyond it
+function scaleOf(values, full, says) { // text: the full colour, and which values are beyond it
   const cells = values.flatMap((line, row) => line.map((value, column) => ({ row, column, value })));
   const beyond = cells.filter(({ value }) => Math.abs(value ?? 0) > full), count = beyond.length;
   const largest = beyond.sort((a, b) => Math.abs(b.value) - Math.abs(a.value)).slice(0, NAMED);
@@ -21,7 +21,7 @@ function scaleOf(values, full, says) { // what it is, and which values are beyon
       `${largest.map(({ row, column, value }) => says(row, column, value)).join("; ")}.` : "");
 }
 
-function gridMap({ title, rows, columns, values, full }, what) { // likewise
+function gridMap({ title, rows, columns, values, full }, what) { // as `valueMap` shows it
   const says = (row, column, value) => `${rows[row]}, ${what} ${named(columns, column)}: ${number(value)}`;
   return { rows, columns, at: (row, column) => values[row][column], full, title, scale: scaleOf(values, full, says), says };
 }
@@ -62,7 +62,7 @@ async function headsView(parent, { layers, queries, keys }) {
   choose(0, 0);
 }
 
-// Tokens, a line for each row of values, in colours; the value of the one that mouse or arrow keys point at is below.
+// Coloured tokens, one line for each row of values; below, the value of the token that mouse or arrow keys point at.
 function tokensView(parent, { tokens, names, values, full }) {
   const box = element("div", "", { className: "tokens", role: "application", "aria-roledescription": "tokens",
     "aria-label": `${tokens.length} tokens; arrow keys move`, tabIndex: 0 });
@@ -98,7 +98,7 @@ function gridView(parent, { frames, what }) {
   choice.hidden = frames.length < 2;
   parent.replaceChildren(choice, map);
   const view = valueMap(map);
-  function show() { // beginning at the largest number
+  function show() { // start at the largest number
     const { columns, values } = frames[choice.value], all = values.flat(), largest = largestOf(all);
     const place = Math.max(0, all.findIndex((value) => Math.abs(value ?? 0) === largest));
     view.show(gridMap(frames[choice.value], what));

@@ -1,1 +1,1 @@
-"""What a model loses, and what it gets back, where some of its activations are changed or come from another pass."""
+"""Ablation and patching: what a model loses or regains if activations are changed or come from another pass."""

@@ -1,4 +1,4 @@
-"""What a model loses without each of its heads (Michel et al. 2019)."""
+"""Ablation of heads: what a model loses without each of them (Michel et al. 2019)."""
 
 import functools
 from collections import OrderedDict
@@ -34,7 +34,7 @@ Means = Mapping[str, Float[ArrayLike, "H 1 d"]]  # by the name of an attention's
 
 
 class Ablation(NamedTuple):
-    """A metric of a whole model, and without each head."""
+    """A metric of the whole model, and of the model without each head."""
 
     whole: float
     without: dict[str, Float[np.ndarray, "L H"]]  # by kind: `encoder`, `decoder`, `cross`
@@ -49,27 +49,27 @@ def ablate_heads(
     means: Means | None = None,
     **kwargs: object,
 ) -> HeadTable:
-    """A metric of the output with each head ablated, one at a time (Michel et al. 2019, section 3.2).
+    """Compute a metric of the output with each head ablated, one at a time (Michel et al. 2019, section 3.2).
 
-    A pure function, for `jax.jit`.
+    A pure function, which works under `jax.jit`.
 
     Args:
         model, variables, *inputs: as in `transformer_jax.capture`.
-        metric: of the model's output, an array of any shape.
-        means: put these in the place of the head's outputs, as `mean_head_outputs` gives them; None for zeros.
+        metric: function of the model's output that returns an array of any shape.
+        means: replacements of the heads' outputs, as `mean_head_outputs` returns them; None for zeros.
         **kwargs: as in `capture`.
 
     Returns:
-        By kind of attention (`encoder`, `decoder`, `cross`) the metric `[L, H, ...]`.
+        The metric `[L, H, ...]` by kind of attention (`encoder`, `decoder`, `cross`).
 
     Raises:
-        InputError: the model has no attention, `means` lacks one, or does not broadcast to its `[B, H, T, d]`.
+        InputError: the model has no attention; or `means` lacks one, or does not broadcast to its `[B, H, T, d]`.
     """
     return _table(Computation.of(model, variables, inputs, kwargs), metric, means)
 
 
 def mean_head_outputs(model: nn.Module, variables: Variables, *inputs: object, **kwargs: object) -> dict[str, Array]:
-    """Mean output `[H, 1, d]` of each head over all rows and positions, padding too: for mean ablation.
+    """Compute the mean output `[H, 1, d]` of each head over all rows and positions, including padding.
 
     Raises:
         InputError: the model has no attention.
@@ -86,19 +86,19 @@ def ablation_table(
     metric: str = "accuracy",
     by: Literal["zero", "mean"] = "zero",
 ) -> Ablation:
-    """A metric of a trained task over a data set with each head ablated, one at a time (Michel et al. 2019).
+    """Compute a task's metric over a data set with each head ablated, one at a time (Michel et al. 2019).
 
     Args:
         trainer: trained, or from `load_run`.
-        loader: of batches; None for the task's own test set.
-        metric: one that the task's `loss_function` gives, or `loss`.
-        by: what takes the place of a head's outputs: zeros, or their mean over the rows and positions of the data set.
+        loader: loader of batches; None for the task's test set.
+        metric: name of a metric that the task's `loss_function` returns, or `loss`.
+        by: replacement of a head's outputs: zeros, or their mean over the rows and positions of the data set.
 
     Returns:
-        The metric of the whole model, and of each kind of attention `[L, H]` without the head.
+        The metric of the whole model, and, by kind of attention, the metric without each head `[L, H]`.
 
     Raises:
-        InputError: there are no parameters, no such metric, no batch, or `by` is something else.
+        InputError: there are no parameters, no such metric or no batches, or `by` is neither "zero" nor "mean".
     """
     batches, constants = padded_batches(trainer, loader)
     means = _means(trainer, batches, constants) if by == "mean" else None
@@ -114,15 +114,15 @@ def ablation_table(
 
 
 def padded_batches(trainer: TrainerModule, loader: Iterable[Samples] | None) -> tuple[list[Batch], Arrays]:
-    """The batches of a data set, of the task's own test set if None, and the constants that belong to them.
+    """Return the padded batches of a data set, by default of the task's test set, and the constants for them.
 
     Raises:
-        InputError: there is no batch.
+        InputError: there are no batches.
     """
     constants = trainer.constants
     if loader is None:
         loader, constants = trainer.test_data.test_loader, trainer.test_data.constants
-    size = trainer.config.batch_size  # the one that is compiled
+    size = trainer.config.batch_size  # the compiled batch size
     batches = [pad_batch(samples, max(size, num_rows(samples))) for samples in loader]
     if not batches:
         raise InputError("the loader gives no batch; there must be at least one")
@@ -132,7 +132,7 @@ def padded_batches(trainer: TrainerModule, loader: Iterable[Samples] | None) -> 
 def metric_sums(
     trainer: TrainerModule, metric: str, params: Params, constants: Arrays, batch: Batch
 ) -> Float[Array, "2"]:
-    """A metric's sum over a batch, and the weight of that sum.
+    """Return a metric's sum over a batch, and the weight of the sum.
 
     Raises:
         InputError: there is no such metric.
@@ -180,7 +180,7 @@ def _means(trainer: TrainerModule, batches: Sequence[Batch], constants: Arrays) 
 def total(
     sums: Callable[..., Sums], params: Params, constants: Arrays, batches: Sequence[Batch], *more: object
 ) -> Sums:
-    """What a function gives for each batch, summed in float64."""
+    """Sum a function's results over all batches, in float64."""
     compiled = jax.jit(sums)
     parts = [compiled(params, constants, batch, *more) for batch in batches]
     return jax.tree.map(lambda *each: np.sum(each, axis=0, dtype=np.float64), *jax.device_get(parts))

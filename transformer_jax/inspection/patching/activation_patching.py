@@ -1,8 +1,8 @@
-"""Activation patching: which activations of one input bring its answer into the pass of another (Meng et al. 2022).
+"""Activation patching: which activations of one input restore its answer in the pass of another (Meng et al. 2022).
 
-Exact, a pass for each place, and by gradients for all places at once: attribution patching (Nanda 2023; Syed et al.
-2023). Where the model is curved between the two inputs the estimate is off, and nothing says by how much. Confirm what
-matters by the exact one.
+`patch_activations` is exact, with one pass per place. `attribute_activations` estimates all places at once by
+gradients: attribution patching (Nanda 2023; Syed et al. 2023). The estimate has an unknown error if the model is
+nonlinear between the two inputs; confirm what matters with the exact method.
 """
 
 from collections import OrderedDict
@@ -34,33 +34,34 @@ def patch_activations(
     corruption: Mapping[str, Change] | None = None,
     **kwargs: object,
 ) -> dict[str, Float[Array, "..."]]:
-    """How much of a metric each clean activation restores in a corrupted pass, one place at a time.
+    """Measure how much of a metric each clean activation restores in a corrupted pass, one place at a time.
 
-    Restored is `(m(patched) - m(corrupted)) / (m(clean) - m(corrupted))`: 0 where the activation changes nothing, 1
-    where it alone brings the clean answer back (Wang et al. 2023). With an input of
-    noisy embeddings as the corrupted one it is the causal tracing of Meng et al. 2022, section 2.1: give the same
-    inputs twice, and `corruption={"embeddings": add(noise)}`.
+    The restored fraction is `(m(patched) - m(corrupted)) / (m(clean) - m(corrupted))`: 0 if the activation has no
+    effect, 1 if it alone restores the clean answer (Wang et al. 2023). If the corrupted input has noisy embeddings,
+    this is the causal tracing of Meng et al. 2022, section 2.1: pass the same inputs twice, and
+    `corruption={"embeddings": add(noise)}`.
 
-    A pure function, for `jax.jit`. With `by=["heads"]` and `names=["*.head_outputs"]` it goes head by head; with a
-    pattern of the residual stream, such as `encoder.layers.?.output`, layer by position.
+    A pure function, which works under `jax.jit`. To patch head by head, use `by=["heads"]` and
+    `names=["*.head_outputs"]`; for layers by positions, a pattern of the residual stream: `encoder.layers.?.output`.
 
     Args:
         model, variables: as in `transformer_jax.capture`.
-        clean: inputs of the model whose activations are put in.
-        corrupted: inputs of the model that is patched, of the same shapes.
+        clean: inputs of the model whose activations are patched in.
+        corrupted: inputs of the pass that is patched, of the same shapes.
         names: names or patterns of the activations.
-        metric: of the model's output, an array of any shape; the logit of the clean answer less that of the other.
-        by: axes along which places are tried one by one: "positions", "heads", or both; along the other one all are
-            patched together, and with none the whole activation.
-        corruption: patches that the corrupted passes have besides.
+        metric: function of the model's output that returns an array of any shape, such as the logit of the clean
+            answer minus that of the corrupted answer.
+        by: axes along which places are patched one at a time: "positions", "heads", or both; along other axes, all
+            places are patched together.
+        corruption: additional patches of the corrupted passes.
         **kwargs: as in `capture`, for both inputs.
 
     Returns:
-        By activation the part that is restored, with the axes of `by` and then those of the metric. It is not finite
-        where the metric of clean and corrupted pass is the same.
+        The restored fraction by activation, with the axes of `by`, then those of the metric. It is not finite if the
+        metric is the same in the clean and the corrupted pass.
 
     Raises:
-        InputError: as `transformer_jax.patch`; or `by` is something else, or an activation has no such axis.
+        InputError: as in `transformer_jax.patch`; or `by` has another value, or an activation has no such axis.
     """
     corruption = corruption or {}
     clean_call = Computation.of(model, variables, clean, kwargs)
@@ -94,33 +95,32 @@ def attribute_activations(
     by: Sequence[str] = ("positions",),
     **kwargs: object,
 ) -> dict[str, Float[Array, "..."]]:
-    """Estimate `patch_activations` by gradients: two forward passes and a backward one for all places together.
+    """Estimate `patch_activations` by gradients: two forward passes and one backward pass for all places.
 
-    With one step it is `(a_clean - a_corrupted) · ∂m/∂a` in the corrupted pass (Nanda 2023). With N steps it is the
-    integrated gradient of each activation alone (Sundararajan et al. 2017; Marks et al. 2024, equation 4): the mean of
-    the gradients at `a_corrupted + k/N (a_clean - a_corrupted)`, k = 0 … N - 1, while all that comes before stays
-    corrupted, and what follows runs. Summed over a whole activation it tends to what `patch_activations` measures
-    there. It is not that of Hanna et al. 2024, whose inputs are interpolated and all activations with them. It takes
-    1 + (N - 1) · (number of activations) backward passes.
+    With one step, the estimate is `(a_clean - a_corrupted) · ∂m/∂a` in the corrupted pass (Nanda 2023). With N steps,
+    it uses the integrated gradient of each activation alone (Sundararajan et al. 2017; Marks et al. 2024, equation 4):
+    the mean of the gradients at `a_corrupted + k/N (a_clean - a_corrupted)`, k = 0 … N - 1, while everything before the
+    activation stays corrupted and everything after it is recomputed. Summed over a whole activation, it converges to
+    the result of `patch_activations`. It differs from Hanna et al. 2024, who interpolate the inputs and, with them, all
+    activations. It takes 1 + (N - 1) · (number of activations) backward passes.
 
-    A pure function, for `jax.jit`.
+    A pure function, which works under `jax.jit`.
 
     Args:
         model, variables: as in `transformer_jax.capture`.
-        clean: inputs of the model whose activations would be put in.
-        corrupted: inputs of the model that would be patched, of the same shapes.
+        clean: inputs of the model whose activations would be patched in.
+        corrupted: inputs of the pass that would be patched, of the same shapes.
         names: names or patterns of the activations.
-        metric: of the model's output, an array of any shape; memory and time grow with its size.
+        metric: function of the model's output that returns an array of any shape; memory and time grow with its size.
         steps: N.
-        by: axes that are kept: "positions", "heads", or both; over all others, batch and width, it is summed.
+        by: axes to keep: "positions", "heads", or both; the estimate is summed over all others, including the batch.
         **kwargs: as in `capture`, for both inputs.
 
     Returns:
-        As `patch_activations`: by activation the part that would be restored, with the axes of `by` and then those of
-        the metric.
+        The estimated restored fraction by activation, with the axes of `by`, then those of the metric.
 
     Raises:
-        InputError: as `patch_activations`; or `steps` is below 1.
+        InputError: as in `patch_activations`; or `steps` is below 1.
     """
     clean_call = Computation.of(model, variables, clean, kwargs)
     corrupted_call = Computation.of(model, variables, corrupted, kwargs)
@@ -137,7 +137,7 @@ def attribute_activations(
         slopes = jax.jacrev(moved)([share * difference for share, difference in zip(shares, differences, strict=True)])
         return [summed(*each, by) for each in zip(slopes, differences, sites, strict=True)]
 
-    # The first step, where nothing has moved, is common to all; in each further one a single activation has.
+    # All activations share the first step, at their corrupted values; each further step moves one activation.
     shares = np.kron(np.arange(1, steps)[:, None] / steps, np.eye(len(sites)))
     counts = np.vstack([np.ones(len(sites)), shares > 0]) / steps
     of_steps = jax.lax.map(estimates, np.vstack([np.zeros(len(sites)), shares]))

@@ -1,4 +1,4 @@
-"""Attribution patching of paths: who reads what another wrote, for all pairs at once (Syed et al. 2023)."""
+"""Attribution patching of paths: which component reads what another wrote, for all pairs (Syed et al. 2023)."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -32,27 +32,26 @@ def attribute_edges(
 
     Senders, receivers and the paths between them are those of `patch_path`: each head and feed-forward sends; the
     queries, keys and values of each head, each feed-forward and the logits receive. The change of what a receiver reads
-    is exact, from a pass in which the sender's output is the corrupted one. An edge is that change times the gradient
-    with respect to it in the clean pass; of queries and keys, where a softmax that is sure has hardly a gradient, the
-    weights are computed anew, and their change counts times the gradient with respect to them (the "QK fix" of AtP*,
-    Kramár et al. 2024, section 3.1). It takes one backward pass, and three partial ones for each sender, whatever the
-    number of receivers.
+    is exact, from a pass with the sender's corrupted output. An edge is this change times its gradient in the clean
+    pass. For queries and keys, the gradient nearly vanishes if the softmax is saturated; so their attention weights are
+    recomputed, and the change of the weights is multiplied by its gradient (the "QK fix" of AtP*, Kramár et al. 2024,
+    section 3.1). It takes one backward pass, and three partial forward passes per sender, for any number of receivers.
 
-    A pure function, for `jax.jit`.
+    A pure function, which works under `jax.jit`.
 
     Args:
         model, variables: as in `transformer_jax.capture`.
         clean: inputs of the model.
         corrupted: inputs of the model, of the same shapes.
-        metric: of the model's output, an array of any shape; memory and time grow with its size.
+        metric: function of the model's output that returns an array of any shape; memory and time grow with its size.
         through_feed_forward: as in `patch_path`.
         **kwargs: as in `capture`, for both inputs.
 
     Returns:
-        By names of a sender's output and of what a receiver makes of it (`….head_outputs`, `….feed_forward.output`;
-        `….queries`, `….keys`, `….values`, `….hidden`, "logits") the change as of `patch_path`: `[H, H, …]` from heads
-        to heads (of keys and values those that there are), without the axis of what is no head, then those of the
-        metric.
+        The change, as in `patch_path`, by names of the sender's output (`….head_outputs`, `….feed_forward.output`) and
+        of the activation that the receiver computes (`….queries`, `….keys`, `….values`, `….hidden`, "logits"). The axes
+        are the sender's heads, the receiver's heads (`Hkv` for keys and values), both only if the component is a head,
+        then those of the metric.
 
     Raises:
         InputError: the model has no blocks.

@@ -1,4 +1,4 @@
-"""What patching restores at each place of a model: a table with axes, and its picture."""
+"""The grid of what patching restores at each place of a model, and its figure."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,26 +14,26 @@ from transformer_jax.plots import PLAIN
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RESTORED = 2.0  # part of a metric up to which no place is an outlier: 1 is all, and some places give a little more
+RESTORED = 2.0  # restored fractions up to this are never outliers: 1 is everything, some places restore more
 NAMED = 3  # places beyond the colour scale that a figure names
 
 
 class PatchGrid(NamedTuple):
-    """What the clean activation of each place restores of a metric: 0 nothing, 1 all."""
+    """Fraction of a metric that the clean activation of each place restores: 0 for nothing, 1 for everything."""
 
-    values: Float[Array, "..."]  # with an axis for each of `by`
+    values: Float[Array, "..."]  # one axis for each element of `by`
     by: tuple[str, ...]  # "layers", "positions", "heads"
 
     def check(self) -> None:
         """Raise an `InputError` if there is not one number for each place."""
         if np.ndim(self.values) != len(self.by):
-            raise InputError(f"values is {np.shape(self.values)}, by {', '.join(self.by)}; the metric was no number")
+            raise InputError(f"values is {np.shape(self.values)}, by {', '.join(self.by)}; metric must return a number")
 
     def frames(self) -> tuple[Float[np.ndarray, "frames L columns"], str]:
-        """Layers by positions or heads, one such table for each head of a grid that has both; and the columns' name.
+        """Return tables of layers by positions or heads, one per head if the grid has both, and the columns' name.
 
         Raises:
-            InputError: the metric was no number.
+            InputError: the metric did not return a number.
         """
         self.check()
         order = [self.by.index(axis) for axis in ("heads", "layers", "positions") if axis in self.by]
@@ -44,15 +44,15 @@ class PatchGrid(NamedTuple):
         return values if values.ndim == 3 else values[None], column
 
     def plot(self, tokens: Sequence[object] | None = None) -> "Figure":
-        """The grid as coloured squares, one frame for each head if it has heads, positions or heads to the right.
+        """Draw the grid as coloured squares: layers by positions or heads, one frame per head if it has both.
 
-        The colours end at `full_colour`; a line below names the places that are beyond it.
+        The colours end at `full_colour`; a line below names the places beyond it.
 
         Args:
             tokens: labels of the positions; None numbers them.
 
         Raises:
-            InputError: as `frames`, or there are not as many labels as positions.
+            InputError: as in `frames`, or the number of labels is not the number of positions.
         """
         from matplotlib.figure import Figure
 
@@ -73,14 +73,14 @@ class PatchGrid(NamedTuple):
         axes[0].yaxis.get_major_locator().set_params(integer=True)
         beyond = self._beyond(frames, limit, column)
         figure.colorbar(
-            image, ax=list(axes), label="Part of the metric restored", extend="both" if beyond else "neither"
+            image, ax=list(axes), label="Fraction of the metric restored", extend="both" if beyond else "neither"
         )
         if beyond:
             figure.supxlabel(beyond, fontsize="small", wrap=True)
         return figure
 
     def _beyond(self, frames: Float[np.ndarray, "frames L columns"], limit: float, column: str) -> str:
-        """Which places are beyond the colour scale, the largest first; empty if none is."""
+        """Text that names the places beyond the colour scale, the largest first; empty if there are none."""
         sizes = np.where(np.isfinite(frames), np.abs(frames), 0)
         count = int((sizes > limit).sum())
         places = np.argsort(-sizes, axis=None, kind="stable")[: min(count, NAMED)]

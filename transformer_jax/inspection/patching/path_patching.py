@@ -1,4 +1,4 @@
-"""Path patching: who reads what another wrote? (Wang et al. 2023; Goldowsky-Dill et al. 2023)."""
+"""Path patching: which component reads what another wrote (Wang et al. 2023; Goldowsky-Dill et al. 2023)."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -18,7 +18,7 @@ READS = ("queries", "keys", "values")
 LOGITS = "logits"
 Head = tuple[str, int | Int[Array, ""]]  # name of an attention, `encoder.layers.0.attention`, and number, maybe traced
 Component: TypeAlias = Head | str  # a head, a feed-forward by its name, or "logits"
-# Name of an attention or a feed-forward, or "logits", or of an activation there; and a head's number.
+# Name of an attention, a feed-forward or one of their activations, or "logits"; and a head's number.
 Found: TypeAlias = tuple[str, int | Array | None]
 
 
@@ -38,40 +38,40 @@ def patch_path(
     through_feed_forward: bool = True,
     **kwargs: object,
 ) -> Float[Array, "..."]:
-    """How much of a metric changes if some components see others' outputs for another input.
+    """Measure how much a metric changes if receivers read the outputs of senders for another input.
 
     The steps are those of Wang et al. 2023, appendix B. A clean and a corrupted pass give the outputs of all heads. In
-    a clean pass the senders get their corrupted outputs and all other heads their clean ones: so what the receivers
-    read is what it is if these paths alone are corrupted. In another clean pass all receivers get that at once, so that
-    heads and feed-forwards among them do not read what an earlier receiver makes of it. The change is
-    `(m(patched) - m(clean)) / (m(corrupted) - m(clean))`: 0 where no receiver reads a sender, or nothing depends on it.
+    a second clean pass, the senders have their corrupted outputs and all other heads their clean ones, which gives what
+    the receivers read if only these paths are corrupted. In a third clean pass, all receivers read that, so that heads
+    and feed-forwards among them are not affected by an earlier receiver. The change is
+    `(m(patched) - m(clean)) / (m(corrupted) - m(clean))`: 0 if no receiver reads a sender, or it has no effect.
 
     A component is a head, `("encoder.layers.0.attention", 2)`, a feed-forward, `"encoder.layers.0.feed_forward"`, or,
-    as a receiver, `"logits"`: the direct path from the senders to them, which is left out unless they are named. It is
-    the change of the last block's output, added to what the other receivers make of it.
+    as a receiver, `"logits"`: the direct path from the senders to the logits, which is excluded unless it is named. The
+    change of the last block's output along this path is added to the effects of the other receivers.
 
-    A pure function, for `jax.jit` and, over the numbers of the heads, `jax.vmap`.
+    A pure function, which works under `jax.jit` and, over the numbers of heads, `jax.vmap`.
 
     Args:
         model, variables: as in `transformer_jax.capture`.
         clean: inputs of the model.
         corrupted: inputs of the model, of the same shapes.
-        metric: of the model's output, an array of any shape.
+        metric: function of the model's output that returns an array of any shape.
         sender: the component that writes.
         receiver: the component that reads.
-        senders: further ones that write.
-        receivers: further ones that read.
-        reads: what the heads among the receivers make of it: "queries", "keys" or "values", or several of them. Where
-            heads share keys and values, those of the receiver's group are changed.
-        through_feed_forward: whether paths through feed-forwards between the two count too; else these keep their clean
-            outputs.
+        senders: further components that write.
+        receivers: further components that read.
+        reads: what receiving heads compute from the residual stream: "queries", "keys" or "values", or several of them.
+            If heads share keys and values, those of the receiver's group are changed.
+        through_feed_forward: whether paths through feed-forwards between sender and receiver are included; if False,
+            these feed-forwards keep their clean outputs.
         **kwargs: as in `capture`, for both inputs.
 
     Returns:
         The change, with the axes of the metric.
 
     Raises:
-        InputError: there is no such component, a receiver comes before all senders, or `reads` is something else.
+        InputError: there is no such component, a receiver comes before all senders, or `reads` has another value.
     """
     clean_call = Computation.of(model, variables, clean, kwargs)
     sites = {each.name: each for each in clean_call.sites()}
@@ -112,10 +112,10 @@ def _all_found(
 
 
 def _find(what: str, component: Component, sites: Mapping[str, ActivationSite]) -> Found:
-    """The parts of a component's name.
+    """Check a component, and return its path and the head's number.
 
     Raises:
-        InputError: there is none of this name, or no such head in it.
+        InputError: there is no component of this name, or it has no such head.
     """
     path, head = component if isinstance(component, tuple) and len(component) == 2 else (str(component), None)
     end = "hidden" if head is None else OUTPUTS
@@ -125,7 +125,7 @@ def _find(what: str, component: Component, sites: Mapping[str, ActivationSite]) 
     if path not in known:
         raise InputError(
             f"{what} is in {shortened(path)}; it must be in one of {', '.join(known)}: a head is a pair "
-            "(name of an attention, number), a feed-forward its name; logits only receive"
+            "(name of an attention, number), a feed-forward is its name; logits can only be a receiver"
         )
     if isinstance(head, int) and head not in range(num_heads := sites[f"{path}.{OUTPUTS}"].size("heads") or 0):
         raise InputError(f"{what} is head {head}; {path} has {num_heads}, 0 … {num_heads - 1}")
@@ -133,10 +133,10 @@ def _find(what: str, component: Component, sites: Mapping[str, ActivationSite]) 
 
 
 def _read_by(path: str, head: int | Array | None, reads: str | Sequence[str], stream: str) -> list[str]:
-    """Names of the activations that a receiver makes of the residual stream.
+    """Return the names of the activations that a receiver computes from the residual stream.
 
     Raises:
-        InputError: it is a head, and `reads` does not say which.
+        InputError: the receiver is a head, and `reads` does not name its activations.
     """
     if head is None:
         return [stream if path == LOGITS else f"{path}.hidden"]
@@ -154,7 +154,7 @@ def _check_order(written: Sequence[str], read: Sequence[str], names: list[str]) 
 
 
 def _group(name: str, head: int | Array | None, sites: Mapping[str, ActivationSite]) -> int | Array | None:
-    """The number of a head among those of the activation: of keys that heads share there are fewer than heads."""
+    """Number of a head along the activation's axis of heads, which is shorter if heads share keys and values."""
     if head is None:
         return None
     num_heads = sites[f"{name.rpartition('.')[0]}.{OUTPUTS}"].size("heads") or 1
