@@ -146,9 +146,7 @@ class Loader:
             InputError: batches are sized by tokens, so that their numbers of rows differ.
         """
         if self.token_batches is not None:
-            raise InputError(
-                f"batch_tokens is {self.token_batches.most}; several processes need batch_size instead"
-            )
+            raise InputError(f"batch_tokens is {self.token_batches.most}; several processes need batch_size instead")
         return Loader(LocalRows(self.dataset, rows, self.batch_size), self._sampler, self._num_workers)
 
     def example(self) -> Samples:

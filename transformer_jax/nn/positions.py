@@ -86,9 +86,7 @@ class AddedPositions(Tapped):
         x = jnp.asarray(x)
         length = length or x.shape[1]
         if length > self.max_len:
-            raise InputError(
-                f"the sequence has {length} positions; it may have at most max_len, {self.max_len}"
-            )
+            raise InputError(f"the sequence has {length} positions; it may have at most max_len, {self.max_len}")
         table = positions_of(self.table(length), first, x.shape[1])
         x = self.tap("token_embeddings", x, "B T D")
         if self.is_asked("positions"):
