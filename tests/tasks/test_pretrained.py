@@ -249,6 +249,6 @@ def test_errors_are_one_line(causal, masked, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="tokenizer.json is not a tokenizer.json, or damaged"):
         load_transformers(copied)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(InputError, match="some/model is no directory, and can't be downloaded") as caught:
+    with pytest.raises(InputError, match="some/model is not a directory, and cannot be downloaded") as caught:
         load_transformers("some/model")
     assert "\n" not in str(caught.value)
