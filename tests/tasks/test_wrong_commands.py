@@ -50,8 +50,8 @@ WRONG = {
         ("--target-tokenizer words:2", "it must be bytes, characters, words, words:COUNT+, bpe:SIZE"),
         ("--val-data pairs", "--val-data is pairs, which has no effect: --data is none"),
         ("--length-penalty 2", "--length-penalty is 2.0, which has no effect: --beam-width is 1, for greedy decoding"),
-        ("--architecture short --model-dim 64", "--model-dim is 64, which has no effect: architecture says what the"),
-        ("--architecture short --init-from x --qk-norm", "--qk-norm is True, which has no effect: architecture says"),
+        ("--architecture short --model-dim 64", "--model-dim is 64, which has no effect: architecture defines the"),
+        ("--architecture short --init-from x --qk-norm", "--qk-norm is True, which has no effect: architecture defines"),
         ("--length-penalty 11", "--length-penalty is 11.0; it may be at most 10"),
         ("--max-bytes 16 --train-size 67", "--max-bytes is 16; it must be at least"),
         ("--data pairs --warmup 6 --max-epochs 3", "--warmup is 6; it must be below 6, the number of steps"),
@@ -62,7 +62,7 @@ WRONG = {
     ],
     "language_model.py": [
         ("--seq-len 1", "--seq-len is 1; it must be at least 2"),
-        ("--architecture short --norm layer", "--norm is layer, which has no effect: architecture says what the model"),
+        ("--architecture short --norm layer", "--norm is layer, which has no effect: architecture defines the model"),
         ("--data short", "--seq-len is 256; the shortest part of the text has 0 tokens"),
     ],
 }
