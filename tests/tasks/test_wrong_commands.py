@@ -51,7 +51,7 @@ WRONG = {
         ("--val-data pairs", "--val-data is pairs, which has no effect: --data is none"),
         ("--length-penalty 2", "--length-penalty is 2.0, which has no effect: --beam-width is 1, for greedy decoding"),
         ("--architecture short --model-dim 64", "--model-dim is 64, which has no effect: architecture defines the"),
-        ("--architecture short --init-from x --qk-norm", "--qk-norm is True, which has no effect: architecture defines"),
+        ("--architecture short --init-from x --qk-norm", "--qk-norm is True, which has no effect: architecture"),
         ("--length-penalty 11", "--length-penalty is 11.0; it may be at most 10"),
         ("--max-bytes 16 --train-size 67", "--max-bytes is 16; it must be at least"),
         ("--data pairs --warmup 6 --max-epochs 3", "--warmup is 6; it must be below 6, the number of steps"),

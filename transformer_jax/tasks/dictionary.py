@@ -30,7 +30,7 @@ FOR_MEAN = 2**16  # number of rows that are averaged
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DictionaryConfig(TrainingConfig):
-    """Train a `SparseDictionary`: an autoencoder of an activation, or a transcoder from one activation to another.
+    """Train a `SparseDictionary`: an autoencoder of an activation, or a transcoder between two activations.
 
     Raises:
         InputError: at construction, for a value that cannot work.
@@ -48,7 +48,7 @@ class DictionaryConfig(TrainingConfig):
     # weight of the gates' L1 norm in the loss if k is none, relative to the squared error, which grows with the square
     # of the activation
     sparsity: float = setting(0.3, least=0)
-    held_out: int = setting(4096, least=1)  # number of rows for validation, and for the test, from the end of data
+    held_out: int = setting(4096, least=1)  # number of rows for validation, and for test
     batch_size: int = 1024  # rows per step
     lr: float = 2e-3  # peak learning rate of the cosine schedule
 
