@@ -36,7 +36,7 @@ class DictionaryConfig(TrainingConfig):
         InputError: at construction, for a value that cannot work.
     """
 
-    # .npy file of activations from ActivationStream, [N, model_dim]; for a transcoder [N, model_dim + output_dim],
+    # .npy file of activations from ActivationStream: [N, model_dim]; for a transcoder [N, model_dim + output_dim],
     # inputs before outputs
     data: Path | None = None
     model_dim: int = 32  # width of the activation that the dictionary reads
