@@ -42,7 +42,7 @@ class DictionaryConfig(TrainingConfig):
     model_dim: int = 32  # width of the activation that the dictionary reads
     # width of the activation that a transcoder predicts; none: an autoencoder
     output_dim: int | None = setting(None, defines_model=True, least=1, most=MAX_WIDTH)
-    num_features: int = setting(256, defines_model=True, least=1, most=MAX_WIDTH)  # number of features of the dictionary
+    num_features: int = setting(256, defines_model=True, least=1, most=MAX_WIDTH)  # number of dictionary features
     # maximum number of active features per row; none: gated features, whose number is limited by sparsity
     k: int | None = setting(8, defines_model=True, least=1)
     # weight of the gates' L1 norm in the loss if k is none, relative to the squared error, which grows with the square
