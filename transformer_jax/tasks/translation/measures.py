@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 def exact_match(predictions: Sequence[str], references: Sequence[str]) -> float:
-    """Fraction of the predictions, at least one, that equal their reference."""
+    """Fraction of the predictions that equal their reference; there must be at least one."""
     return sum(a == b for a, b in zip(predictions, references, strict=True)) / len(references)
 
 
