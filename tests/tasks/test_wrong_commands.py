@@ -36,10 +36,10 @@ WRONG = {
     ],
     "translate.py": [
         ("--data nowhere.tsv", "nowhere.tsv can't be read: No such file or directory"),
-        ("--data pairs --train-size 500", "--train-size is 500, which has no effect: --data is a file, of which all"),
+        ("--data pairs --train-size 500", "--train-size is 500, which has no effect: --data is a file, and all"),
         (
             "--data pairs --test-size 500",
-            "--test-size is 500, which has no effect: --data is a file, of which all pairs",
+            "--test-size is 500, which has no effect: --data is a file, and all its pairs",
         ),
         ("--lower-case", "--lower-case is True, which has no effect: --data is none"),
         (

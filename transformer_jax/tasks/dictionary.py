@@ -45,8 +45,7 @@ class DictionaryConfig(TrainingConfig):
     num_features: int = setting(256, defines_model=True, least=1, most=MAX_WIDTH)  # number of dictionary features
     # maximum number of active features per row; none: gated features, whose number is limited by sparsity
     k: int | None = setting(8, defines_model=True, least=1)
-    # weight of the gates' L1 norm in the loss if k is none, relative to the squared error, which grows with the square
-    # of the activation
+    # weight of the gates' L1 norm in the loss, if k is none; the squared error grows with the square of the activation
     sparsity: float = setting(0.3, least=0)
     held_out: int = setting(4096, least=1)  # number of rows for validation, and for test
     batch_size: int = 1024  # rows per step

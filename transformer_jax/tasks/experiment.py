@@ -75,8 +75,7 @@ def train_and_test(
         the trainer of the last one and the content of `summary.json`.
 
     Raises:
-        FloatingPointError: as `TrainerModule.fit`; for many runs, after the last one and after `summary.json` is
-            written.
+        FloatingPointError: as `TrainerModule.fit`; for many runs, after the last one, when `summary.json` is written.
         InputError: the model that `pretrained` or `init_from` names does not fit the task; or as `TrainerModule.fit`.
             After an error in the report or the test, repeat the command without `--no-resume` to score the model.
     """

@@ -27,8 +27,7 @@ def load_transformers(directory: str | Path) -> PretrainedText:
     variables. For images, and for tokens without a tokenizer, use `from_transformers`.
 
     Args:
-        directory: directory written by `save_pretrained`, or the name of a model on HuggingFace's hub, which is then
-            downloaded.
+        directory: directory written by `save_pretrained`, or name of a model on HuggingFace's hub, to download.
 
     Raises:
         InputError: as `from_transformers`; the directory has neither a `tokenizer.json` nor the files of

@@ -116,7 +116,7 @@ class TranslationTrainer(TextTrainer):
 
     def pictured_example(self, inputs: PairInputs) -> InspectedExample:
         source, target = (np.asarray(ids)[0] for ids in inputs)
-        read = target[1:][target[1:] != self.tokenizers.target.pad]  # without the start, which some models also use as pad
+        read = target[1:][target[1:] != self.tokenizers.target.pad]  # without the start, in some models the pad
         source = source[source != self.tokenizers.source.pad]
         return translation_examples([source], [read], _padded_length, self.tokenizers)[0]
 

@@ -57,9 +57,8 @@ def save_transformers(
         config: further entries of `config.json`, such as `eos_token_id`; they take precedence.
 
     Raises:
-        InputError: the model belongs to no family; the original or the config describes another model; the variables
-            are not the model's, or not finite; or the directory cannot be written, or holds something other than a
-            model of `transformers`.
+        InputError: no family has such a model, the original or the config is of another model, the variables are not
+            the model's or not finite, or the directory cannot be written or has anything but a `transformers` model.
     """
     source = None if original is None else local_directory(original)
     family, content, like = _family_of(model, {} if source is None else _kept_entries(source), config or {})
