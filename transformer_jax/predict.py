@@ -74,7 +74,7 @@ def carry_out(command: argparse.Namespace) -> None:
     trainer = find_trainer(command.run, command.trainer)
     if command.draws and not isinstance(trainer, CONTINUES):
         flag = f"--{next(iter(command.draws)).replace('_', '-')}"
-        raise InputError(f"{flag} is given, but only language models take it; {command.run} is of {trainer.name}")
+        raise InputError(f"{flag} is only for language models; {command.run} is a model of {trainer.name}")
     if command.inputs or command.input is not None:
         words = answered(trainer, command.inputs, command.draws, are_words=True)
         table = prediction_table([*words, *_answered_lines(trainer, command)])

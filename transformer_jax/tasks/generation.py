@@ -32,7 +32,7 @@ from transformer_jax.weights.huggingface.pretrained import CONFIG
 GENERATION = "generation_config.json"
 DEFAULT_NEW = 64  # tokens, if neither the call nor the file says how many
 Tokens = tuple[int, ...]
-# Unsupported keys, with the value at which they have no effect; None has none either.
+# Unsupported keys, with the value, besides None, at which they have no effect.
 UNSUPPORTED: Mapping[str, object] = {
     "constraints": None, "dola_layers": None, "encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0,
     "exponential_decay_length_penalty": None, "force_words_ids": None, "guidance_scale": 1.0, "max_time": None,

@@ -129,7 +129,7 @@ def save_pictures(trainer: TrainerModule, images: Num[np.ndarray, "N ..."], test
     is_right = [answer.text == example.expected for example, answer in zip(examples, answers, strict=True)]
     for name, wanted in (("right", True), ("wrong", False)):
         if wanted not in is_right:
-            print(f"No {name} prediction among the test sets, so no picture of one")
+            print(f"No {name} prediction found, so no picture of one")
             continue
         number = is_right.index(wanted)
         probabilities = np.array([part.probability for part in answers[number].parts])

@@ -87,7 +87,7 @@ class AnomalySets(BatchDataset):
     def fingerprint(self) -> str:
         """SHA-256 of everything that determines the sets: seed, size of a set, rows and their classes.
 
-        The table is not included, like a table on the devices.
+        `data.fingerprint` adds the table, whether it is in host memory or on the devices.
         """
         return fingerprint([], [self.seed, self.redraw, self.set_size, self.anomalies, self._class_of])
 
