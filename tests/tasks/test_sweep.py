@@ -61,7 +61,7 @@ def test_a_grid_has_a_run_for_each_combination_and_each_seed_and_the_seed_change
         ({"sweep": ("num_layers=1.5",)}, "num_layers in sweep is 1.5; it must be int"),
         ({"sweep": ("lr=1", "lr=2")}, "sweep is lr=1 lr=2; it must name each setting once"),
         ({"sweep": ("num_heads=1,3",)}, "num_heads is 3; it must be at least 1 and divide the model's width 32"),
-        ({"seeds": "1", "pretrained": "reverse"}, "pretrained is reverse, so nothing is trained; leave seeds"),
+        ({"seeds": "1", "pretrained": "reverse"}, "pretrained is reverse, so nothing is trained; leave out seeds"),
     ],
 )  # fmt: skip
 def test_mistakes_are_errors_before_anything_runs(settings, message, tmp_path):

@@ -114,7 +114,7 @@ def test_a_tokenizer_that_changes_the_text_can_not_score_bits_per_byte():
     lowering = tokenizers.Tokenizer.from_str(train_tokenizer("characters", ["xyz"]).file)
     lowering.normalizer = tokenizers.normalizers.Lowercase()
     for pieces, size in ((shortening, 1), (lowering, 3)):
-        with pytest.raises(InputError, match=f"changes the text: its tokens have {size} bytes, and the text has 3,"):
+        with pytest.raises(InputError, match=f"changes the text: its tokens have {size} bytes, but the text has 3,"):
             PieceTokenizer(pieces).encode_file(np.frombuffer(b"XYZ", np.uint8), "the text")
 
 
