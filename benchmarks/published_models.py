@@ -48,7 +48,7 @@ def _printed_conversion(directory: Path) -> str:
     try:
         from_transformers(directory)
     except InputError as refused:
-        _, found, command = str(refused).partition("pickled files are not read. This writes what is read: ")
+        _, found, command = str(refused).partition("pickled files are not supported. Convert them with: ")
         if found:
             return command
         raise

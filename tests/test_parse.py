@@ -195,7 +195,7 @@ def test_help_is_one_sentence_then_the_flags_in_groups_then_the_rules(write, cap
     places = [text.find(part) for part in [*parts, "Rules for a run's directory, in this order: 1. If the"]]
     assert places == sorted(places)
     assert -1 not in places
-    assert "peak learning rate of the cosine schedule (default: 0.125)" in text
+    assert "peak learning rate of the schedule (default: 0.125)" in text
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_every_run_leaves_its_answers_to_the_test_set(task, metric, tmp_path_fac
     [
         (["reverse"], "there is no input: give INPUT, --input FILE or --interactive"),
         ([], "the following arguments are required: RUN"),
-        (["dates", "1.2.2003", "--seed", "3"], "--seed is given, which a language model takes; dates is a model of"),
+        (["dates", "1.2.2003", "--seed", "3"], "--seed is only for language models; dates is a model of "),
         (["reverse", "1", "--output", "."], "--output is .; it must be a file in an existing directory"),
         (["reverse", "1", "--output", "no/x.tsv"], "--output is no/x.tsv; it must be a file in an existing"),
         (["reverse", "--interactive", "--output", "a"], "--output is a, but --interactive prints its answers"),

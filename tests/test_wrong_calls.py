@@ -370,7 +370,7 @@ def shown(value) -> list[str]:
     if isinstance(value, np.ndarray | np.generic | dict | list):
         of_arrays = ["shape", "type", "hold", "rows", "labels", "lacks", "finite", "NaN", "bytes"]
         return [kind, *of_arrays, repr(value)[:20]]
-    return [kind, "type", "shape", "gave", repr(value)[:50], str(value)[:50]]
+    return [kind, "type", "shape", "returned", repr(value)[:50], str(value)[:50]]
 
 
 CASES = [
@@ -430,7 +430,10 @@ OTHERS = [
     (lambda: call(TRANSFORMER, TOKENS, MASK, 4, method="start_decoding"), "mask of shape (3, 3)"),
     (lambda: call(LANGUAGE_MODEL, method="start_decoding"), "batch_size is None; without a prefix"),
     (lambda: call(LANGUAGE_MODEL, prefix=TOKENS + V, method="start_decoding"), "prefix holds the token id 7"),
-    (lambda: call(LANGUAGE_MODEL, prefix=TOKENS.repeat(2, 1), method="start_decoding"), "6 positions; max_len is 5"),
+    (
+        lambda: call(LANGUAGE_MODEL, prefix=TOKENS.repeat(2, 1), method="start_decoding"),
+        "6 positions; it may have at most max_len, 5",
+    ),
     (lambda: empty_cache(STACKED_MODEL, B), "layers are stacked; a model decodes with unstack_layers(variables)"),
     (lambda: step_of([0], 0, LANGUAGE_MODEL, B), "tokens has 1 rows and the cache has 2; they must be equal"),
     (lambda: step_of([V, 0], 0), "target holds the token id 7"),

@@ -1,4 +1,4 @@
-"""Answers of a trained model: `python -m transformer_jax.predict --help`."""
+"""Print a trained model's answers: `python -m transformer_jax.predict --help`."""
 
 if __name__ == "__main__":  # the imports below take seconds
     from transformer_jax.training.signals import end_at_signals
@@ -20,7 +20,7 @@ from transformer_jax.training.inspected_example import Answer, InspectedExample,
 from transformer_jax.training.trainer import TrainerModule
 
 MAX_BYTES = 2**30  # of a file of inputs
-CONTINUES = LanguageModelTrainer, PretrainedText  # models whose answer is a text of their own
+CONTINUES = LanguageModelTrainer, PretrainedText  # models that answer with generated text
 PROGRAM = "python -m transformer_jax.predict"
 EXAMPLES = f"""examples:
   {PROGRAM} reverse "3 1 4 1 5 9 2 6 5 3 5 8 9 7 9 3"
@@ -31,29 +31,29 @@ EXAMPLES = f"""examples:
 
 
 def read_command(arguments: list[str]) -> argparse.Namespace:
-    """The `run`, its `inputs`, or the file of them, the `output` file, and the `draws` of a language model.
+    """Parse the arguments; `draws` has the sampling options of a language model.
 
     Raises:
         InputError: no run or no input is given, or there is an unknown flag.
     """
-    about = "Print a trained model's answers with their probabilities, as a table with tabs."
+    about = "Print a trained model's answers with their probabilities, as a tab-separated table."
     parser = Parser(prog=PROGRAM, description=about, epilog=EXAMPLES)
-    parser.add_argument("run", metavar="RUN", help="a run's directory, a saved model, one that ships, or a tutorial's")
+    parser.add_argument("run", metavar="RUN", help="run directory, or saved, included, HuggingFace or tutorial model")
     parser.add_argument(
         "inputs", metavar="INPUT", nargs="*",
-        help="numbers (reverse), a text (translation, language model), or the number of a test set or the image files "
-        "that make one set (sets of images)",
+        help="numbers (reverse), text (translation, language model), or, for sets of images, the number of a test set "
+        "or the image files of one set",
     )  # fmt: skip
     parser.add_argument("--trainer", **TRAINER)
-    parser.add_argument("--input", type=Path, metavar="FILE", help="file with an input in each line")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="file of the table; none prints it")
-    parser.add_argument("--interactive", action="store_true", help="answer each line of standard input as it comes")
-    parser.add_argument("--prompt", metavar="TEXT", help="text that a language model continues, as INPUT")
-    parser.add_argument("--max-new", type=int, metavar="INT", help="bytes of a language model's continuation")
-    parser.add_argument("--temperature", type=float, metavar="FLOAT", help="of a language model's draws")
-    parser.add_argument("--top-k", type=int, metavar="INT", help="most probable bytes that it draws from")
-    parser.add_argument("--top-p", type=float, metavar="FLOAT", help="nucleus: share of probability that it draws from")
-    parser.add_argument("--seed", type=int, metavar="INT", help="of its draws")
+    parser.add_argument("--input", type=Path, metavar="FILE", help="file with one input per line")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="output file of the table; none: standard output")
+    parser.add_argument("--interactive", action="store_true", help="interactive mode: an answer to each line of input")
+    parser.add_argument("--prompt", metavar="TEXT", help="text for a language model to continue, like INPUT")
+    parser.add_argument("--max-new", type=int, metavar="INT", help="number of tokens that a language model generates")
+    parser.add_argument("--temperature", type=float, metavar="FLOAT", help="sampling temperature of a language model")
+    parser.add_argument("--top-k", type=int, metavar="INT", help="number of most probable tokens to sample from")
+    parser.add_argument("--top-p", type=float, metavar="FLOAT", help="total probability of tokens in nucleus sampling")
+    parser.add_argument("--seed", type=int, metavar="INT", help="random seed for sampling")
     chosen = parser.parse_intermixed_args(arguments)
     chosen.inputs += [] if chosen.prompt is None else [chosen.prompt]
     if not chosen.inputs and chosen.input is None and not chosen.interactive:
@@ -74,7 +74,7 @@ def carry_out(command: argparse.Namespace) -> None:
     trainer = find_trainer(command.run, command.trainer)
     if command.draws and not isinstance(trainer, CONTINUES):
         flag = f"--{next(iter(command.draws)).replace('_', '-')}"
-        raise InputError(f"{flag} is given, which a language model takes; {command.run} is a model of {trainer.name}")
+        raise InputError(f"{flag} is only for language models; {command.run} is a model of {trainer.name}")
     if command.inputs or command.input is not None:
         words = answered(trainer, command.inputs, command.draws, are_words=True)
         table = prediction_table([*words, *_answered_lines(trainer, command)])
@@ -90,15 +90,15 @@ def carry_out(command: argparse.Namespace) -> None:
 def answered(
     trainer: TrainerModule, inputs: list[str], draws: dict[str, Any], *, are_words: bool = False
 ) -> list[tuple[InspectedExample, Answer]]:
-    """Inputs as examples with their answers; of a language model what follows each text.
+    """Answer inputs: return examples with their answers, or with a language model's continuations.
 
     Args:
-        trainer: with the model.
-        inputs: a line for each; or `are_words` of a command line, which may make one input together.
-        draws: of a language model.
+        trainer: trainer with the model.
+        inputs: one line per input; with `are_words`, words of a command line, which may form one input together.
+        draws: sampling options of a language model.
 
     Raises:
-        InputError: an input is none of the task's.
+        InputError: an input is not valid for the task.
     """
     if not inputs:
         return []
@@ -110,7 +110,7 @@ def answered(
 
 
 def answer_to(trainer: TrainerModule, line: str, draws: dict[str, Any]) -> str:
-    """The answer to a line and its probability, with a tab between; those of several inputs follow each other."""
+    """Answer to a line and its probability, separated by a tab; several inputs on a line give several pairs."""
     rows = prediction_table(answered(trainer, [line], draws)).splitlines()[1:]
     return "\t".join(cell for row in rows for cell in row.split("\t")[2:4])
 
@@ -119,14 +119,14 @@ def _answered_lines(trainer: TrainerModule, command: argparse.Namespace) -> list
     """The example of each line of the file and its answer; both are empty for a blank line."""
     if (file := command.input) is None:
         return []
-    with outside_file(file, "a text of UTF-8", MAX_BYTES) as checked:
+    with outside_file(file, "a UTF-8 text", MAX_BYTES) as checked:
         lines = checked.read_bytes().decode("utf-8-sig").removesuffix("\n").split("\n")
     inputs = [line.rstrip("\r") for line in lines if line.strip()]
     if not inputs:
-        raise InputError(f"{file} holds no input")
+        raise InputError(f"{file} has no input")
     rows = answered(trainer, inputs, command.draws)
     if len(rows) != len(inputs):
-        raise InputError(f"{file} has a line of several inputs; there must be one in each line")
+        raise InputError(f"{file} has a line of several inputs; each line must have one")
     found, blank = iter(rows), (InspectedExample(inputs=None), Answer("", None, ()))
     return [next(found) if line.strip() else blank for line in lines]
 

@@ -392,5 +392,5 @@ def test_a_row_that_may_choose_no_token_is_an_error_unless_it_has_ended(decode):
 
     decoded = decode(step, {}, 2, max_length=3, **TOKENS)  # ended rows go on with padding
     np.testing.assert_array_equal(decoded.scores, [0, 0])
-    with pytest.raises(InputError, match="or -inf alone, for row 0"):
+    with pytest.raises(InputError, match="or all -inf, for row 0"):
         decode(lambda tokens, *more: (jnp.full((2, 3), -jnp.inf), {}), {}, 2, max_length=3, **TOKENS)

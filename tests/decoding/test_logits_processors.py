@@ -110,7 +110,7 @@ def test_processors_are_called_in_their_order_and_a_beam_s_log_probabilities_are
         found = decode(constant, {}, 1, **settings, **more, processors=order)
         np.testing.assert_array_equal(found.tokens.ravel(), [0, 0])
         np.testing.assert_allclose(found.scores.ravel(), [scores], rtol=1e-6)
-    with pytest.raises(InputError, match="or -inf alone, for row 0"):
+    with pytest.raises(InputError, match="or all -inf, for row 0"):
         greedy_decode(constant, {}, 1, **settings, processors=[suppressed_tokens([0, 1, 2])])
 
 

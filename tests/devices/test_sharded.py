@@ -129,7 +129,7 @@ CONFIG = ReverseConfig(batch_size=12, num_heads=3, model_dim=6)
         ({"mesh": "data=99"}, r"mesh is data=99, which takes 99 devices; JAX has \d+ of kind .*, so mesh may be data="),
         ({"num_devices": 12}, r"num_devices is 12; JAX has \d of kind"),
         ({"mesh": "rows=2"}, "mesh is 'rows=2'; it must give sizes of the axes data, fsdp, tensor, e.g. data=4,fsdp=2"),
-        ({"mesh": "data=2,data=2"}, "it must be sizes"),
+        ({"mesh": "data=2,data=2"}, "it must give sizes"),
         ({"mesh": "tensor=2"}, "tensor must divide num_heads, 3"),
         ({"mesh": "fsdp=2", "batch_size": 15}, r"must divide batch_size, 15: the nearest that work are 14 and 16"),
         ({"mesh": "fsdp=2", "strategy": "replicated"}, "strategy is replicated, but mesh is fsdp=2"),

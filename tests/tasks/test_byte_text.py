@@ -31,7 +31,7 @@ def test_decoding_stops_at_end_skips_padding_and_replaces_bytes_that_are_no_utf8
 
 def test_half_a_surrogate_pair_is_an_error():
     with pytest.raises(
-        InputError, match=r"'ab\\ud83d' holds characters that can't be written as UTF-8: .* position 2: surrogates"
+        InputError, match=r"'ab\\ud83d' has characters that cannot be written as UTF-8: .* position 2: surrogates"
     ):
         encode("ab\ud83d")
 

@@ -50,18 +50,18 @@ def test_a_grid_has_a_run_for_each_combination_and_each_seed_and_the_seed_change
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"seeds": "4..0"}, "seeds is '4..0'; it must be a range, as 0..4, or a list, as 0,3,7"),
+        ({"seeds": "4..0"}, "seeds is '4..0'; it must be a range, such as 0..4, or a list, such as 0,3,7"),
         ({"seeds": "0,1,0"}, "seeds and sweep ask for a run twice; the values of a setting must differ"),
         ({"seeds": "2147483647..2147483648"}, "seed is 2147483648; it may be at most 2147483647"),
         ({"seeds": "0..1000"}, f"ask for 1001 runs; they may ask for at most {MAX_RUNS}"),
-        ({"seeds": "0..1", "sweep": ("seed=3",)}, "seeds is 0..1, but sweep holds seed, too; give one"),
-        ({"sweep": ("lr",)}, "sweep is 'lr'; it must be SETTING=VALUE,VALUE, as lr=1e-3,3e-4"),
+        ({"seeds": "0..1", "sweep": ("seed=3",)}, "seeds is 0..1, but sweep has seed too; give only one"),
+        ({"sweep": ("lr",)}, "sweep is 'lr'; it must be SETTING=VALUE,VALUE, such as lr=1e-3,3e-4"),
         ({"sweep": ("learning=1",)}, "sweep is 'learning=1'; 'learning' is not a setting of this task"),
-        ({"sweep": ("num_devices=1,2",)}, "num_devices can't be swept"),
+        ({"sweep": ("num_devices=1,2",)}, "num_devices cannot be swept"),
         ({"sweep": ("num_layers=1.5",)}, "num_layers in sweep is 1.5; it must be int"),
         ({"sweep": ("lr=1", "lr=2")}, "sweep is lr=1 lr=2; it must name each setting once"),
         ({"sweep": ("num_heads=1,3",)}, "num_heads is 3; it must be at least 1 and divide the model's width 32"),
-        ({"seeds": "1", "pretrained": "reverse"}, "pretrained is reverse, so nothing is trained; leave seeds"),
+        ({"seeds": "1", "pretrained": "reverse"}, "pretrained is reverse, so nothing is trained; leave out seeds"),
     ],
 )  # fmt: skip
 def test_mistakes_are_errors_before_anything_runs(settings, message, tmp_path):

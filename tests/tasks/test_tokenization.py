@@ -105,7 +105,7 @@ def test_a_long_text_is_mapped_as_small_as_its_vocabulary_allows_and_must_come_b
     content = np.frombuffer((TEXT * 2000).encode(), np.uint8)  # more than one part
     ids = tokenizer.encode_file(content, "the text")
     assert (type(ids), ids.dtype, tokenizer.to_bytes(ids)) == (np.memmap, np.uint16, content.tobytes())
-    with pytest.raises(InputError, match="^the text is not UTF-8 at byte 3; only the tokenizer bytes takes such"):
+    with pytest.raises(InputError, match="^the text is not UTF-8 at byte 3; use the tokenizer bytes for such"):
         tokenizer.encode_file(np.frombuffer(b"ab\xff", np.uint8), "the text")
 
 
@@ -114,7 +114,7 @@ def test_a_tokenizer_that_changes_the_text_can_not_score_bits_per_byte():
     lowering = tokenizers.Tokenizer.from_str(train_tokenizer("characters", ["xyz"]).file)
     lowering.normalizer = tokenizers.normalizers.Lowercase()
     for pieces, size in ((shortening, 1), (lowering, 3)):
-        with pytest.raises(InputError, match=f"changes the text: its tokens have {size} bytes, and the text has 3,"):
+        with pytest.raises(InputError, match=f"changes the text: its tokens have {size} bytes, but the text has 3,"):
             PieceTokenizer(pieces).encode_file(np.frombuffer(b"XYZ", np.uint8), "the text")
 
 
@@ -154,12 +154,12 @@ def test_whatever_the_library_raises_is_one_line(tmp_path, model, changed, use):
         tokenizer = PieceTokenizer(read_pieces(file)).with_own_tokens(5, 6, 7, adds_them=True)
         return use(tokenizer)
 
-    with pytest.raises(InputError, match="^[^\n]*(can't|has 0 pieces)[^\n]*$"):
+    with pytest.raises(InputError, match="^[^\n]*(can't|cannot|has 0 pieces)[^\n]*$"):
         open_and_use()
 
 
 def test_a_text_of_more_characters_than_pieces_can_not_train_them():
-    with pytest.raises(InputError, match="tokenizer is unigram:300, which can't be trained on these texts: The vocab"):
+    with pytest.raises(InputError, match="tokenizer is unigram:300, which cannot be trained on these texts: The vocab"):
         train_tokenizer("unigram:300", ["".join(map(chr, range(0x4E00, 0x4F00)))])
 
 

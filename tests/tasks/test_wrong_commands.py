@@ -22,7 +22,7 @@ WRONG = {
         ("--optimizer sophia", "optimizer is 'sophia'; it must be one of adamw, adam, adabelief"),
         ("--lr 1e-4 --min-lr 1e-3", "--min-lr is 0.001; it may be at most lr, 0.0001"),
         ("--pretrained reverse --lr .5", "--lr is 0.5, which has no effect: --pretrained is reverse, so nothing"),
-        ("--sweep lr=1e-3,3e-4 --schedule noam", "sweep holds lr, which has no effect: the schedule noam takes"),
+        ("--sweep lr=1e-3,3e-4 --schedule noam", "sweep has lr, which has no effect: the schedule noam takes"),
         ("--overwrite", "--overwrite is True, which has no effect: a run is resumed unless --no-resume is given too"),
         ("--quiet --verbose", "--verbose is True, which has no effect: --quiet is True"),
         ("--coordinator node1:1234", "--coordinator is node1:1234, which has no effect: --distributed is False"),
@@ -36,10 +36,10 @@ WRONG = {
     ],
     "translate.py": [
         ("--data nowhere.tsv", "nowhere.tsv can't be read: No such file or directory"),
-        ("--data pairs --train-size 500", "--train-size is 500, which has no effect: --data is a file, of which all"),
+        ("--data pairs --train-size 500", "--train-size is 500, which has no effect: --data is a file, and all"),
         (
             "--data pairs --test-size 500",
-            "--test-size is 500, which has no effect: --data is a file, of which all pairs",
+            "--test-size is 500, which has no effect: --data is a file, and all its pairs",
         ),
         ("--lower-case", "--lower-case is True, which has no effect: --data is none"),
         (
@@ -50,8 +50,8 @@ WRONG = {
         ("--target-tokenizer words:2", "it must be bytes, characters, words, words:COUNT+, bpe:SIZE"),
         ("--val-data pairs", "--val-data is pairs, which has no effect: --data is none"),
         ("--length-penalty 2", "--length-penalty is 2.0, which has no effect: --beam-width is 1, for greedy decoding"),
-        ("--architecture short --model-dim 64", "--model-dim is 64, which has no effect: architecture says what the"),
-        ("--architecture short --init-from x --qk-norm", "--qk-norm is True, which has no effect: architecture says"),
+        ("--architecture short --model-dim 64", "--model-dim is 64, which has no effect: architecture defines the"),
+        ("--architecture short --init-from x --qk-norm", "--qk-norm is True, which has no effect: architecture"),
         ("--length-penalty 11", "--length-penalty is 11.0; it may be at most 10"),
         ("--max-bytes 16 --train-size 67", "--max-bytes is 16; it must be at least"),
         ("--data pairs --warmup 6 --max-epochs 3", "--warmup is 6; it must be below 6, the number of steps"),
@@ -62,7 +62,7 @@ WRONG = {
     ],
     "language_model.py": [
         ("--seq-len 1", "--seq-len is 1; it must be at least 2"),
-        ("--architecture short --norm layer", "--norm is layer, which has no effect: architecture says what the model"),
+        ("--architecture short --norm layer", "--norm is layer, which has no effect: architecture defines the model"),
         ("--data short", "--seq-len is 256; the shortest part of the text has 0 tokens"),
     ],
 }

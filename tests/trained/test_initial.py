@@ -97,7 +97,7 @@ def test_every_kind_of_model_is_found(trained, tmp_path):
 def test_what_cannot_be_the_beginning_is_an_error(trained, tmp_path):
     with pytest.raises(
         InputError,
-        match="^init_from is nothing; it must be a run's directory, a model that ships .*, a file of the tutorials, or",
+        match="^init_from is nothing; it must be a run's directory, an included model .*, a file of the tutorials, or",
     ):
         find_initial(trainer_of(tmp_path, init_from="nothing"))
     with pytest.raises(InputError, match="^num_heads is 2; it must be 3, as in the training of "):
@@ -134,7 +134,7 @@ def test_a_run_goes_on_without_the_model_it_began_with_but_not_with_another_one(
     assert "Arrays that training begins with: 32\n  not taken: input_layer/bias [12]\n" in capsys.readouterr().out
     shutil.rmtree(source)
     again, _ = train_and_test(ReverseTrainer, config(tmp_path, **settings), reverse_data)
-    assert "goes on from its checkpoint, without init_from" in capsys.readouterr().out
+    assert "resumes from its checkpoint, without init_from" in capsys.readouterr().out
     assert_same(again.params, first.params)
     with pytest.raises(InputError, match="init_from is .*source; it must be a run's directory"):
         train_reverse(config(tmp_path, **settings, resume=False, overwrite=True))

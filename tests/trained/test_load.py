@@ -77,7 +77,7 @@ def test_a_lost_best_checkpoint_is_a_warning_and_damaged_results_are_an_error(tm
     results = json.loads((run / "results.json").read_text())
     results["val"]["accuracy"] += 0.25  # as of a checkpoint that is gone
     (run / "results.json").write_text(json.dumps(results))
-    with pytest.warns(UserWarning, match="has lost its best checkpoint: val/accuracy was 0.[0-9]+, and is 0.[0-9]+ in"):
+    with pytest.warns(UserWarning, match="has lost its best checkpoint: val/accuracy was 0.[0-9]+, but is 0.[0-9]+ in"):
         load_run(run)
     (run / "results.json").write_text("{")
     with pytest.raises(InputError, match="results.json is not a run's results, or damaged"):
@@ -105,7 +105,7 @@ def test_an_unfinished_run_gives_its_best_parameters_and_changed_settings_that_m
         trainer = load_run(directory)
     np.testing.assert_array_equal(trainer.params["kernel"], KERNEL)
     file.write_text(json.dumps(settings | {"num_heads": 4}))
-    with pytest.raises(InputError, match="was damaged or changed: num_heads is 4, and was 1 in the training$"):
+    with pytest.raises(InputError, match="was damaged or changed: num_heads is 4, but was 1 in the training$"):
         load_run(directory)
 
 
@@ -116,7 +116,7 @@ def test_a_file_of_the_model_that_was_changed_or_removed_is_named(name, tmp_path
     with pytest.warns(UserWarning, match="is unfinished"):
         load_run(directory)
     (directory / name).write_text('{"a": 1, "z": 0}')
-    with pytest.raises(InputError, match=f"{name} was damaged or changed: its SHA-256 is not that in its checkpoint"):
+    with pytest.raises(InputError, match=f"{name} was damaged or changed: its SHA-256 differs from the one in"):
         load_run(directory)
     (directory / name).unlink()
     with pytest.raises(InputError, match=f"{name} can't be read: No such file"):
@@ -132,9 +132,9 @@ def test_what_is_no_run_is_an_error_and_nothing_is_made(tmp_path):
         load_run(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
     for content, message in (
-        ('{"task": "Chess"', "the task is 'Chess', none of ReverseTask, "),
-        ('{"task": "ReverseTask", "heads": 3', "config.json can't be used: heads is not a setting of this task"),
-        ('{"task": "ReverseTask", "num_heads": 3', "config.json can't be used: num_heads is 3; it must"),
+        ('{"task": "Chess"', "the task is 'Chess', which is not one of ReverseTask, "),
+        ('{"task": "ReverseTask", "heads": 3', "config.json cannot be used: heads is not a setting of this task"),
+        ('{"task": "ReverseTask", "num_heads": 3', "config.json cannot be used: num_heads is 3; it must"),
         ('{"task": "ReverseTask"', f"{tmp_path} has no checkpoint"),
         ("[", "is not a run's settings"),
     ):

@@ -83,7 +83,7 @@ def test_each_experiment_shows_its_numbers_and_pictures_with_a_model_that_ships(
     outcome = call(*arguments, "--pretrained", name, "--checkpoint-dir", tmp_path)
     assert (outcome.status, outcome.stderr) == (0, "")
     directory = tmp_path / f"{task}_pretrained"
-    assert outcome.stdout.startswith(f"Nothing is trained: {name} is evaluated, into {directory}\n")
+    assert outcome.stdout.startswith(f"No training: evaluating {name}, results in {directory}\n")
     results = json.loads((directory / "results.json").read_text())
     assert f"Test accuracy: {results['test_acc']:.2%}\n" in outcome.stdout
     assert results["steps"] == 0

@@ -55,7 +55,7 @@ def test_the_name_that_was_meant_is_proposed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"^date holds no run: there is no such directory; did you mean dates\?$"):
         load_run("date")
-    with pytest.raises(InputError, match="^gpt2 holds no run: .* models that ship are dates, digits, reverse$"):
+    with pytest.raises(InputError, match="^gpt2 holds no run: .* included models are dates, digits, reverse$"):
         load_run("gpt2")
 
 
@@ -121,7 +121,7 @@ def test_a_flipped_bit_is_refused(shipped, file):
     content = bytearray((shipped / file).read_bytes())
     content[len(content) // 3] ^= 1
     (shipped / file).write_bytes(content)
-    with pytest.raises(InputError, match="was damaged or changed: its SHA-256 is not that in SHA256SUMS|config.json"):
+    with pytest.raises(InputError, match="changed: its SHA-256 differs from the one in SHA256SUMS|config.json"):
         load_run(shipped)
 
 

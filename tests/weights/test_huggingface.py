@@ -136,7 +136,7 @@ def test_what_is_written_back_is_opened_with_the_same_state(family, pick):
 
 def test_a_model_of_no_family_is_not_written(tmp_path):
     model, variables, _ = ours("gpt2")
-    with pytest.raises(InputError, match="model is no model of gpt2, .*, marian$"):
+    with pytest.raises(InputError, match="model is not a model of gpt2, .*, marian$"):
         save_transformers(tmp_path, with_settings(model, norm_first=False), variables)
     with pytest.raises(InputError, match="variables has no 'params'"):
         save_transformers(tmp_path, model, variables["params"])
@@ -279,7 +279,7 @@ def test_with_its_original_a_model_keeps_tokenizer_and_ids_and_the_names_of_its_
     parts = {name: part for name, part in variables["params"].items() if name != "output_layer"}
     save_transformers(directory, headless, {"params": parts}, original=original)
     assert "id2label" not in json.loads((directory / "config.json").read_text())
-    with pytest.raises(InputError, match="original is .*, which is of another family than the model, gpt2"):
+    with pytest.raises(InputError, match="original is .*, a model of another family; it must be a gpt2"):
         save_transformers(tmp_path / "other", *ours("gpt2")[:2], original=original)
 
 
@@ -303,7 +303,7 @@ def test_an_xlm_roberta_is_a_roberta(tmp_path):
 def test_a_model_is_written_only_for_a_family_that_honours_its_rotary_positions(tmp_path):
     model, variables, _ = ours("llama")
     half = with_settings(model, positions=dataclasses.replace(model.settings.positions, fraction=0.5))
-    with pytest.raises(InputError, match="model is no model of gpt2, .*, marian$"):
+    with pytest.raises(InputError, match="model is not a model of gpt2, .*, marian$"):
         save_transformers(tmp_path, half, variables)
     model, variables, _ = ours("gpt_neox")
     half = with_settings(model, positions=dataclasses.replace(model.settings.positions, fraction=0.5))
@@ -366,9 +366,9 @@ def test_the_line_in_the_refusal_of_pickled_files_converts_them_as_it_is_printed
     name = "albert.pooler.weight"
     state[name] = state[name].T.contiguous().T  # as files that were made of TensorFlow's
     torch.save(state, directory / "pytorch_model.bin")
-    with pytest.raises(InputError, match="pickled files are not read. This writes what is read: /") as caught:
+    with pytest.raises(InputError, match="pickled files are not supported. Convert them with: /") as caught:
         from_transformers(directory)
-    subprocess.run(str(caught.value).partition("is read: ")[2], shell=True, check=True, capture_output=True)
+    subprocess.run(str(caught.value).partition("them with: ")[2], shell=True, check=True, capture_output=True)
     jax.tree.map(np.testing.assert_array_equal, from_transformers(directory)[1], expected)
 
 

@@ -130,7 +130,7 @@ def test_parameters_of_another_model_do_not_go_out():
     params = params_from_torch(encoder(), drawn(torch_encoder()))
     with pytest.raises(InputError, match="params has layers_2/.*, for which"):
         params_to_torch(TransformerEncoder(L - 1, D, H, F), params)
-    with pytest.raises(InputError, match="params has the key 'params' alone; it must be what is under that key"):
+    with pytest.raises(InputError, match="params has only the key 'params'; it must be the dictionary under that key"):
         params_to_torch(encoder(), {"params": params})
     params["layers_1"]["self_attn"]["key_proj"]["bias"] = np.full(D, np.nan)
     with pytest.raises(InputError, match="layers_1/self_attn/key_proj/bias in params holds NaN"):
@@ -138,7 +138,7 @@ def test_parameters_of_another_model_do_not_go_out():
 
 
 def test_a_model_without_a_counterpart_is_an_error():
-    with pytest.raises(InputError, match="model has a vocabulary, and torch.nn.Transformer no embeddings"):
+    with pytest.raises(InputError, match="model has a vocabulary; it must take features, since torch"):
         params_from_torch(Transformer(11, 17, model_dim=D, num_heads=H), {})
     # The types that the tests check at run time would refuse it first.
     with pytest.raises(Exception, match="TransformerPredictor"):
@@ -150,7 +150,7 @@ def test_a_model_without_a_counterpart_is_an_error():
     [
         (
             MultiheadAttention(12, 4, settings=AttentionSettings(num_kv_heads=2)),
-            "settings.num_kv_heads is 2; it must be None, the only one with",
+            "settings.num_kv_heads is 2; it must be None, the only value with",
         ),
         (MultiheadAttention(12, 4, settings=AttentionSettings(scale=0.5)), "settings.scale is 0.5; it must be None"),
         (EncoderBlock(12, 4, 13, settings=BlockSettings(norm=RMSNorm)), "settings.norm is RMSNorm"),

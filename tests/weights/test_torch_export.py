@@ -277,7 +277,7 @@ class OwnBlock(EncoderBlock):
             transformer(embeddings=EmbeddingSettings(is_scaled=False)),
             "embeddings is .*is_scaled=False",
         ),
-        (transformer(BlockSettings(norm=RMSNorm)), "settings.norm is RMSNorm; it must be LayerNorm, the only one"),
+        (transformer(BlockSettings(norm=RMSNorm)), "settings.norm is RMSNorm; it must be LayerNorm, the only value"),
         (predictor(BlockSettings(share_layers=True)), "settings.share_layers is True; it must be False"),
         (predictor(BlockSettings(activation=jnp.sin)), "activation is .*sin.*; it must be one of .*relu"),
     ],

@@ -1,4 +1,4 @@
-"""Models of HuggingFace Transformers as models of a task: its setting `architecture`, the path of a `config.json`."""
+"""The setting `architecture` of a task: a model defined by the `config.json` of a HuggingFace model."""
 
 import dataclasses
 import json
@@ -30,16 +30,16 @@ class Architecture(NamedTuple):
     file: Path
 
     def model(self, kind: type[Model], config: TrainingConfig, setting: str, length: int) -> Model:
-        """Its model, with dropout, loops and attention as the config of this training says.
+        """Create the model, with the dropout, layer loop and attention implementation of the training's config.
 
         Args:
-            kind: class of the model.
-            config: of the training.
-            setting: that says how long a text may be.
-            length: tokens of the longest text.
+            kind: class that the model must have.
+            config: config of the training.
+            setting: name of the setting that limits the length of a text.
+            length: number of tokens of the longest text.
 
         Raises:
-            InputError: as `model_of_config`; or it is of another class than `kind`, or takes shorter texts alone.
+            InputError: as `model_of_config`; or the model has another class than `kind`, or takes only shorter texts.
         """
         model = model_of_config(self.file)
         if not isinstance(model, kind):
@@ -57,14 +57,14 @@ class Architecture(NamedTuple):
             raise InputError(f"{setting} has {tokens} tokens; the model of {self.file} has only {size}")
 
     def text(self) -> str:
-        """For `model_files`."""
+        """Content of the file, for `model_files`."""
         return json.dumps(read_json(self.file, "a config.json"), indent=2) + "\n"
 
     def token(self, name: str) -> int:
-        """The id that a key of the file gives.
+        """Token id under a key of the file.
 
         Raises:
-            InputError: there is none.
+            InputError: the key is missing or has no id.
         """
         found = read_json(self.file, "a config.json").get(name)
         if not isinstance(found, int):
@@ -75,11 +75,11 @@ class Architecture(NamedTuple):
 def idle_with(architecture: Path | None, init_from: str | None) -> dict[str, str]:
     """Settings that have no effect beside an architecture, each with the reason."""
     names = set[str]() if architecture is None else PARTS if init_from else SIZES | PARTS
-    return dict.fromkeys(names, "architecture says what the model is")
+    return dict.fromkeys(names, "architecture defines the model")
 
 
 def architecture_of(file: Path | None, config: TrainingConfig, task: str) -> Architecture | None:
-    """The architecture that a setting names; where its file is gone, the one that the run keeps; None for None."""
+    """The architecture in a file, or in the run's copy if the file is gone; None if no file is set."""
     if file is None:
         return None
     return Architecture(file if file.exists() else kept_file(config, task, ARCHITECTURE) or file)

@@ -19,7 +19,7 @@ from transformer_jax.nn.position_kinds import (
 )
 from transformer_jax.nn.positions import NoPositions, Positions
 
-# By the words of the flags; called without arguments: `block_settings` makes a kind that has a setting.
+# By value of the flag. These are called without arguments; `block_settings` creates learned positions itself.
 POSITIONS: Mapping[str, Callable[[], Positions]] = {
     "sinusoidal": SinusoidalPositions,
     "learned": LearnedPositions,
@@ -39,12 +39,12 @@ FEED_FORWARDS: Mapping[str, tuple[FeedForwardFactory, ActivationFunction]] = {
 
 @check_arguments
 def block_settings(config: TrainingConfig, max_len: int | None = None) -> BlockSettings:
-    """All that a config says of a model's blocks, for `create_model`.
+    """Create the settings of a model's blocks from a run's config, for `create_model`.
 
     Args:
         config: the run's settings.
-        max_len: positions that are learned with `positions="learned"`: the longest sequence of the task. None for as
-            many as the model accepts.
+        max_len: number of learned positions with `positions="learned"`: the length of the task's longest sequence.
+            None for as many as the model accepts.
     """
     positions = LearnedPositions(max_len) if config.positions == "learned" else POSITIONS[config.positions]()
     feed_forward, activation = FEED_FORWARDS[config.feed_forward]

@@ -17,19 +17,19 @@ def encode(text: str | bytes) -> Int[np.ndarray, " S"]:
     """Ids of a text's UTF-8 bytes, or of bytes.
 
     Raises:
-        InputError: the text holds half of a surrogate pair.
+        InputError: the text has a lone surrogate.
     """
     try:
         content = text if isinstance(text, bytes) else text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"the text {text!r} holds characters that can't be written as UTF-8: {error}") from None
+        raise InputError(f"the text {text!r} has characters that cannot be written as UTF-8: {error}") from None
     return np.frombuffer(content, np.uint8).astype(np.int32)
 
 
 def labels(ids: Sequence[int] | Integer[np.ndarray, " T"]) -> list[str]:
-    """A label for each id: its character if the bytes are a text, else ASCII characters and hexadecimal numbers.
+    """A label for each id: its character if the bytes are valid UTF-8, else an ASCII character or a hexadecimal number.
 
-    The label of a character of several bytes stands at the first of them, a dot at the others.
+    A character of several bytes is the label of the first byte; the others get a dot.
     """
     array = np.asarray(ids, np.int64)
     names = {PAD: "pad", START: "start", END: "end"}
@@ -43,7 +43,7 @@ def labels(ids: Sequence[int] | Integer[np.ndarray, " T"]) -> list[str]:
 
 
 def pad(sequences: Sequence[Int[np.ndarray, " _"]], length: int, filler: int = PAD) -> Int[np.ndarray, "B {length}"]:
-    """Sequences of ids, none longer than `length`, as the rows of one array, filled up."""
+    """Pad sequences of ids, none longer than `length`, to the rows of one array."""
     padded = np.full((len(sequences), length), filler, np.int32)
     for row, ids in zip(padded, sequences, strict=True):
         row[: len(ids)] = ids

@@ -1,4 +1,4 @@
-"""A conversation as the text that a model was trained on, by the template of its tokenizer's files."""
+"""Chat templates: a conversation as text in the format that the model was trained on."""
 
 import datetime
 import json
@@ -17,13 +17,13 @@ Message = Mapping[str, object]  # {"role": "user", "content": "…"}
 
 
 def chat_text(directory: Path, messages: Sequence[Message]) -> str:
-    """The text of a conversation up to where the model answers, with the special tokens.
+    """Render a conversation, with special tokens, up to the point where the model answers.
 
     The template is `chat_template.jinja`, or the entry `chat_template` of `tokenizer_config.json`. It runs in the
-    sandbox of `jinja2`, with what `apply_chat_template` of `transformers` gives it.
+    sandbox of `jinja2`, with the same variables and functions as in `apply_chat_template` of `transformers`.
 
     Raises:
-        InputError: the directory has no template, or one that is damaged or refuses the messages; a message is no
+        InputError: the directory has no template; the template is damaged or rejects the messages; a message is not a
             mapping; or `jinja2` is not installed.
     """
     if not messages or not all(isinstance(message, Mapping) for message in messages):
@@ -37,8 +37,8 @@ def chat_text(directory: Path, messages: Sequence[Message]) -> str:
     environment = _environment()
     try:
         text: str = environment.from_string(source).render(**special, **given, tools=None, documents=None)
-    except Exception as error:  # a template may raise any
-        raise InputError(f"the chat template of {directory} can't be used: {in_one_line(error)}") from error
+    except Exception as error:  # a template may raise any exception
+        raise InputError(f"the chat template of {directory} cannot be used: {in_one_line(error)}") from error
     return text
 
 
@@ -47,10 +47,10 @@ def _template(directory: Path, settings: Json) -> str:
         with outside_file(directory / TEMPLATE, "a chat template", MAX_FILE_BYTES) as file:
             return file.read_text("utf-8")
     found = settings.get("chat_template")
-    if isinstance(found, list):  # several, by name
+    if isinstance(found, list):  # several named templates
         found = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}.get("default")
     if not isinstance(found, str):
-        raise InputError(f"{directory} has no {TEMPLATE}, nor a chat_template in {SETTINGS}; predict continues texts")
+        raise InputError(f"{directory} has no {TEMPLATE}, nor a chat_template in {SETTINGS}; use predict instead")
     return found
 
 
@@ -61,7 +61,7 @@ def _environment() -> Any:  # of a library that is imported when it is needed
     def raise_exception(message: str) -> NoReturn:
         raise ValueError(message)
 
-    def to_json(value: object, ensure_ascii: bool = False, **options: Any) -> str:  # jinja2's own escapes HTML
+    def to_json(value: object, ensure_ascii: bool = False, **options: Any) -> str:  # jinja2's own filter escapes HTML
         return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
     found = sandbox.ImmutableSandboxedEnvironment(

@@ -1,4 +1,4 @@
-"""Task: learn a sparse dictionary of a model's activations, which `inspection.ActivationStream` has written."""
+"""Task: learn a sparse dictionary of a model's activations, written by `inspection.ActivationStream`."""
 
 import dataclasses
 import sys
@@ -25,30 +25,30 @@ from transformer_jax.training.metrics import Elements
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Inputs, Params
 
-FOR_MEAN = 2**16  # rows of which the mean is taken
+FOR_MEAN = 2**16  # number of rows that are averaged
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DictionaryConfig(TrainingConfig):
-    """Learn a sparse autoencoder of an activation, or a transcoder of one into another (`SparseDictionary`).
+    """Train a `SparseDictionary`: an autoencoder of an activation, or a transcoder between two activations.
 
     Raises:
         InputError: at construction, for a value that cannot work.
     """
 
-    # rows of activations, a .npy [N, D] as ActivationStream writes it; of a transcoder those it reads, then those it
-    # gives
+    # .npy file of activations from ActivationStream: [N, model_dim]; for a transcoder [N, model_dim + output_dim],
+    # inputs before outputs
     data: Path | None = None
     model_dim: int = 32  # width of the activation that the dictionary reads
-    # width of the activation that a transcoder gives; none: an autoencoder
+    # width of the activation that a transcoder predicts; none: an autoencoder
     output_dim: int | None = setting(None, defines_model=True, least=1, most=MAX_WIDTH)
-    num_features: int = setting(256, defines_model=True, least=1, most=MAX_WIDTH)  # features of the dictionary
-    # features that are above 0 at most; none: gated features, whose number sparsity keeps small
+    num_features: int = setting(256, defines_model=True, least=1, most=MAX_WIDTH)  # number of dictionary features
+    # maximum number of active features per row; none: gated features, whose number is limited by sparsity
     k: int | None = setting(8, defines_model=True, least=1)
-    # weight of the L1 norm of the gates beside squared errors, which grow with the square of the activation
+    # weight of the gates' L1 norm in the loss, if k is none; the squared error grows with the square of the activation
     sparsity: float = setting(0.3, least=0)
-    held_out: int = setting(4096, least=1)  # rows at the end for validation, and as many behind them for the test
-    batch_size: int = 1024  # rows in one step
+    held_out: int = setting(4096, least=1)  # number of rows for validation, and for test
+    batch_size: int = 1024  # rows per step
     lr: float = 2e-3  # peak learning rate of the schedule
 
     @property
@@ -58,21 +58,21 @@ class DictionaryConfig(TrainingConfig):
 
     @property
     def default_criterion(self) -> Criterion:
-        """The largest part of the validation rows' variance."""
+        """The largest explained part of the validation rows' variance."""
         return Criterion("explained_variance", "max")
 
 
 def dictionary_data(config: DictionaryConfig) -> TaskData:
-    """The rows of a file; those for validation and test are its last ones.
+    """Load the rows of a file; the last ones are held out for validation and test.
 
-    In a file of an `ActivationStream` these come from its last chunk, whose rows are shuffled: examples of which some
-    rows are held out may have others that are trained on, unless the held-out rows fill whole chunks.
+    An `ActivationStream` shuffles the rows of each chunk. Unless the held-out rows fill whole chunks, an example may
+    have some rows among them and others in the training set.
 
     Raises:
-        InputError: there is no such file, or its rows are too few or of another width.
+        InputError: there is no such file, or it has too few rows or rows of another width.
     """
     if config.data is None or not config.data.is_file():
-        raise InputError(f"data is {config.data}; it must be a file of rows, as ActivationStream.write makes it")
+        raise InputError(f"data is {config.data}; it must be a file of rows from ActivationStream.write")
     with outside_file(config.data, "a NumPy array", sys.maxsize) as file:
         rows = np.load(file, mmap_mode="r", allow_pickle=False)
     width = config.model_dim + (config.output_dim or 0)
@@ -88,7 +88,7 @@ def dictionary_data(config: DictionaryConfig) -> TaskData:
 
 
 class DictionaryTrainer(TrainerModule):
-    """Trains a `SparseDictionary`; `predict` gives what it reconstructs, and the features."""
+    """Trains a `SparseDictionary`; `predict` returns reconstructions and features."""
 
     name = "DictionaryTask"
     config_class = DictionaryConfig
@@ -113,11 +113,11 @@ class DictionaryTrainer(TrainerModule):
         return (jnp.asarray(inputs)[..., : self.config.model_dim],)
 
     def target(self, inputs: Float[ArrayLike, "B D"]) -> Float[Array, "B E"]:
-        """The part of the rows that is reconstructed: all of an autoencoder's, the last of a transcoder's."""
+        """Part of each row to reconstruct: all of it for an autoencoder, the last columns for a transcoder."""
         return jnp.asarray(inputs)[..., -self.config.target_dim :]
 
     def initial_params(self, key: PRNGKeyArray, inputs: Inputs, constants: Arrays = None) -> Params:
-        """With the mean of the training's targets as the decoder's bias, if the data give it."""
+        """Initialize the parameters; the decoder's bias is the mean of the training targets if `constants` has it."""
         params = super().initial_params(key, inputs, constants)
         return params if constants is None else {**params, "decoder_bias": constants}
 
@@ -132,11 +132,11 @@ class DictionaryTrainer(TrainerModule):
         return {"loss": (losses, 1.0), "active": ((features > 0).sum(-1), 1.0)}
 
     def predict(self, inputs: Float[ArrayLike, "B D"]) -> Reconstruction:
-        """What is reconstructed from rows as those of the data, and their features: NumPy arrays."""
+        """Reconstruct rows, in the format of the data; return reconstructions and features as NumPy arrays."""
         return self.forward(inputs)
 
     def dataset_metrics(self, params: Params, loader: Iterable[Samples]) -> dict[str, float]:
-        """The part of the targets' variance that is explained, and how many features are 0 at all rows."""
+        """Explained part of the targets' variance, and number of features that are 0 for all rows."""
         error, number, fired = 0.0, 0, np.zeros(self.config.num_features, bool)
         total, square = np.zeros(self.config.target_dim), 0.0
         for inputs, _ in loader:

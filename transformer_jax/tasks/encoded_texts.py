@@ -1,4 +1,4 @@
-"""What an encoder makes of texts, whose lengths may differ: its answers, and a vector for each text."""
+"""Outputs of an encoder for texts of different lengths: its answers, and a vector for each text."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -19,14 +19,14 @@ Pooling = Literal["mean", "first"]
 
 
 class EncodedTexts:
-    """Outputs of an encoder for texts, filled up to a few lengths.
+    """Computes an encoder's outputs for texts, padded to a few lengths.
 
     Args:
         model: the encoder, with or without a head.
     """
 
     def __init__(self, model: TransformerMLM) -> None:
-        # Of the pad token, and of the ids below it, no position is a token's.
+        # The first positions, up to the id of the pad token, are not used by tokens.
         self._longest = model.max_len - (0 if model.pad_token is None else model.pad_token + 1)
         bare = model.clone(head="none")
 
@@ -43,14 +43,14 @@ class EncodedTexts:
         self._pooled, self._answers = jax.jit(pooled, static_argnames="pooling"), jax.jit(answers)
 
     def answers(self, params: Params, texts: Sequence[Text]) -> list[Int[np.ndarray, "..."]]:
-        """What has the largest logit: the class of each text, or the token at each of its positions and beyond."""
+        """Index of the largest logit: the class of each text, or the token at each position, including padding."""
         return self._outputs(self._answers, params, texts)
 
     def vectors(self, params: Params, texts: Sequence[Text], pooling: Pooling) -> Float[np.ndarray, "texts D"]:
-        """The mean of the outputs at each text's tokens, or the output at its first one.
+        """The mean of the outputs at each text's tokens, or the output at its first token.
 
         Raises:
-            InputError: there is no such pooling.
+            InputError: `pooling` is not a value of `Pooling`.
         """
         check_value("pooling", pooling, Pooling)
         return np.stack(self._outputs(self._pooled, params, texts, pooling=pooling))
@@ -63,5 +63,5 @@ class EncodedTexts:
         for numbers in in_batches(sizes):
             ids = filled_up([texts[number] for number in numbers], *sizes[numbers[0]], at_left=False)
             rows = np.asarray(run(params, np.maximum(ids, 0), ids >= 0, **options))
-            found |= zip(numbers, rows, strict=False)  # the last rows may fill up the batch
+            found |= zip(numbers, rows, strict=False)  # the last rows may be padding
         return [found[number] for number in range(len(texts))]

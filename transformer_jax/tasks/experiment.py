@@ -30,16 +30,16 @@ Data = TypeVar("Data", bound="TaskData")
 Results = Json  # what `results.json` holds
 PREDICTIONS = "predictions.tsv"  # answers to the first examples of the test set, in a run's directory
 MAX_PREDICTIONS = 1_000
-MOST_SHOWN = 10  # mistakes
+MOST_SHOWN = 10  # mistakes that are printed
 
 
 def chosen_config(config: Config | None, default: Config, settings: Mapping[str, Any], task: str) -> Config:
-    """A config with other settings; of the default one also those of the model that `init_from` names.
+    """Replace settings in a config. The default config also takes the settings of the model that `init_from` names.
 
     Args:
-        config: None for the default one.
-        default: the default one.
-        settings: fields to replace. Any: of the fields' types.
+        config: the config; None for the default config.
+        default: the default config.
+        settings: fields to replace, with values of the fields' types.
         task: name of the task.
     """
     if config is not None:
@@ -57,27 +57,27 @@ def train_and_test(
 ) -> tuple[Trainer, Results]:
     """Train a task and test it; leave a run directory with checkpoints and results.
 
-    With `config.init_from` training begins with the parameters of that model. With `config.pretrained` nothing is
-    trained: that model is tested, and the results get a directory of their own.
+    With `config.init_from`, training starts from the parameters of that model. With `config.pretrained`, that model is
+    tested without training, and the results go to a separate directory.
 
-    With `config.seeds` or `config.sweep` it trains and tests many runs, one after another, each in a directory of its
-    own below `<checkpoint_dir>/<name>/`, which also gets `summary.json` (`transformer_jax.tasks.sweep.write_summary`).
-    Runs that are finished are only tested, one that was interrupted goes on; one that diverges does not stop the rest.
+    With `config.seeds` or `config.sweep`, many runs are trained and tested one after another, each in a directory
+    below `<checkpoint_dir>/<name>/`, which also gets `summary.json` (`transformer_jax.tasks.sweep.write_summary`).
+    Finished runs are only tested, interrupted runs are resumed, and a run that diverges does not stop the others.
 
     Args:
-        trainer_class: of the task.
-        config: its settings.
-        load_data: the data sets for these settings.
+        trainer_class: trainer of the task.
+        config: settings of the task.
+        load_data: loads the data sets for these settings.
         report: examines the trained model, saves pictures in the run's directory, and returns further results.
 
     Returns:
-        The trainer, with the best parameters in `trainer.params`, and what `results.json` holds. Of many runs the last
-        one's trainer, and what `summary.json` holds.
+        The trainer, with the best parameters in `trainer.params`, and the content of `results.json`. For many runs,
+        the trainer of the last one and the content of `summary.json`.
 
     Raises:
-        FloatingPointError: as `TrainerModule.fit`; of many runs after the last one, and `summary.json` is written.
-        InputError: the model that `pretrained` or `init_from` names does not fit the task; or what `TrainerModule.fit`
-            raises. After an error of the report or the test, the same command without `--no-resume` scores the model.
+        FloatingPointError: as `TrainerModule.fit`; for many runs, after the last one, when `summary.json` is written.
+        InputError: the model that `pretrained` or `init_from` names does not fit the task; or as `TrainerModule.fit`.
+            After an error in the report or the test, repeat the command without `--no-resume` to score the model.
     """
     config.check_idle()
     prepare_jax(config)
@@ -97,7 +97,7 @@ def _train_one(
     report: Callable[[Trainer, Data], Results] | None,
     config: Config,
 ) -> tuple[Trainer, Results]:
-    """One run."""
+    """Train and test one run."""
     config, trained = find_trained(trainer_class, config)
     data = load_data(config)
     config = config if trained is None else config.resolved(len(data.train_loader))  # as `fit` does
@@ -105,14 +105,14 @@ def _train_one(
     with quietly(config), trainer:  # the run's directory is held until the end
         if trained is None:
             example = data.train_loader.example()
-            # No name is given to the parameters, so that `fit` can let go of them.
+            # The parameters are not bound to a name here, so that `fit` can free them.
             trainer.fit(
                 data.train_loader, data.val_loader, initial_params=find_initial(trainer, trainer_class_of, example)
             )
         else:
             check_fits("pretrained", trained, trainer, data.train_loader.example())
             trainer.adopt(trained.params)
-            print(f"Nothing is trained: {trained.what} is evaluated, into {trainer.run.path}")
+            print(f"No training: evaluating {trained.what}, results in {trainer.run.path}")
         trainer.test_data = data
         more = {} if report is None else report(trainer, data)
         _save_answers(trainer)
@@ -122,7 +122,7 @@ def _train_one(
 def _save_answers(trainer: TrainerModule) -> None:
     """Write the answers to the first examples of the test set, and a picture of the attention of the first one.
 
-    Of a task of one's own where they can be worded.
+    If this fails, e.g. because the task has no `examples`, a message is printed.
     """
     try:
         count = MAX_PREDICTIONS if trainer.writes_predictions else 1
@@ -133,14 +133,14 @@ def _save_answers(trainer: TrainerModule) -> None:
         if answers:
             trainer.run.save_text(PREDICTIONS, prediction_table(zip(examples, answers, strict=True)))
     except Exception as error:  # of any class: the model's output may be anything
-        what = "answers to the test set, or the picture of attention"
-        print(f"There are no {what}: {in_one_line(error, with_class=not isinstance(error, InputError))}")
+        what = "answers to the test set, or no picture of attention"
+        print(f"No {what}: {in_one_line(error, with_class=not isinstance(error, InputError))}")
     else:
         _print_mistakes(examples[: len(answers)], answers)
 
 
 def _print_mistakes(examples: Sequence[InspectedExample], answers: Sequence[Answer]) -> None:
-    """Print the number of wrong answers, and the first of them; nothing where the right ones are not known."""
+    """Print the number of wrong answers and the first of them; nothing if the right answers are unknown."""
     known = [(one, answer) for one, answer in zip(examples, answers, strict=True) if one.expected is not None]
     wrong = [(one, answer) for one, answer in known if answer.text != one.expected]
     if known:
@@ -152,7 +152,7 @@ def _print_mistakes(examples: Sequence[InspectedExample], answers: Sequence[Answ
 def _train_all(
     trainer_class: type[Trainer], config: Config, train_one: Callable[..., tuple[Trainer, Results]]
 ) -> tuple[Trainer, Results]:
-    """The runs of a sweep, one after another in one process, and their summary."""
+    """Train and test the runs of a sweep, one after another in this process, and write their summary."""
     directory = run_path(config, trainer_class(config).name)
     runs = members(config, directory)
     if not jax.config.values["jax_compilation_cache_dir"]:  # runs that differ in the seed have the same programs

@@ -1,7 +1,7 @@
-"""How the files of a model of HuggingFace Transformers say that it generates, key by key.
+"""Generation settings of a HuggingFace model, read from its files key by key.
 
-The rule is that of `config.json`: a key is honoured, or has a value that changes nothing, or is an error. What
-`transformers` does not know, it passes over, and so is it here.
+As in `config.json`, a key is either honoured, or has a value without effect, or raises an error. Keys that
+`transformers` does not know are ignored, as `transformers` does.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from transformer_jax.weights.huggingface.pretrained import CONFIG
 GENERATION = "generation_config.json"
 DEFAULT_NEW = 64  # tokens, if neither the call nor the file says how many
 Tokens = tuple[int, ...]
-# Keys that are not supported, with the values at which they change nothing, beside None.
+# Unsupported keys, with the value, besides None, at which they have no effect.
 UNSUPPORTED: Mapping[str, object] = {
     "constraints": None, "dola_layers": None, "encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0,
     "exponential_decay_length_penalty": None, "force_words_ids": None, "guidance_scale": 1.0, "max_time": None,
@@ -47,7 +47,7 @@ DRAWS = "temperature", "top_k", "top_p"
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """Keys of `generation_config.json` that are honoured, with the values of a file that lacks them."""
+    """Supported keys of `generation_config.json`, with their default values."""
 
     # Length.
     max_length: int | None = None  # tokens with the prompt, or with the start token of an encoder-decoder
@@ -60,7 +60,7 @@ class Generation:
     top_k: int = 50  # 0: all
     top_p: float = 1.0
     num_beams: int = 1
-    length_penalty: float = 1.0  # power of the length that divides a hypothesis' log-probability
+    length_penalty: float = 1.0  # a hypothesis' log-probability is divided by its length to this power
     early_stopping: bool | Literal["never"] = False
     # Tokens.
     bos_token_id: int | None = None
@@ -85,7 +85,7 @@ class Generation:
         """The first token of an encoder-decoder's answers.
 
         Raises:
-            InputError: the file has none.
+            InputError: no key gives it.
         """
         found = self.bos_token_id if self.decoder_start_token_id is None else self.decoder_start_token_id
         if found is None:
@@ -93,10 +93,10 @@ class Generation:
         return found
 
     def num_new(self, prompt_length: int) -> int:
-        """The most tokens of an answer to a prompt; the start token of an encoder-decoder is a prompt of one.
+        """Maximum number of new tokens after a prompt; the start token of an encoder-decoder is a prompt of length 1.
 
         Raises:
-            InputError: there is room for none.
+            InputError: the prompt leaves no room.
         """
         if self.max_new_tokens is None and self.max_length is None:
             return DEFAULT_NEW
@@ -106,10 +106,10 @@ class Generation:
         return found
 
     def processors(self, num_new: int) -> list[LogitsProcessor]:
-        """The functions of logits, in the order of `transformers`.
+        """Logits processors, in the order of `transformers`.
 
         Args:
-            num_new: the most tokens of the answer.
+            num_new: maximum number of new tokens.
         """
         found: list[LogitsProcessor] = []
         if self.repetition_penalty != 1:
@@ -136,15 +136,15 @@ class Generation:
         return found
 
     def search(self, num_new: int, key: PRNGKeyArray, prompt: Int[jax.Array, "B P"] | None) -> Callable[..., Decoded]:
-        """The decoding function, which still needs a step, its cache, the batch size, and tokens of start and padding.
+        """Create the decoding function, which takes a step, its cache, the batch size, and start and padding tokens.
 
         Args:
-            num_new: the most tokens of the answer.
-            key: of the draws.
-            prompt: tokens before the answer; None for those of an encoder-decoder.
+            num_new: maximum number of new tokens.
+            key: random key for sampling.
+            prompt: tokens before the answer; None for an encoder-decoder.
 
         Returns:
-            A function that gives one result for each batch element.
+            A function that returns one result for each batch element.
         """
         options: dict[str, Any] = {"processors": self.processors(num_new), "prompt": prompt, "max_length": num_new}
         options["end_token"] = self.end_tokens
@@ -159,26 +159,26 @@ class Generation:
 
 
 def read_generation(directory: Path) -> Json:
-    """The keys of `generation_config.json`; of a directory without it those of `config.json`, as `transformers` does.
+    """Read the keys of `generation_config.json`, or of `config.json` if there is none, as `transformers` does.
 
     Raises:
-        InputError: the file can't be read.
+        InputError: the file cannot be read.
     """
     has_own = os.path.lexists(directory / GENERATION)
     return read_json(directory / (GENERATION if has_own else CONFIG))
 
 
 def generation_of(keys: Mapping[str, object], chosen: Mapping[str, object], *, is_translator: bool) -> Generation:
-    """What a model's file and a call say together.
+    """Combine the generation settings of a model's file and of a call.
 
     Args:
-        keys: of the file. None is a key that is not there.
-        chosen: keys of a call, in the place of those of the file; None removes one (of `top_k`, the limit). Any of
-            `DRAWS` makes it draw.
+        keys: keys of the file. A value of None counts as a missing key.
+        chosen: keys of the call, which override the file's; None removes a key (for `top_k`, the limit). Any key in
+            `DRAWS` turns on sampling.
         is_translator: whether the model is an encoder-decoder.
 
     Raises:
-        InputError: a chosen key is unknown, a value is impossible, or a key has one that is not supported.
+        InputError: a chosen key is unknown, or a value is invalid or not supported.
     """
     fields = {field.name: field.type for field in dataclasses.fields(Generation)}
     known = [*fields, *UNSUPPORTED, *UNSUPPORTED_DRAWS, *UNSUPPORTED_BEAMS]

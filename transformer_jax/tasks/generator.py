@@ -1,4 +1,4 @@
-"""Answers of pretrained models, token by token: what follows a prompt, or a translation of it."""
+"""Text generation by pretrained models: the continuation of a prompt, or its translation."""
 
 import functools
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from transformer_jax.trees import Params
 
 
 class Generator:
-    """Generates as a model's files say. A program is compiled for each of a few lengths of prompts.
+    """Generates with the settings of a model's files. A program is compiled for each of a few prompt lengths.
 
     Args:
         model: a language model or an encoder-decoder.
@@ -35,17 +35,17 @@ class Generator:
     def __call__(
         self, params: Params, prompts: Sequence[Text], keys: Key[Array, " texts"], generation: Generation
     ) -> list[Text]:
-        """The tokens of the answer to each prompt, without the end token.
+        """Generate the tokens of the answer to each prompt, without the end token.
 
         Args:
-            params: of the model.
+            params: parameters of the model.
             prompts: tokens of at least one text.
-            keys: for the draws, one for each prompt, whatever the others are.
-            generation: how answers are found.
+            keys: random keys for sampling, one per prompt, so that an answer does not depend on the other prompts.
+            generation: generation settings.
 
         Raises:
-            InputError: a prompt and its answer are longer than the model takes; a setting is impossible; the model
-                gives logits of NaN; or the settings exclude every text.
+            InputError: a prompt and its answer are longer than the model takes; a setting is invalid; the model's
+                logits are NaN; or the settings exclude every text.
         """
         sizes = [self._sizes(len(prompt), generation) for prompt in prompts]
         answers: dict[int, Text] = {}
@@ -64,11 +64,11 @@ class Generator:
 
     @property
     def _is_continued(self) -> bool:
-        """Whether an answer follows its prompt, with which it shares the model's positions."""
+        """Whether an answer follows its prompt, so that both share the model's positions."""
         return isinstance(self.model, TransformerLM)
 
     def _sizes(self, size: int, generation: Generation) -> tuple[int, int]:
-        """Length to which a prompt is filled up, and the most tokens of its answer."""
+        """Padded length of a prompt, and maximum number of new tokens."""
         before = size if self._is_continued else 0
         num_new = generation.num_new(before or 1)
         check_length(self.model, before + num_new)
@@ -90,7 +90,7 @@ class Generator:
 
 
 def check_length(model: Any, length: int) -> None:  # a model with or without a `max_len`
-    """Raise an `InputError` if a text, with what is generated, is longer than a model takes."""
+    """Raise an `InputError` if a text, including generated tokens, is longer than a model takes."""
     longest = getattr(model, "max_len", length)
     if length > longest:
-        raise InputError(f"the text and what is generated have {length} tokens; the model takes {longest}")
+        raise InputError(f"the text with generated tokens has {length} tokens; the model takes at most {longest}")

@@ -1,4 +1,4 @@
-"""Texts of unequal lengths as arrays of a few shapes, so that few programs are compiled."""
+"""Padding of texts to arrays of a few shapes, so that few programs are compiled."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
@@ -6,15 +6,15 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Int
 
-ABSENT = -1  # in the place of a token
-SHORTEST = 16  # tokens to which shorter texts are filled up
-MOST_ROWS = 16  # of a batch
+ABSENT = -1  # padding
+SHORTEST = 16  # minimum padded length, in tokens
+MOST_ROWS = 16  # in a batch
 
 Text: TypeAlias = Int[np.ndarray, " _"]  # ids of its tokens
 
 
 def filled_up(texts: Sequence[Text], length: int, *, at_left: bool) -> Int[np.ndarray, "rows {length}"]:
-    """Texts with `ABSENT` before or after them; the last one once more where a power of two of rows is not full."""
+    """Pad texts with `ABSENT`, and rows to a power of two by repeating the last text."""
     found = np.full((_power_of_two(len(texts)), length), ABSENT, np.int32)
     for row in range(len(found)):
         text = texts[min(row, len(texts) - 1)]
@@ -24,12 +24,12 @@ def filled_up(texts: Sequence[Text], length: int, *, at_left: bool) -> Int[np.nd
 
 
 def length_for(size: int, longest: int) -> int:
-    """The length to which a text of `size` tokens is filled up: a power of two, or the longest that there can be."""
+    """Padded length of a text of `size` tokens: a power of two, limited to `longest`."""
     return min(_power_of_two(max(size, SHORTEST)), max(longest, size))
 
 
 def in_batches(keys: Sequence[tuple[int, ...]], most_rows: int = MOST_ROWS) -> Iterable[list[int]]:
-    """Numbers of texts in batches, in each of which all have the same key."""
+    """Yield batches of indices of texts that have the same key."""
     for key in sorted(set(keys)):
         numbers = [number for number, of_it in enumerate(keys) if of_it == key]
         yield from (numbers[start : start + most_rows] for start in range(0, len(numbers), most_rows))

@@ -43,15 +43,15 @@ KEYS = {"max_new": "max_new_tokens", "beam_width": "num_beams"}  # arguments tha
 
 
 class PretrainedText(TextTrainer):
-    """A pretrained model of texts, with its tokenizer: `predict`, `attention` and the inspection page take texts.
+    """A pretrained text model with its tokenizer: `predict`, `attention` and the inspection page take texts.
 
     Args:
-        config: of which the devices and the batch size matter.
-        model: a language model, a masked one, or an encoder-decoder.
-        tokenizer: its own.
-        directory: with the files of the tokenizer, of which `chat` reads the template.
+        config: settings, of which only the devices and the batch size are used.
+        model: a language model, a masked language model, or an encoder-decoder.
+        tokenizer: the model's tokenizer.
+        directory: directory of the tokenizer's files, from which `chat` reads the template.
         labels: names of classes, by their numbers as text.
-        generation: keys of `generation_config.json`, by which texts are generated.
+        generation: keys of `generation_config.json`.
     """
 
     inspected: Inspected
@@ -79,7 +79,7 @@ class PretrainedText(TextTrainer):
         return inputs if isinstance(inputs, tuple) else (inputs,)
 
     def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
-        raise InputError("PretrainedText is not trained; the tasks train such a model further with init_from")
+        raise InputError("PretrainedText cannot be trained; fine-tune its model in a task with init_from")
 
     def predict(
         self,
@@ -89,27 +89,27 @@ class PretrainedText(TextTrainer):
         beam_width: int | None = None,
         seed: int = 0,
         **settings: object,
-    ) -> Any:  # str after str, a list after a list
-        """What the model makes of a text, or of each text of a list.
+    ) -> Any:  # str for str, a list for a list
+        """Answer a text, or each text of a list.
 
-        Texts are generated as the model's `generation_config.json` says, and the arguments are in the place of its
-        entries: greedily, by beam search if it has `num_beams`, or drawn if it has `do_sample`.
+        Text is generated with the settings in the model's `generation_config.json`, which the arguments override: by
+        greedy decoding, by beam search with `num_beams`, or by sampling with `do_sample`.
 
         Args:
             inputs: text or texts.
-            max_new: most tokens that are generated; None for `max_new_tokens` or `max_length` of the file, else 64.
-            beam_width: of the search; 1 takes the most probable token at each position. None for `num_beams`.
-            seed: of the draws.
+            max_new: maximum number of new tokens; None for `max_new_tokens` or `max_length` of the file, else 64.
+            beam_width: number of hypotheses in beam search; 1: greedy decoding; None for `num_beams` of the file.
+            seed: random seed for sampling.
             **settings: keys of `generation_config.json`, e.g. `repetition_penalty`, or `temperature`, `top_k` and
-                `top_p`, each of which makes it draw. None removes a key.
+                `top_p`, each of which turns on sampling. None removes a key.
 
         Returns:
-            The continuation by a language model, the translation by an encoder-decoder, the class by a classifier, and
-            the text with words in the places of its masks by a masked language model.
+            The continuation by a language model, the translation by an encoder-decoder, the class by a classifier, or
+            the text with its masks filled in by a masked language model.
 
         Raises:
-            InputError: `inputs` is no text and no list of texts, a text has more tokens than the model takes, or a
-                setting, of the call or the file, is impossible, not supported, or of another kind of model.
+            InputError: `inputs` is not a text or a list of texts; a text has more tokens than the model takes; or a
+                setting of the call or the file is invalid, not supported, or meant for another kind of model.
         """
         texts: list[str] = texts_in(inputs, str)
         chosen = self._chosen(max_new, beam_width, settings)
@@ -126,29 +126,29 @@ class PretrainedText(TextTrainer):
         seed: int = 0,
         **settings: object,
     ) -> str:
-        """A language model's answer to a conversation, whose text the template of the tokenizer's files makes.
+        """Answer a conversation with a language model, using the chat template of the tokenizer's files.
 
         Args:
-            messages: of the conversation, e.g. `[{"role": "user", "content": "Why is the sky blue?"}]`.
-            max_new, beam_width, seed, **settings: as those of `predict`.
+            messages: the conversation, e.g. `[{"role": "user", "content": "Why is the sky blue?"}]`.
+            max_new, beam_width, seed, **settings: as in `predict`.
 
         Raises:
-            InputError: as `predict`; or the files have no template, or one that refuses the messages.
+            InputError: as `predict`; or the files have no template, or a template that rejects the messages.
         """
         if not isinstance(self.model, TransformerLM):
-            raise InputError(f"a {type(self.model).__name__} does not chat; predict takes texts")
+            raise InputError(f"a {type(self.model).__name__} cannot chat; use predict")
         text = chat_text(self.directory, messages)
         check_sizes(0, seed=seed)
-        ids = self._encode(text, add_special_tokens=False)  # which the template has written
+        ids = self._encode(text, add_special_tokens=False)  # the template has added them
         return self._answers([ids], seed, self._chosen(max_new, beam_width, settings))[0]
 
     def embed(
         self, texts: str | Sequence[str], pooling: Pooling = "mean", *, normalize: bool = True
     ) -> Float[np.ndarray, "*texts D"]:
-        """A vector for a text, or for each text of a list: of an encoder's outputs at all tokens, or at the first.
+        """Embed a text, or each text of a list: as the mean of an encoder's outputs, or its output at the first token.
 
         Sentence-BERT (Reimers and Gurevych 2019) takes the mean. With vectors of length 1, the default, `a @ b` is the
-        cosine of two texts.
+        cosine similarity of two texts.
 
         Args:
             texts: text or texts.
@@ -156,17 +156,17 @@ class PretrainedText(TextTrainer):
             normalize: divide each vector by its length.
 
         Raises:
-            InputError: as `predict`; or the model is no encoder.
+            InputError: as `predict`; or the model is not an encoder.
         """
         if not isinstance(self.model, TransformerMLM):
-            raise InputError(f"a {type(self.model).__name__} embeds no texts; an encoder, such as a BERT, does")
+            raise InputError(f"a {type(self.model).__name__} cannot embed texts; use an encoder, such as BERT")
         ids = [self._encode(text) for text in texts_in(texts, str)]
         vectors = self._encoder.vectors(self.params, ids, pooling)
         vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True) if normalize else vectors
         return vectors[0] if isinstance(texts, str) else vectors
 
     def examples(self, inputs: str | Sequence[str]) -> list[InspectedExample]:
-        """A text, or the texts of a list, with what the model says at each token; an encoder-decoder translates them.
+        """Examples of a text, or of each text of a list, with the model's answers; an encoder-decoder translates them.
 
         Raises:
             InputError: as `predict`.
@@ -174,7 +174,7 @@ class PretrainedText(TextTrainer):
         return [self._example(text) for text in texts_in(inputs, str)]
 
     def capture(self, text: str, names: Sequence[str], **kwargs: object) -> tuple[Any, Activations]:
-        """`inspected.capture` of the tokens of a text; an encoder-decoder reads its translation too."""
+        """Call `inspected.capture` with the tokens of a text; an encoder-decoder also reads its translation."""
         (example,) = self.examples(text)
         return self.inspected.capture(self.model_inputs(example.inputs), names, **kwargs)
 
@@ -188,7 +188,7 @@ class PretrainedText(TextTrainer):
             return InspectedExample(inputs=ids, labels=labels, title=text, answer=self._class_of)
         if not isinstance(self.model, Transformer):
             return InspectedExample(inputs=ids, labels=labels, title=text, answer=functools.partial(self._said, labels))
-        # Keys that are not supported are an error of `predict` alone.
+        # Only `predict` raises an error for unsupported keys.
         generation = self._generation({**UNSUPPORTED, **UNSUPPORTED_BEAMS, "do_sample": False, "max_new_tokens": 64})
         (answer,) = self._generator(self.params, [ids[0]], jax.random.split(jax.random.key(0), 1), generation)
         target = np.concatenate([[generation.start_token], answer])[None]
@@ -210,21 +210,21 @@ class PretrainedText(TextTrainer):
         return answer._replace(text=self.tokenizer.decode(ids.tolist()), probability=None)
 
     def _chosen(self, max_new: int | None, beam_width: int | None, settings: Mapping[str, object]) -> Json:
-        """Keys of `generation_config.json` that a call has."""
+        """The arguments of a call as keys of `generation_config.json`."""
         given = {name: size for name, size in (("max_new", max_new), ("beam_width", beam_width)) if size is not None}
         check_sizes(**given)
         if (given or settings) and isinstance(self.model, TransformerMLM):
-            raise InputError(f"{[*given, *settings][0]} is given; a {type(self.model).__name__} generates no text")
+            raise InputError(f"{[*given, *settings][0]} is given; a {type(self.model).__name__} cannot generate text")
         return {**settings, **{KEYS[name]: size for name, size in given.items()}}
 
     def _answers(self, texts: Sequence[Text], seed: int, chosen: Json) -> list[str]:
-        """The answers to texts that are tokens."""
+        """The answers to texts, which are given as tokens."""
         if isinstance(self.model, TransformerLM | Transformer):
             keys = jax.random.split(jax.random.key(seed), len(texts))
             generated = self._generator(self.params, texts, keys, self._generation(chosen))
             return [str(self.tokenizer.decode(answer.tolist())) for answer in generated]
         if self.model.head == "none":
-            raise InputError("the model has no head that answers; embed gives a vector for each text")
+            raise InputError("the model has no head to answer with; use embed, which returns a vector for each text")
         answers = self._encoder.answers(self.params, texts)
         if self.model.head == "classes":
             return [self._label(int(answer)) for answer in answers]

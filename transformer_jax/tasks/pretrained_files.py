@@ -1,4 +1,4 @@
-"""A directory of HuggingFace Transformers as a model of texts with its tokenizer."""
+"""Load a text model of HuggingFace Transformers with its tokenizer."""
 
 import os
 from pathlib import Path
@@ -21,22 +21,22 @@ from transformer_jax.weights.huggingface.pretrained import CONFIG, TOKENIZER, fr
 
 @check_arguments
 def load_transformers(directory: str | Path) -> PretrainedText:
-    """A model of texts with its tokenizer, ready to `predict`: `load_transformers("gpt2").predict("Once upon")`.
+    """Load a text model with its tokenizer, ready to `predict`: `load_transformers("gpt2").predict("Once upon")`.
 
-    Its `model`, `variables` and `tokenizer` are those of the directory, and its `inspected` binds the first two. For
-    images, and for tokens without a tokenizer, there is `from_transformers`.
+    The result has the `model`, `variables` and `tokenizer` of the directory, and `inspected`, the model bound to its
+    variables. For images, and for tokens without a tokenizer, use `from_transformers`.
 
     Args:
-        directory: that `save_pretrained` wrote; or the name of a model on HuggingFace's hub, which is then downloaded.
+        directory: directory written by `save_pretrained`, or name of a model on HuggingFace's hub, to download.
 
     Raises:
-        InputError: as `from_transformers`; the directory has no `tokenizer.json`, nor the files
-            of `SentencePieces`; or the model is none of texts.
+        InputError: as `from_transformers`; the directory has neither a `tokenizer.json` nor the files of
+            `SentencePieces`; or the model does not take texts.
     """
     directory = local_directory(directory)
     model, variables = from_transformers(directory)
     if not isinstance(model, TransformerLM | TransformerMLM | Transformer):
-        raise InputError(f"{directory} holds a {type(model).__name__}; from_transformers opens what takes no texts")
+        raise InputError(f"{directory} has a {type(model).__name__}, which takes no texts; use from_transformers")
     labels = read_json(directory / CONFIG).get("id2label") or {}
     is_of_pieces = os.path.lexists(directory / SOURCE) and not os.path.lexists(directory / TOKENIZER)
     tokenizer = SentencePieces(directory) if is_of_pieces else read_pieces(directory / TOKENIZER)

@@ -1,4 +1,4 @@
-"""The trainers by the name of their task, and trained models by one word."""
+"""Trainers by task name, and trained models by path or name."""
 
 import importlib.util
 import os
@@ -19,7 +19,7 @@ from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
 from transformer_jax.weights.huggingface.pretrained import is_of_transformers
 
-TRAINERS = {  # names in `tasks`, whose face imports a trainer when it is first used, by the task's name in config.json
+TRAINERS = {  # task name in config.json: name in `tasks`, which imports the trainer when it is first used
     "ReverseTask": "ReverseTrainer",
     "SetAnomalyTask_digits": "AnomalyTrainer",
     "SetAnomalyTask_cifar100": "AnomalyTrainer",
@@ -29,7 +29,7 @@ TRAINERS = {  # names in `tasks`, whose face imports a trainer when it is first 
     "DictionaryTask": "DictionaryTrainer",
 }
 
-TRAINER: dict[str, Any] = {"metavar": "FILE.py:CLASS", "help": "trainer of a task of your own, a class in its file"}
+TRAINER: dict[str, Any] = {"metavar": "FILE.py:CLASS", "help": "file and class of your own task's trainer"}
 
 
 def trainer_class_of(task: str) -> type[TrainerModule]:
@@ -39,13 +39,13 @@ def trainer_class_of(task: str) -> type[TrainerModule]:
         InputError: the package has no such task.
     """
     if task not in TRAINERS:
-        known = f"{shortened(task)}, none of {', '.join(TRAINERS)}"
-        raise InputError(f"the task is {known}; give trainer_class, on the command line --trainer FILE.py:CLASS")
+        known = f"{shortened(task)}, which is not one of {', '.join(TRAINERS)}"
+        raise InputError(f"the task is {known}; give trainer_class, or --trainer FILE.py:CLASS on the command line")
     return getattr(tasks, TRAINERS[task])
 
 
 def own_trainer(place: str) -> type[TrainerModule]:
-    """The trainer that `FILE.py:CLASS` names; the file is imported, so that it is executed.
+    """Import the trainer that `FILE.py:CLASS` names, which executes the file.
 
     Raises:
         InputError: there is no such file or trainer, or the file raises an error.
@@ -53,35 +53,35 @@ def own_trainer(place: str) -> type[TrainerModule]:
     file, _, name = place.rpartition(":")
     with as_input_error(f"--trainer is {place}; it must be FILE.py:CLASS of a trainer", Exception):
         path = Path(file).resolve()
-        sys.path.insert(0, str(path.parent))  # where it may import more from
+        sys.path.insert(0, str(path.parent))  # for its own imports
         spec = importlib.util.spec_from_file_location(f"trainer_in_{path.stem}", path)
         if spec is None or spec.loader is None:
-            raise ImportError(f"{file} is no file of Python")
+            raise ImportError(f"{file} is not a Python file")
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
         spec.loader.exec_module(module)
         found = getattr(module, name)
         if not issubclass(found, TrainerModule):
-            raise TypeError(f"{name} is no TrainerModule")
+            raise TypeError(f"{name} is not a TrainerModule")
     return found
 
 
 @check_arguments
 def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = None) -> TrainerModule:
-    """The trainer of a run, with its `config`, its `model` and its best `params`, ready to `predict`.
+    """Load the trainer of a run, with its `config`, its `model` and its best `params`, ready to `predict`.
 
-    Its `inspected` is the model bound to these parameters, an `inspection.Inspected`. Settings that belong to the
-    machine of the training are ignored: devices, workers, directories, caches.
+    Its `inspected` is the model bound to these parameters, an `inspection.Inspected`. Settings of the machine that
+    trained it are ignored: devices, workers, directories, caches.
 
     Args:
-        directory: of the run, `checkpoints/ReverseTask` for example, or the name of a model that ships: "reverse",
+        directory: directory of the run, e.g. `checkpoints/ReverseTask`, or the name of an included model: "reverse",
             "digits" or "dates".
-        trainer_class: of the task; None looks it up by the task's name.
+        trainer_class: trainer of the task; None looks it up by the task's name.
 
     Raises:
-        InputError: there is no run, its format, task or settings are unknown or not those of its training, none of its
-            intact checkpoints was evaluated, its parameters are not finite; or a model that ships does not agree with
-            its digests.
+        InputError: there is no run; its format, task or settings are unknown, or not those of its training; none of
+            its intact checkpoints was evaluated; its parameters are not finite; or a file of a saved model does not
+            match its digest.
     """
     run = open_run(directory, lambda task: trainer_class or trainer_class_of(task))
     run.inspected = Inspected(run.model, {"params": run.params})
@@ -89,15 +89,15 @@ def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = 
 
 
 def find_trainer(what: str, trainer: str | None = None) -> TrainerModule:
-    """A model with its task, ready to `predict`.
+    """Load a model with the trainer of its task, ready to `predict`.
 
     Args:
-        what: a run's directory, the name of a model that ships, a directory of HuggingFace Transformers, or a model of
+        what: a run's directory, the name of an included model, a directory of HuggingFace Transformers, or a model of
             the tutorials by name or file.
-        trainer: of a run, as `own_trainer` takes it; None looks it up by the task's name.
+        trainer: trainer of a run, `FILE.py:CLASS`; None looks it up by the task's name.
 
     Raises:
-        InputError: there is no such model, or it can't be read; or as `own_trainer`.
+        InputError: there is no such model, or it cannot be read; or as `own_trainer`.
     """
     if trainer is not None:
         return load_run(what, own_trainer(trainer))
@@ -109,7 +109,7 @@ def find_trainer(what: str, trainer: str | None = None) -> TrainerModule:
 
 
 def _tutorials_trainer(model: TransformerPredictor, params: Params) -> TrainerModule:
-    """The trainer of a tutorial's task: one prediction for each image is the anomaly task's, several are numbers."""
+    """The trainer of a tutorial's model: the anomaly task's if the model has one class, else the reverse task's."""
     sizes = {name: getattr(model, name) for name in ("model_dim", "num_heads", "num_layers")}
     if model.num_classes == 1:
         is_digits = len(params["input_layer"]["kernel"]) == 8 * 8  # pixels are the digits' features

@@ -62,11 +62,11 @@ class ReverseDataset(BatchDataset):
     Args:
         num_categories: the numbers are 0 … num_categories - 1.
         seq_len: T, numbers in a sequence.
-        size: sequences in the set.
-        seed: of NumPy's default generator, which draws the whole set at once.
+        size: number of sequences in the set.
+        seed: seed of NumPy's default generator, which draws the whole set at once.
 
     Raises:
-        InputError: the seed is negative, or another argument below 1.
+        InputError: the seed is negative, or another argument is below 1.
     """
 
     def __init__(self, num_categories: int = 10, seq_len: int = 16, size: int = 50_000, seed: int = 42) -> None:
@@ -80,11 +80,11 @@ class ReverseDataset(BatchDataset):
 
     def __getitems__(self, indices: Sequence[int]) -> StackedSamples:
         inputs = self.inputs[indices]  # [B T]
-        return StackedSamples((inputs, inputs[:, ::-1].copy()))  # PyTorch takes no negative strides
+        return StackedSamples((inputs, inputs[:, ::-1].copy()))  # PyTorch does not support negative strides
 
 
 def reverse_data(config: ReverseConfig) -> TaskData:
-    """Training, validation and test set, of the seeds 42, 43 and 44; the run's seed orders the training set."""
+    """Training, validation and test set, with the seeds 42, 43 and 44; the run's seed orders the training set."""
     dataset = functools.partial(ReverseDataset, config.num_categories, config.seq_len)
     sets = (dataset(config.train_size, 42), dataset(config.val_size, 43), dataset(config.test_size, 44))
     return TaskData(*task_loaders(config, *sets))
@@ -119,10 +119,10 @@ class ReverseTrainer(TrainerModule):
         return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
 
     def predict(self, inputs: Numbers) -> Int[np.ndarray, "*B T"]:
-        """One sequence `[T]` or many `[B, T]`, reversed as far as the model has learned to.
+        """Reverse one sequence `[T]` or many `[B, T]`, as far as the model has learned to.
 
         Raises:
-            InputError: `inputs` are no integers `[T]` or `[B, T]`, or one is outside 0 … num_categories - 1.
+            InputError: `inputs` are not integers `[T]` or `[B, T]`, or one is outside 0 … num_categories - 1.
         """
         sequences, is_one = self._sequences(inputs)
         logits: Float[np.ndarray, "B T C"] = self.forward(sequences)
@@ -133,12 +133,12 @@ class ReverseTrainer(TrainerModule):
         return np.ndim(inputs) == 1
 
     def examples(self, inputs: Numbers) -> "list[InspectedExample]":
-        """One sequence `[T]` or many `[B, T]`, with their reverses.
+        """Examples of one sequence `[T]` or many `[B, T]`, with their reverses.
 
         Raises:
             InputError: as `predict`.
         """
-        from transformer_jax.training.inspected_example import InspectedExample  # for those who look at examples
+        from transformer_jax.training.inspected_example import InspectedExample  # only for examples
 
         return [
             InspectedExample(
@@ -168,7 +168,7 @@ def train_reverse(config: ReverseConfig | None = None, **settings: object) -> tu
     Returns:
         As `train_and_test`.
     """
-    from transformer_jax.tasks.experiment import chosen_config, train_and_test  # which stands above a task
+    from transformer_jax.tasks.experiment import chosen_config, train_and_test  # it is above the tasks
 
     config = chosen_config(config, ReverseConfig(), settings, ReverseTrainer.name)
     return train_and_test(ReverseTrainer, config, reverse_data)

@@ -1,4 +1,4 @@
-"""The tokenizer of Marian: two files of SentencePiece, and a list of the pieces' ids."""
+"""Marian's tokenizer: two SentencePiece files, and a list of the pieces' ids."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,30 +20,30 @@ class Encoded(NamedTuple):
 
 
 class SentencePieces:
-    """Encodes with the pieces of the source texts and decodes with those of the targets.
+    """Encodes source texts and decodes target texts, with separate SentencePiece models.
 
-    It has the methods of a tokenizer of the library `tokenizers` that a `PretrainedText` calls. Punctuation is not
-    normalized before (Moses' rules, which `transformers` applies where `sacremoses` is installed).
+    It has the methods of `tokenizers.Tokenizer` that a `PretrainedText` calls. Punctuation is not normalized first (by
+    Moses' rules, which `transformers` applies if `sacremoses` is installed).
 
     Args:
-        directory: with `source.spm`, `target.spm` and `vocab.json`.
+        directory: directory with `source.spm`, `target.spm` and `vocab.json`.
 
     Raises:
-        InputError: a file can't be read or is of another kind, or the library `sentencepiece` is not installed.
+        InputError: a file cannot be read or is of another kind, or the library `sentencepiece` is not installed.
     """
 
     def __init__(self, directory: Path) -> None:
         self._source, self._target = (_pieces(directory / name) for name in (SOURCE, TARGET))
         self._ids: dict[str, int] = read_json(directory / IDS, "a list of the pieces' ids")
         if not all(isinstance(number, int) for number in self._ids.values()):
-            raise InputError(f"{directory / IDS} has an id that is no whole number")
+            raise InputError(f"{directory / IDS} has an id that is not a whole number")
         for name in (UNKNOWN, END, PAD):
             if name not in self._ids:
                 raise InputError(f"{directory / IDS} has no {name}")
         self._names = {number: name for name, number in self._ids.items()}
 
     def encode(self, text: str) -> Encoded:
-        """Ids of a text, and of its end; `>>fr<<` at its beginning, which chooses a language, is one token."""
+        """Ids of a text and its end token; a prefix such as `>>fr<<`, which chooses the language, is one token."""
         code, mark, rest = text.partition("<<")
         codes = [f"{code}{mark}"] if mark and code.startswith(">>") else []
         pieces = [*codes, *self._source.encode(rest if codes else text, out_type=str), END]
@@ -51,7 +51,7 @@ class SentencePieces:
         return Encoded([self._ids.get(piece, unknown) for piece in pieces])
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, without end and padding."""
+        """The text of ids, without end and padding tokens."""
         names = [self._names.get(number, UNKNOWN) for number in ids]
         text: str = self._target.decode_pieces([name for name in names if name not in (UNKNOWN, END, PAD)])
         return text.replace("\u2581", " ").strip()
@@ -67,5 +67,5 @@ class SentencePieces:
 
 def _pieces(path: Path) -> Any:  # of a library without types
     library = import_extra("sentencepiece")
-    with outside_file(path, "a file of SentencePiece", MAX_FILE_BYTES) as checked:
+    with outside_file(path, "a SentencePiece file", MAX_FILE_BYTES) as checked:
         return library.SentencePieceProcessor(model_proto=checked.read_bytes())

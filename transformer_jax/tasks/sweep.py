@@ -1,4 +1,4 @@
-"""Many runs as one command: the runs of `--seeds` and `--sweep`, and what `summary.json` says of them."""
+"""Many runs by one command: the runs of `--seeds` and `--sweep`, and their `summary.json`."""
 
 import dataclasses
 import itertools
@@ -18,37 +18,37 @@ from transformer_jax.runs.settings import as_json, write_json
 from transformer_jax.training.progress import format_metric
 
 SUMMARY = "summary.json"
-MAX_RUNS = 1000  # more are a slip of the hand
-ABOUT_THE_RUN = frozenset({"seed", "num_devices", "settings", "model", "versions"})  # results that no mean is taken of
+MAX_RUNS = 1000  # more are probably a typing error
+ABOUT_THE_RUN = frozenset({"seed", "num_devices", "settings", "model", "versions"})  # results that are not averaged
 
 
 class Member(NamedTuple):
     """One run of a sweep."""
 
     config: Any  # the task's own class
-    settings: Json  # in which the runs of the sweep differ
-    point: str  # names the settings without the seed, as lr=0.001,num_layers=1; empty where only the seeds differ
+    settings: Json  # settings in which the runs of the sweep differ
+    point: str  # these settings without the seed, e.g. lr=0.001,num_layers=1; empty if only the seeds differ
 
 
 def members(config: TrainingConfig, directory: Path) -> list[Member]:
-    """The runs that `config.seeds` and `config.sweep` ask for; those of one point, which differ in the seed, in a row.
+    """The runs of `config.seeds` and `config.sweep`; runs that differ only in the seed are adjacent.
 
     Args:
-        config: the settings that they share.
-        directory: parent of the runs' directories, `seed0` or `lr=0.001,num_layers=1,seed0` for example.
+        config: the settings that the runs share.
+        directory: parent of the runs' directories, e.g. `seed0` or `lr=0.001,num_layers=1,seed0`.
 
     Raises:
-        InputError: a text can't be read, a setting is unknown or can't be swept, a value does not fit, two runs are the
-            same, or there are too many.
+        InputError: a text cannot be parsed, a setting is unknown or cannot be swept, a value is invalid, two runs are
+            the same, or there are too many runs.
     """
     if config.pretrained is not None:
-        raise InputError(f"pretrained is {config.pretrained}, so nothing is trained; leave seeds and sweep out")
+        raise InputError(f"pretrained is {config.pretrained}, so nothing is trained; leave out seeds and sweep")
     values = dict(_values(config, text) for text in config.sweep)
     if len(values) < len(config.sweep):
         raise InputError(f"sweep is {' '.join(config.sweep)}; it must name each setting once")
     if config.seeds is not None:
         if "seed" in values:
-            raise InputError(f"seeds is {config.seeds}, but sweep holds seed, too; give one")
+            raise InputError(f"seeds is {config.seeds}, but sweep has seed too; give only one of them")
         values["seed"] = _seeds(config.seeds)
     elif "seed" in values:
         values["seed"] = values.pop("seed")  # last
@@ -58,7 +58,7 @@ def members(config: TrainingConfig, directory: Path) -> list[Member]:
     runs = [_member(shared, dict(zip(values, chosen, strict=True))) for chosen in itertools.product(*values.values())]
     for name in values:
         if all(reasons := [run.config.idle().get(name) for run in runs]):
-            raise InputError(f"sweep holds {name}, which has no effect: {reasons[0]}")
+            raise InputError(f"sweep has {name}, which has no effect: {reasons[0]}")
     if len({run.config.name for run in runs}) < count:
         raise InputError("seeds and sweep ask for a run twice; the values of a setting must differ")
     return runs
@@ -72,26 +72,26 @@ def _member(shared: TrainingConfig, settings: Json) -> Member:
 
 
 def _values(config: TrainingConfig, text: str) -> tuple[str, Sequence[object]]:
-    """The setting and the values of `lr=1e-3,3e-4`."""
+    """Parse a setting and its values, e.g. `lr=1e-3,3e-4`."""
     name, equals, listed = text.partition("=")
     name, hints = name.replace("-", "_"), type_hints(type(config))
     if not equals:
-        raise InputError(f"sweep is {shortened(text)}; it must be SETTING=VALUE,VALUE, as lr=1e-3,3e-4")
+        raise InputError(f"sweep is {shortened(text)}; it must be SETTING=VALUE,VALUE, such as lr=1e-3,3e-4")
     if name not in hints:
         raise InputError(f"sweep is {shortened(text)}; {shortened(name)} is not a setting of this task")
     if name in config.fields_with("keeps_result"):
         raise InputError(
-            f"sweep is {shortened(text)}; {name} can't be swept, since the trained parameters do not depend on it"
+            f"sweep is {shortened(text)}; {name} cannot be swept, since the trained parameters do not depend on it"
         )
     return name, [from_text(f"{name} in sweep", value, hints[name]) for value in listed.split(",")]
 
 
 def _seeds(text: str) -> Sequence[int]:
-    """The seeds of `0..4`, or of `0,3,7`."""
+    """Parse seeds, e.g. `0..4` or `0,3,7`."""
     match = re.fullmatch(r"(\d{1,10})\.\.(\d{1,10})|\d{1,10}(, *\d{1,10})*", text, re.ASCII)
     seeds = range(int(match[1]), int(match[2]) + 1) if match and match[1] else []
     if match is None or (match[1] and not seeds):
-        raise InputError(f"seeds is {shortened(text)}; it must be a range, as 0..4, or a list, as 0,3,7")
+        raise InputError(f"seeds is {shortened(text)}; it must be a range, such as 0..4, or a list, such as 0,3,7")
     return seeds or [int(seed) for seed in text.split(",")]
 
 
@@ -104,9 +104,9 @@ def _in_a_name(value: object) -> str:
 def write_summary(directory: Path, members: Sequence[Member], outcomes: Sequence[Json | FloatingPointError]) -> Json:
     """Write `summary.json`: `runs`, and `mean` and `std` of every number in their results.
 
-    `runs` has the `name`, the `settings` that differ, and the `results` of each run; for one that diverged `results` is
-    null, and `error` says why. `mean` and `std` (the sample's, null for one run) are over the runs that did not. They
-    have the form of `results.json`; with a sweep they hold one such object for each point of its grid, under its name.
+    `runs` has the `name`, the `settings` that differ, and the `results` of each run; if the run diverged, `results` is
+    null and `error` gives the reason. `mean` and `std` (of the sample; null for one run) are over the other runs. They
+    have the structure of `results.json`; with a sweep, each grid point has one such object, under its name.
 
     Returns:
         The content of the file.
@@ -129,17 +129,17 @@ def write_summary(directory: Path, members: Sequence[Member], outcomes: Sequence
 
 
 def lines(summary: Json, metric: str) -> Iterator[str]:
-    """A line for each point of the grid, or one for all runs: mean and standard deviation of a metric on each split.
+    """A line for each grid point, or one for all runs: mean and standard deviation of a metric on each split.
 
     Args:
         summary: from `write_summary`.
-        metric: its name; a task that lacks it shows its loss.
+        metric: name of the metric; a task without this metric shows its loss.
     """
     if not summary["mean"]:  # all runs diverged
         return
     is_grid = any(name != "seed" for name in summary["runs"][0]["settings"])
     of_points, stds = (summary[kind] if is_grid else {"": summary[kind]} for kind in ("mean", "std"))
-    metric = metric.removeprefix(EMA)  # by which the average was chosen, and then tested
+    metric = metric.removeprefix(EMA)  # the averaged parameters were tested
     for point, mean in of_points.items():
         shown = metric if metric in mean["val"] else "loss"
         means = []
@@ -155,12 +155,12 @@ def _mean(values: Sequence[int | float]) -> float:
 
 
 def _std(values: Sequence[int | float]) -> float | None:
-    with np.errstate(invalid="ignore"):  # NaN of what is infinite
-        return float(np.std(values, ddof=1)) if len(values) > 1 else None  # ddof=1: of a sample
+    with np.errstate(invalid="ignore"):  # NaN for infinite values
+        return float(np.std(values, ddof=1)) if len(values) > 1 else None  # ddof=1: sample
 
 
 def _over(results: Sequence[Json], statistic: Callable[[Sequence[int | float]], float | None]) -> Json:
-    """A statistic of every number that all results have, in the form of the results."""
+    """A statistic of every number that all results have, in the structure of the results."""
     taken: Json = {}
     for name in [name for name in results[0] if name not in ABOUT_THE_RUN]:
         values: list[Any] = [of_run.get(name) for of_run in results]

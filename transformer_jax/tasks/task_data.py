@@ -22,13 +22,13 @@ class TaskData:
 def task_loaders(
     config: TrainingConfig, train: Dataset, val: Dataset, test: Dataset, *, shuffle: bool = True
 ) -> tuple[Loader, Loader, Loader]:
-    """Loaders of a task's three sets. That of the training leaves out a last batch that is shorter.
+    """Create the loaders of a task's three sets. The training loader leaves out an incomplete last batch.
 
     Args:
-        config: the run's settings; its seed is that of the order.
-        train, val, test: the sets; where one has `buckets`, these are the groups of samples that share batches, and
-            where it has `token_batches`, its batches have a number of tokens, and none is left out.
-        shuffle: a new order of the training set in each epoch; False for one that draws anew.
+        config: the run's settings; its seed determines the order.
+        train, val, test: the sets. If a set has `buckets`, they are the groups of samples that share batches; if it has
+            `token_batches`, its batches are limited by tokens, and none is left out.
+        shuffle: shuffle the training set in each epoch; False for a set that draws new samples in each epoch.
     """
 
     def load(dataset: Dataset, *, drop_last: bool = False, **order: Any) -> Loader:  # arguments of `make_loader`

@@ -1,4 +1,4 @@
-"""Texts that a user gives, and texts as examples: tokens as labels, and what the model says after each token."""
+"""Texts given by a user, and texts as examples: tokens as labels, and the model's prediction after each token."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -30,7 +30,7 @@ class TextTrainer(TrainerModule):
         return isinstance(inputs, str | bytes)
 
     def read_examples(self, words: Sequence[str]) -> list[InspectedExample]:
-        """Texts, each a word of a command line.
+        """Examples of texts, one for each argument of a command line.
 
         Raises:
             InputError: as `examples`.
@@ -42,14 +42,14 @@ class TextTrainer(TrainerModule):
 
 
 def texts_in(inputs: object, *kinds: type[Text]) -> list[Text]:
-    """A text, or the texts of a list, as a list.
+    """Return a text, or the texts of a list, as a list.
 
     Args:
-        inputs: a user's.
-        kinds: of texts: `str`, or `bytes` too.
+        inputs: a user's inputs.
+        kinds: types of texts: `str`, or also `bytes`.
 
     Raises:
-        InputError: `inputs` is neither.
+        InputError: `inputs` is neither a text nor a list of texts.
     """
     given = [inputs] if isinstance(inputs, kinds) else list(inputs) if isinstance(inputs, Iterable) else []
     texts = [text for text in given if isinstance(text, kinds)]
@@ -80,12 +80,12 @@ def text_examples(
     tokenizer: Tokenizer,
     following: Sequence[Int[np.ndarray, " _"]] | None = None,
 ) -> list[InspectedExample]:
-    """Examples of texts for a language model, all padded behind their ends to one shape, which no position sees.
+    """Examples of texts for a language model, padded at the right to one shape; no position sees the padding.
 
     Args:
-        texts: their tokens.
-        tokenizer: of the model.
-        following: the token that comes after each of them, where it is known.
+        texts: tokens of the texts.
+        tokenizer: tokenizer of the model.
+        following: the actual next tokens of each text, if they are known.
     """
     length = max(map(len, texts))
     return [
@@ -107,13 +107,13 @@ def translation_examples(
     tokenizers: tuple[Tokenizer, Tokenizer],
     expected: Sequence[str] | None = None,
 ) -> list[InspectedExample]:
-    """Examples of texts and of the translations that the decoder reads; all are padded to one shape.
+    """Examples of texts with the translations that the decoder reads; all are padded to one shape.
 
     Args:
         sources: ids of the texts.
         translations: ids of the translations, with or without the end token.
-        padded_length: of a text, by its length.
-        tokenizers: of the texts, and of the translations.
+        padded_length: function from the length of a text to its padded length.
+        tokenizers: tokenizers of the texts and of the translations.
         expected: the right translations, if they are known.
     """
     of_source, of_target = tokenizers
@@ -132,13 +132,13 @@ def translation_examples(
 
 
 def _next_tokens(tokenizer: Tokenizer, places: Sequence[str], logits: Float[np.ndarray, "T V"]) -> Answer:
-    """The most probable token after each of the text's. As each follows the text itself, they have no probability."""
+    """The most probable token after each token of the text; each follows the given text: no joint probability."""
     ids, parts = _most_probable(tokenizer, places, logits)
     return Answer(visible(tokenizer.decode(ids)), None, parts)
 
 
 def _translation(tokenizer: Tokenizer, places: Sequence[str], logits: Float[np.ndarray, "T V"]) -> Answer:
-    """The most probable token after each of those that the decoder reads; the text ends before the first end token."""
+    """The most probable token after each token that the decoder reads; the text ends before the first end token."""
     ids, parts = _most_probable(tokenizer, places, logits)
     ends = np.flatnonzero(ids == tokenizer.end)
     return Answer(tokenizer.decode(ids), probability_of_all(parts[: int(ends[0]) + 1 if ends.size else None]), parts)
@@ -147,7 +147,7 @@ def _translation(tokenizer: Tokenizer, places: Sequence[str], logits: Float[np.n
 def _most_probable(
     tokenizer: Tokenizer, places: Sequence[str], logits: Float[np.ndarray, "T V"]
 ) -> tuple[Int[np.ndarray, " _"], list[AnswerPart]]:
-    """The most probable id after each of the first positions, and its name with its probability."""
+    """The most probable id after each of the labelled positions, and its name with its probability."""
     ids = logits[: len(places)].argmax(-1)
     parts = answer_of(logits, places, str).parts
     return ids, [part._replace(text=visible(name)) for part, name in zip(parts, tokenizer.labels(ids), strict=True)]

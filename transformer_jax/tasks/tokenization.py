@@ -1,4 +1,4 @@
-"""Text as tokens: its bytes, or pieces of text, found by the library `tokenizers` or listed in a `tokenizer.json`."""
+"""Text as tokens: bytes, or pieces of text, found by the library `tokenizers` or listed in a `tokenizer.json`."""
 
 import contextlib
 import copy
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 BYTES = "bytes"
 KINDS = "bytes, characters, words, words:COUNT+, bpe:SIZE, unigram:SIZE, or the path of a tokenizer.json"
 TRAINED = re.compile(r"characters|words(:[1-9]\d{0,8}\+)?|(bpe|unigram):(\d+)")
-SIZES = 300, 2**20  # least and most pieces that are trained; 256 of them are the bytes
+SIZES = 300, 2**20  # fewest and most pieces of a trained tokenizer, including the 256 bytes
 MAX_FILE_BYTES = 2**28
-CHUNK = 2**16  # characters of a text that are tokenized together, up to the end of a line
-CHUNKS = 64  # that are tokenized side by side
+CHUNK = 2**16  # most characters that are tokenized together, up to the end of a line
+CHUNKS = 64  # chunks that are tokenized in parallel
 
 Ids = Integer[np.ndarray, " _"]
 
 
 @contextlib.contextmanager
 def of_library(sentence: str) -> Iterator[None]:
-    """Turn an error of the library `tokenizers` into an `InputError`: it raises bare exceptions, and panics of Rust."""
+    """Turn errors of the library `tokenizers`, which are bare exceptions and Rust panics, into an `InputError`."""
     try:
         yield
     except BaseException as error:
@@ -45,14 +45,14 @@ def of_library(sentence: str) -> Iterator[None]:
 
 
 class Tokenizer:
-    """The bytes of a text as tokens. `PieceTokenizer` has longer ones.
+    """Tokenizer whose tokens are the bytes of a text. `PieceTokenizer` has longer tokens.
 
     Attributes:
-        size: V, the number of tokens that a text may have.
-        pad, start, end: ids of the tokens around texts, which follow those of the texts.
-        vocabulary_size: of texts with these.
-        num_bytes: bytes of text that each token stands for, `[V]`; None where that is one for all.
-        file: the content of its `tokenizer.json`; None for bytes.
+        size: V, the number of different tokens in texts.
+        pad, start, end: ids of the special tokens around texts, which by default follow those of the texts.
+        vocabulary_size: number of different tokens, including the special ones.
+        num_bytes: bytes of text that each token stands for, `[V]`; None if each token is one byte.
+        file: the content of the `tokenizer.json`; None for bytes.
     """
 
     def __init__(self, size: int = byte_text.PAD) -> None:
@@ -62,10 +62,10 @@ class Tokenizer:
         self.file: str | None = None
 
     def encode(self, text: str | bytes, *, delimited: bool = False) -> Int[np.ndarray, " S"]:
-        """Ids of a text, or of bytes; with `delimited`, `start` before them and `end` after them.
+        """Encode text or bytes as ids; with `delimited`, `start` comes before them and `end` after them.
 
         Raises:
-            InputError: the text holds half of a surrogate pair.
+            InputError: the text has a lone surrogate.
         """
         ids = self._ids(text)
         return np.concatenate([[self.start], ids, [self.end]], dtype=np.int32) if delimited else ids
@@ -75,23 +75,23 @@ class Tokenizer:
         return np.array([len(text.encode()) for text in texts], int)
 
     def encode_file(self, content: UInt8[np.ndarray, " N"], name: str) -> Ids:
-        """Ids of a long text, in as few bits as they need: memory-mapped, those of pieces from a temporary file.
+        """Encode a long text as memory-mapped ids of the smallest integer type; ids of pieces are in a temporary file.
 
         Args:
-            content: its bytes, mapped themselves.
-            name: of the text, for messages.
+            content: memory-mapped bytes of the text.
+            name: name of the text, for messages.
 
         Raises:
-            InputError: the text is not UTF-8, which pieces need; or the tokenizer changes it.
+            InputError: the text is not UTF-8, which pieces require; or decoding does not restore it.
         """
         return content
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
-        """Text before the first `end`, without `pad` and `start`; bytes that are not valid UTF-8 become U+FFFD."""
+        """Decode the ids before the first `end`, without `pad` and `start`; invalid UTF-8 becomes U+FFFD."""
         return self.to_bytes(ids).decode(errors="replace")
 
     def to_bytes(self, ids: Sequence[int] | Ids) -> bytes:
-        """The same as bytes, as far as the tokenizer keeps them."""
+        """Decode to bytes like `decode`, as far as the tokenizer preserves them."""
         array = np.asarray(ids, np.int64)
         ends = np.flatnonzero(array == self.end)
         array = array[: ends[0]] if ends.size else array
@@ -109,10 +109,10 @@ class Tokenizer:
 
 
 class PieceTokenizer(Tokenizer):
-    """Pieces of text as tokens.
+    """Tokenizer whose tokens are pieces of text.
 
     Args:
-        pieces: of the library `tokenizers`.
+        pieces: a tokenizer of the library `tokenizers`.
     """
 
     num_bytes: Int[np.ndarray, " V"]
@@ -126,11 +126,11 @@ class PieceTokenizer(Tokenizer):
             self.num_bytes[number] = _num_bytes(piece, has_byte_letters)
 
     def with_own_tokens(self, pad: int, start: int, end: int, *, adds_them: bool) -> "PieceTokenizer":
-        """The same with tokens around texts that the vocabulary has.
+        """A copy of this tokenizer with special tokens from its vocabulary.
 
         Args:
-            pad, start, end: their ids.
-            adds_them: whether a text gets those that its file says, as the `</s>` at the end of sources.
+            pad, start, end: ids of the special tokens.
+            adds_them: whether `encode` adds the special tokens of the file, e.g. `</s>` at the end of sources.
         """
         found = copy.copy(self)
         found.pad, found.start, found.end, found._adds_own = pad, start, end, adds_them
@@ -145,7 +145,7 @@ class PieceTokenizer(Tokenizer):
             text = content.tobytes().decode()
         except UnicodeDecodeError as error:
             raise InputError(
-                f"{name} is not UTF-8 at byte {error.start + 1}; only the tokenizer bytes takes such a text"
+                f"{name} is not UTF-8 at byte {error.start + 1}; use the tokenizer bytes for such a text"
             ) from None
         parts, dtype, total, is_same = chunks(text), np.uint16 if self.size <= 2**16 else np.uint32, 0, True
         with tempfile.TemporaryFile() as file:
@@ -157,31 +157,31 @@ class PieceTokenizer(Tokenizer):
                     file.write(ids.tobytes())
             if total != len(content) or not is_same:
                 raise InputError(
-                    f"the tokenizer changes {name}: its tokens have {total} bytes, and the text has {len(content)}, or "
-                    "other ones; so its bits per byte would be of another text"
+                    f"the tokenizer changes {name}: its tokens have {total} bytes, but the text has {len(content)}, or "
+                    "other ones; bits per byte would be those of another text"
                 )
-            # Mapped from a file without a name, which is gone when no process has it.
+            # The file has no name, so it is deleted when no process maps it.
             return np.memmap(file, dtype, "r") if total else np.zeros(0, dtype)
 
     def labels(self, ids: Sequence[int] | Ids) -> list[str]:
-        names = {self.start: "start", self.pad: "pad", self.end: "end"}  # two may be the same
+        names = {self.start: "start", self.pad: "pad", self.end: "end"}  # two ids may be the same
         return [names.get(number) or self._label(number) for number in np.asarray(ids).tolist()]
 
-    @of_library("the tokenizer can't decode a token")
+    @of_library("the tokenizer cannot decode a token")
     def _label(self, number: int) -> str:
         text = self._pieces.decode([number], skip_special_tokens=False)
         return text if text and "\ufffd" not in text else self._pieces.id_to_token(number) or f"#{number}"
 
-    @of_library("the tokenizer can't encode a text")
+    @of_library("the tokenizer cannot encode a text")
     def _ids(self, text: str | bytes) -> Int[np.ndarray, " S"]:
         whole = byte_text.encode(text).astype(np.uint8).tobytes().decode(errors="replace")
         return np.array(self._pieces.encode(whole, add_special_tokens=self._adds_own).ids, np.int32)
 
-    @of_library("the tokenizer can't decode tokens")
+    @of_library("the tokenizer cannot decode tokens")
     def _joined(self, ids: Ids) -> bytes:
         return self._pieces.decode(ids.tolist(), skip_special_tokens=False).encode()
 
-    @of_library("the tokenizer can't encode a text")
+    @of_library("the tokenizer cannot encode a text")
     def _encoded(self, texts: Sequence[str]) -> list[Any]:  # of the library's own class
         return self._pieces.encode_batch(texts, add_special_tokens=self._adds_own)
 
@@ -196,22 +196,22 @@ def check_tokenizer(name: str, value: str) -> None:
 
 
 def name_of_tokens(setting: str) -> str:
-    """What a report calls the tokens of a setting, one of `KINDS`: bytes, characters, words or pieces."""
+    """Name of a tokenizer's tokens in reports, by a setting in `KINDS`: bytes, characters, words or pieces."""
     kind = setting.partition(":")[0]
     return kind if kind in (BYTES, "characters", "words") else "pieces"
 
 
 def chosen_tokenizer(setting: str, kept: Path | None, train: Callable[[str], Tokenizer]) -> Tokenizer:
-    """The tokenizer that a setting asks for.
+    """Load or train the tokenizer that a setting selects.
 
     Args:
         setting: one of `KINDS`.
-        kept: the `tokenizer.json` in the directory of a run that goes on, which has it in the place of a new training,
-            or of a file that is gone; None if there is no such run.
-        train: trains one on the task's own data.
+        kept: the `tokenizer.json` in the directory of a resumed run, which is used instead of training a new one, or
+            if the setting's file is gone; None if there is no such run.
+        train: trains a tokenizer on the task's data.
 
     Raises:
-        InputError: a file can't be read, or is none of a tokenizer; or the library is not installed.
+        InputError: a file cannot be read or is not a tokenizer's; or the library is not installed.
     """
     if setting == BYTES:
         return Tokenizer()
@@ -221,35 +221,35 @@ def chosen_tokenizer(setting: str, kept: Path | None, train: Callable[[str], Tok
 
 
 def read_pieces(path: Path) -> "tokenizers.Tokenizer":
-    """A tokenizer of the library `tokenizers`, from its `tokenizer.json`.
+    """Read a tokenizer of the library `tokenizers` from a `tokenizer.json`.
 
     Raises:
-        InputError: the file can't be read, is of another kind, or has an id far above the number of its pieces, by
-            which arrays are sized; or the library is not installed.
+        InputError: the file cannot be read, is of another kind, or has an id far above the number of its pieces (the
+            largest id determines the size of arrays); or the library is not installed.
     """
     library = import_extra("tokenizers")
-    with of_library(f"{path} can't be used"), outside_file(path, "a tokenizer.json", MAX_FILE_BYTES) as checked:
+    with of_library(f"{path} cannot be used"), outside_file(path, "a tokenizer.json", MAX_FILE_BYTES) as checked:
         pieces = library.Tokenizer.from_file(str(checked))
     ids = pieces.get_vocab().values()
-    largest, most = max(ids, default=-1), 2 * len(ids) + 1000  # files may leave out some
+    largest, most = max(ids, default=-1), 2 * len(ids) + 1000  # ids may have gaps
     if not 0 <= largest < most:
         raise InputError(f"{path} has {len(ids)} pieces, and the largest id is {largest}; it must be below {most}")
-    pieces.no_truncation()  # files of some models cut every text, or fill it up
+    pieces.no_truncation()  # some files truncate or pad every text
     pieces.no_padding()
-    if hasattr(pieces.model, "dropout"):  # files from a training with BPE dropout encode a text each time otherwise
+    if hasattr(pieces.model, "dropout"):  # with BPE dropout, a text is encoded differently each time
         pieces.model.dropout = None
     return pieces
 
 
 def _num_bytes(piece: str, has_byte_letters: bool) -> int:
-    """Bytes of the text of a piece, as the vocabulary writes it."""
+    """Number of bytes of text that a piece of the vocabulary stands for."""
     if has_byte_letters:  # a letter for each byte
         return len(piece)
     return 1 if re.fullmatch("<0x[0-9A-F]{2}>", piece) else len(piece.replace("\u2581", " ").encode())
 
 
 def chunks(text: str) -> Iterator[str]:
-    """Parts of a long text that are tokenized one by one: lines, together 65 536 characters at most."""
+    """Split a long text into parts of at most 65 536 characters, at the ends of lines if possible."""
     start = 0
     while start < len(text):
         end = start + CHUNK
@@ -259,10 +259,10 @@ def chunks(text: str) -> Iterator[str]:
 
 
 def import_extra(name: str) -> Any:  # a module
-    """A library that the extra `pretrained` installs.
+    """Import a library that the extra `pretrained` installs.
 
     Raises:
-        InputError: it is not installed.
+        InputError: the library is not installed.
     """
     with as_input_error(f"the library {name} is missing; pip install transformer-jax[pretrained]", ImportError):
         return importlib.import_module(name)

@@ -13,27 +13,27 @@ from transformer_jax.tasks.tokenization import PieceTokenizer, import_extra, of_
 if TYPE_CHECKING:
     import tokenizers
 
-MOST_WORDS = 30_000  # the most frequent of the text
-# A word with the space before it, a number, other signs, or white space: the pieces of pieces lie within one of these.
+MOST_WORDS = 30_000  # most words or characters in a vocabulary
+# A word with the space before it, a number, other symbols, or white space. No piece crosses their boundaries.
 WORD = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 CHARACTER = r"[\s\S]"
-BYTE_PIECES = [f"<0x{number:02X}>" for number in range(256)]  # of characters that are no pieces
+BYTE_PIECES = [f"<0x{number:02X}>" for number in range(256)]  # for characters outside the vocabulary
 
 
 def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
-    """A tokenizer that finds its pieces in texts. Every text comes back from its tokens as it was.
+    """Train a tokenizer on texts. Decoding restores every text exactly.
 
-    What is in no piece is written as its bytes. `bpe` merges the bytes that stand side by side most often (Sennrich et
-    al. 2016); `unigram` takes the pieces under which the texts are most probable (Kudo 2018), and may find slightly
-    other ones each time; `characters` and `words` are those of the texts, of the words the 30 000 most frequent, with
-    `words:2+` of those that occur twice or more.
+    Text outside the vocabulary is encoded as bytes. `bpe` merges the most frequent pairs of adjacent pieces, starting
+    from bytes (Sennrich et al. 2016); `unigram` takes the pieces under which the texts are most probable (Kudo 2018),
+    which may differ slightly each time; `characters` and `words` take the 30 000 most frequent ones of the texts,
+    `words:2+` only words that occur at least twice.
 
     Args:
         setting: characters, words, words:COUNT+, bpe:SIZE or unigram:SIZE.
-        texts: of the training.
+        texts: the training texts.
 
     Raises:
-        InputError: the library is not installed, or finds no such pieces in these texts.
+        InputError: the library is not installed, or cannot train such a tokenizer on these texts.
     """
     library = import_extra("tokenizers")
     kind, _, size = setting.partition(":")
@@ -42,7 +42,7 @@ def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
     split = library.pre_tokenizers.Split(library.Regex(CHARACTER if kind == "characters" else WORD), "isolated")
     scores: Mapping[str, float]
     if kind == "unigram":
-        with of_library(f"tokenizer is {setting}, which can't be trained on these texts"):
+        with of_library(f"tokenizer is {setting}, which cannot be trained on these texts"):
             scores = _unigram_scores(library, texts, split, int(size) - len(BYTE_PIECES) - 1)
     else:
         counts = Counter(piece for text in texts for piece, _ in split.pre_tokenize_str(text))
@@ -53,12 +53,12 @@ def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
                 f"tokenizer is {setting}; no word of these texts occurs more than {max(counts.values())} times"
             )
         scores = dict.fromkeys(sorted(pieces), -1.0)
-    low = min(scores.values(), default=0.0) - 10  # a byte is taken where there is no piece
+    low = min(scores.values(), default=0.0) - 10  # bytes are used only if no piece fits
     vocabulary = [("<unk>", 0.0), *((piece, low) for piece in BYTE_PIECES), *scores.items()]
     found = library.Tokenizer(library.models.Unigram(vocabulary, 0, True))
     found.pre_tokenizer = split
     found.decoder = library.decoders.Sequence([library.decoders.ByteFallback(), library.decoders.Fuse()])
-    return PieceTokenizer(library.Tokenizer.from_str(found.to_str()))  # scores may differ in a bit after a file
+    return PieceTokenizer(library.Tokenizer.from_str(found.to_str()))  # a file may round scores
 
 
 def _byte_pairs(library: Any, texts: Iterable[str], size: int) -> "tokenizers.Tokenizer":
@@ -83,5 +83,5 @@ def _unigram_scores(library: Any, texts: Iterable[str], split: Any, size: int) -
 
 
 def stamp(path: Path | None) -> int | None:
-    """When a file was changed, for a cache of what was made from it; None for no file."""
+    """Modification time of a file, as a cache key for results made from it; None if there is no file."""
     return path.stat().st_mtime_ns if path is not None and os.path.exists(path) else None

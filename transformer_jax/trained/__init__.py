@@ -1,4 +1,4 @@
-"""Trained models: open a run, ship it as a model, find the model that a flag names.
+"""Trained models: open a run, save it as a model, find the model that a flag names.
 
-Imports `training`, `weights` and the wings below them. The trainer of a task is handed in: tasks lie above this wing.
+Imports `training`, `weights` and the wings below them. The trainer of a task is passed in: tasks are above this wing.
 """

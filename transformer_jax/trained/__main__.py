@@ -8,16 +8,16 @@ from transformer_jax.tasks.registry import TRAINER, load_run, own_trainer
 
 
 def read_command(arguments: list[str]) -> argparse.Namespace:
-    """The `run` and the `directory`.
+    """Parse the arguments `run`, `directory` and `trainer`.
 
     Raises:
         InputError: an argument is missing or unknown.
     """
     parser = Parser(prog="python -m transformer_jax.trained", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="export")
-    export = commands.add_parser("export", help="write settings, parameters (safetensors), digests and a card")
-    export.add_argument("run", metavar="RUN", help="a run's directory, or a model that ships")
-    export.add_argument("directory", metavar="DIRECTORY", help="of the model; one that was saved there is replaced")
+    export = commands.add_parser("export", help="export: settings, parameters (safetensors), digests, model card")
+    export.add_argument("run", metavar="RUN", help="directory of a run, or name of an included model")
+    export.add_argument("directory", metavar="DIRECTORY", help="directory to write; an earlier export is replaced")
     export.add_argument("--trainer", **TRAINER)
     return parser.parse_args(arguments)
 

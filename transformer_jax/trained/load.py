@@ -1,4 +1,4 @@
-"""Open a trained run or a saved model, also in another process or on another machine, or a model that ships by name."""
+"""Open a run or a saved model, from this or another process or machine, or an included model by name."""
 
 import contextlib
 import dataclasses
@@ -33,12 +33,12 @@ from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
 from transformer_jax.weights.files import MAX_BYTES, read_weights
 
-TrainerClassOf: TypeAlias = Callable[[str], type[TrainerModule]]  # the trainer of a task, by its name
-SHIPPED = Path(__file__).parent / "models"  # a directory for each model, of its name
+TrainerClassOf: TypeAlias = Callable[[str], type[TrainerModule]]  # trainer class by task name
+SHIPPED = Path(__file__).parent / "models"  # one directory per included model
 
 
 def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> TrainerModule:
-    """As `load_run`, with the trainers handed in.
+    """Open a run as `load_run` does, with trainers from `trainer_class_of`.
 
     Raises:
         InputError: as `load_run`, and as `trainer_class_of`.
@@ -46,7 +46,7 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     directory = named_directory(directory)
     if not os.path.lexists(directory):
         names = shipped_models()
-        hint = meant(str(directory), names) or f"; models that ship are {', '.join(names)}"
+        hint = meant(str(directory), names) or f"; included models are {', '.join(names)}"
         raise InputError(f"{directory} holds no run: there is no such directory{hint}")
     task, settings = read_settings(directory)
     trainer_class = trainer_class_of(task)
@@ -54,14 +54,14 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
         config_class = trainer_class.config_class_of(task)
         config = config_class.from_json(with_kept_files(config_class, settings, directory))
     except InputError as error:
-        raise InputError(f"{directory / CONFIG} can't be used: {error}") from error
+        raise InputError(f"{directory / CONFIG} cannot be used: {error}") from error
     results = read_json(directory / RESULTS, "a run's results") if os.path.lexists(directory / RESULTS) else {}
-    is_saved = any(os.path.lexists(directory / name) for name in (WEIGHTS, PARAMETERS))  # a model, and no run
+    is_saved = any(os.path.lexists(directory / name) for name in (WEIGHTS, PARAMETERS))  # a saved model, not a run
     params = read_params(directory) if is_saved else _best_params(directory, config, settings | {"task": task}, results)
     check_numbers(flatten_dict(params, sep="/"), f"the model in {directory}")
     if not (is_saved or results):
         warnings.warn(f"{directory} is unfinished; these are its best parameters so far", stacklevel=3)
-    if directory.parent != SHIPPED:  # nothing is ever written beside the models that ship
+    if directory.parent != SHIPPED:  # never write beside the included models
         config = dataclasses.replace(config, checkpoint_dir=directory.parent)
     trainer = trainer_class(config)
     trainer.params, trainer.results = params, results
@@ -69,45 +69,43 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
 
 
 def _best_params(directory: Path, config: TrainingConfig, settings: Json, results: Json) -> Params:
-    """The parameters of a run's best checkpoint, which must be of the settings in `config.json`.
+    """Load the parameters of a run's best checkpoint, which must have the settings in `config.json`.
 
-    Where the run has results of another model, its best checkpoint is gone, and a warning says so.
+    If the run's results are of another checkpoint, the best checkpoint was lost; a warning says so.
     """
     if not os.path.isdir(directory / CHECKPOINTS):
         raise InputError(f"{directory} has no checkpoint")
     with contextlib.closing(Checkpoints(directory / CHECKPOINTS, config.criterion, create=False)) as checkpoints:
         if (best := checkpoints.best()) is None:
-            raise InputError(
-                f"{directory} has no intact checkpoint that was evaluated, so none is the best; continue its training"
-            )
+            raise InputError(f"{directory} has no intact checkpoint that was evaluated; continue its training")
         metrics = checkpoints.metrics(best.step) or {}
     _check_digests(directory, best.origin.get("files", {}), "its checkpoint")
     saved = best.origin.get("settings", settings)
-    # Of a run that was extended, the best checkpoint may be one from before.
+    # If a run was extended, its best checkpoint may be older than the extension.
     for name in differing_settings(saved, settings, config.fields_with("keeps_result") | {"max_epochs"})[:1]:
         raise InputError(
-            f"{directory / CONFIG} was damaged or changed: {name} is {shortened(settings.get(name))}, and was "
+            f"{directory / CONFIG} was damaged or changed: {name} is {shortened(settings.get(name))}, but was "
             f"{shortened(saved.get(name))} in the training"
         )
     metric = config.criterion.metric
     of_validation = results.get("val")
     tested = of_validation.get(metric.removeprefix(EMA)) if isinstance(of_validation, dict) else None
-    if isinstance(tested, float) and not math.isclose(tested, metrics[metric], rel_tol=1e-3):  # rounds elsewhere
+    if isinstance(tested, float) and not math.isclose(tested, metrics[metric], rel_tol=1e-3):  # other rounding
         warnings.warn(
-            f"{directory} has lost its best checkpoint: val/{metric} was {tested:.6g}, and is {metrics[metric]:.6g} in "
-            "the best one that is left",
+            f"{directory} has lost its best checkpoint: val/{metric} was {tested:.6g}, but is {metrics[metric]:.6g} in "
+            "the best remaining one",
             stacklevel=3,
         )
     return best.state["opt_state"]["average"] if config.takes_average else best.state["params"]
 
 
 def shipped_models() -> list[str]:
-    """The names of the models that ship."""
+    """The names of the included models."""
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
 
 
 def named_directory(what: str | Path) -> Path:
-    """The directory of the model that ships if `what` is its name, else `what` as a path: `./reverse` is always one."""
+    """Directory of the included model named `what`, else `what` as a path; `./reverse` is always a path."""
     return SHIPPED / what if isinstance(what, str) and what in shipped_models() else standing(Path(what))
 
 
@@ -115,20 +113,20 @@ def read_params(directory: Path) -> Params:
     """The parameters of a saved model.
 
     Raises:
-        InputError: a file is missing, can't be read, or does not agree with its digest.
+        InputError: a file is missing, cannot be read, or does not match its digest.
     """
     with outside_file(directory / DIGESTS, "a list of digests", MAX_CONFIG_BYTES) as file:
         lines = file.read_text(encoding="ascii", errors="replace").splitlines()
     digests = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     weights = WEIGHTS if os.path.lexists(directory / WEIGHTS) else PARAMETERS
-    settings = {name for name in (*digests, *os.listdir(directory)) if name.endswith(".json")}  # and what they name
+    settings = {name for name in (*digests, *os.listdir(directory)) if name.endswith(".json")}  # and their files
     _check_digests(directory, {name: digests.get(name) for name in (*(settings - {RESULTS}), weights)}, DIGESTS)
     return unflatten_dict(read_weights(directory / weights).arrays, sep="/")
 
 
 def _check_digests(directory: Path, digests: Mapping[str, str | None], source: str) -> None:
-    """Raise an `InputError` if a file is missing, can't be read, or does not agree with its digest."""
+    """Raise an `InputError` if a file is missing, cannot be read, or does not match its digest."""
     for name, digest in digests.items():
         with outside_file(directory / name, "a file of a model", MAX_BYTES) as file:
             if digest_of(file) != digest:
-                raise InputError(f"{file} was damaged or changed: its SHA-256 is not that in {source}")
+                raise InputError(f"{file} was damaged or changed: its SHA-256 differs from the one in {source}")

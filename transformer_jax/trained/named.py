@@ -1,4 +1,4 @@
-"""The trained model that `--pretrained` evaluates, or that training begins with by `--init-from`."""
+"""Find the trained model that `--pretrained` evaluates or from which `--init-from` starts."""
 
 import dataclasses
 import os
@@ -46,14 +46,14 @@ class Trained(NamedTuple):
     what: str  # its name or path, as the user gave it
     model: nn.Module
     params: Params
-    config: TrainingConfig | None  # of its run; None for a model of the tutorials
+    config: TrainingConfig | None  # of its run; None for a model of the tutorials or of HuggingFace
 
 
 def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Config, Trained | None]:
-    """The config with the settings of the model that `config.pretrained` names, and that model; None for None.
+    """Find the model that `config.pretrained` names; return the config with its settings, and the model or None.
 
     Args:
-        trainer_class: of the task, which must be the model's too.
+        trainer_class: trainer of the task, for which the model must have been trained.
         config: settings of the task.
 
     Raises:
@@ -66,13 +66,13 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
 
     def of_this_task(task: str) -> type[TrainerModule]:
         if task != trainer.name:
-            raise InputError(f"pretrained is {what}, a model of the task {task}; it must be one of {trainer.name}")
+            raise InputError(f"pretrained is {what}, a model of the task {task}; it must be a model of {trainer.name}")
         return trainer_class
 
     trained = _find("pretrained", what, trainer, of_this_task)
     if trained.config is not None:
-        config.check_trained_on(cast(Config, trained.config), what)  # of one class, since the tasks have one name
-    # A predictor lacks the settings of how its blocks are computed, which are the user's; so are those of the machine.
+        config.check_trained_on(cast(Config, trained.config), what)  # the same class, since it is the same task
+    # A predictor does not have the settings of how its blocks are computed: they are the user's, as are the machine's.
     origin = trained.config or trained.model
     of_model = {name: getattr(origin, name) for name in _settings_of_model(type(config)) if hasattr(origin, name)}
     if isinstance(model := trained.model, SettingsModule):
@@ -84,14 +84,14 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
 def settings_of_initial(
     config_class: type[TrainingConfig], task: str | None, given: Mapping[str, Any]
 ) -> dict[str, Any]:  # of the fields
-    """The settings of the model that `init_from` names, and of its inputs; none where it is no run or saved model.
+    """Find the settings of the model that `init_from` names, and of its inputs; empty if it has no config.
 
-    A run that was begun with `init_from` keeps those that it has, whatever became of that model.
+    A run that started with `init_from` keeps its settings, even if that model has changed or is gone.
 
     Args:
-        config_class: of the new training; what is no field of it is left out.
-        task: name of the task, which the run's directory has if `name` is not given.
-        given: settings that are known already.
+        config_class: config of the new training; settings that are not its fields are left out.
+        task: name of the task, which is also the name of the run's directory if `name` is not given.
+        given: settings that are already known.
     """
     what = given.get("init_from")
     if not isinstance(what, str):
@@ -112,16 +112,16 @@ def settings_of_initial(
                 continue
             return stored_values(config_class, {name: settings[name] for name in names & settings.keys()})
         except InputError:
-            continue  # there is no such run yet; or `find_initial` says what is wrong
+            continue  # there is no such run yet, or `find_initial` will report the problem
     return {}
 
 
 def _settings_of_transformers(config_class: type[TrainingConfig], directory: Path) -> dict[str, Any]:
-    """The settings with which a task trains a model of HuggingFace Transformers further; none if it has no such."""
+    """Settings to fine-tune a model of HuggingFace Transformers; empty if the task does not support it."""
     kept = config_class.kept_files()
     if "architecture" not in kept:
         return {}
-    model: Any = model_of_config(directory / CONFIG)  # its class decides which field it has
+    model: Any = model_of_config(directory / CONFIG)  # its class decides which fields it has
     sizes = {name: getattr(model, name, None) for name in ("model_dim", "num_heads", "num_layers", "dim_feedforward")}
     sizes["num_layers"] = sizes["num_layers"] or getattr(model, "num_encoder_layers", None)
     needed = [
@@ -132,18 +132,18 @@ def _settings_of_transformers(config_class: type[TrainingConfig], directory: Pat
 
 
 def find_initial(trainer: TrainerModule, trainer_class_of: TrainerClassOf, example: Samples) -> Params | None:
-    """The parameters that `config.init_from` names, for `fit`; None for None.
+    """Load the parameters that `config.init_from` names, for `fit`; None if it is None.
 
-    A run that goes on from a checkpoint needs them no more: None also where it can't read them.
+    A run that resumes from a checkpoint does not need these parameters: None also if they cannot be read.
 
     Args:
-        trainer: of the training.
+        trainer: trainer of the new run.
         trainer_class_of: the trainers of other tasks.
-        example: of the training set.
+        example: an example of the training set.
 
     Raises:
-        InputError: there is no such model, it can't be read, it is the run itself, it does not fit the task, or its
-            number of heads, which the shapes don't show, is another.
+        InputError: there is no such model, it cannot be read, is the run itself, does not fit the task, or has another
+            number of heads, which the shapes do not show.
     """
     config = trainer.config
     if (what := config.init_from) is None:
@@ -165,7 +165,7 @@ def find_initial(trainer: TrainerModule, trainer_class_of: TrainerClassOf, examp
     except InputError as error:
         if not config.resume or not any((own / CHECKPOINTS).glob("[0-9]*")):
             raise
-        print(f"The run in {own} goes on from its checkpoint, without init_from: {error}")
+        print(f"The run in {own} resumes from its checkpoint, without init_from: {error}")
         return None
 
 
@@ -173,13 +173,13 @@ def check_fits(setting: str, trained: Trained, trainer: TrainerModule, example: 
     """Raise an `InputError` if the parameters are not those of a model of the trainer's task on such samples.
 
     Args:
-        setting: that names the model.
+        setting: name of the setting that names the model.
         trained: the model.
-        trainer: of the task.
-        example: of the task's data.
+        trainer: trainer of the task.
+        example: an example of the task's data.
     """
     inputs, _ = example
-    own_model = trainer.create_model()  # of the sizes that the task needs; the trainer's is the trained one
+    own_model = trainer.create_model()  # with the task's sizes; `trainer.model` may be the trained one
 
     def initial_params(key: PRNGKeyArray) -> Params:
         prepared = trainer.model_inputs(trainer.prepare(inputs, trainer.constants))
@@ -200,22 +200,22 @@ def check_fits(setting: str, trained: Trained, trainer: TrainerModule, example: 
 
 
 def _settings_of_model(config_class: type[TrainingConfig]) -> frozenset[str]:
-    """Names of the settings that make the model, but for those of the machine."""
+    """Names of the settings that define the model, except those of the machine."""
     return config_class.fields_with("defines_model") - config_class.fields_with("per_machine")
 
 
 def directory_of(what: str) -> Path | None:
-    """The directory of a run, or of a model that ships, by its path or name; None if it is neither."""
+    """Directory of a run or an included model, by path or name; None if there is none."""
     directory = named_directory(what)
-    # `isdir` is also False for a path that no file can have.
+    # `isdir` is also False for invalid paths.
     return directory if what not in PUBLISHED and os.path.isdir(directory) else None
 
 
 def initial_directory(what: str, config_class: type[TrainingConfig]) -> Path | None:
-    """As `directory_of`; of a name on HuggingFace's hub the directory of its files, for a task that trains such models.
+    """Directory as from `directory_of`, or of a hub model, downloaded, if the task can fine-tune it.
 
     Raises:
-        InputError: the model can't be downloaded.
+        InputError: the model cannot be downloaded.
     """
     is_name = HUB_NAME.fullmatch(what) is not None and not os.path.exists(what)
     of_task = "architecture" in config_class.kept_files()
@@ -223,14 +223,14 @@ def initial_directory(what: str, config_class: type[TrainingConfig]) -> Path | N
 
 
 def kinds_of_models(is_predictor: bool) -> str:
-    """The models that may be named, for an error; those of the tutorials are predictors."""
+    """The models that a setting may name, for an error message; only predictors may be the tutorials' models."""
     files = f", a file of the tutorials, or one of {', '.join(PUBLISHED)}" if is_predictor else ""
-    return f"a run's directory, a model that ships ({', '.join(shipped_models())}){files}"
+    return f"a run's directory, an included model ({', '.join(shipped_models())}){files}"
 
 
 def _find(setting: str, what: str, trainer: TrainerModule, trainer_class_of: TrainerClassOf) -> Trained:
     """The model that a setting of a trainer's config names."""
-    is_predictor = isinstance(trainer.model, TransformerPredictor)  # which the tutorials' models are
+    is_predictor = isinstance(trainer.model, TransformerPredictor)  # like the tutorials' models
     is_initial = setting == "init_from"
     directory = initial_directory(what, type(trainer.config)) if is_initial else directory_of(what)
     if directory is not None:

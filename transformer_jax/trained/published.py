@@ -1,4 +1,4 @@
-"""Models that the tutorials' authors published, by name, and files of the same two kinds, by path."""
+"""Models published by the tutorials' authors, by name, and files in the same two formats, by path."""
 
 import os
 from pathlib import Path
@@ -40,7 +40,7 @@ PUBLISHED = {
 def load_pretrained(
     what: str | Path, *, num_heads: int | None = None, cache_dir: str | Path = "data/pretrained"
 ) -> tuple[TransformerPredictor, Params]:
-    """A published model, or one from a file that the tutorials' code saved.
+    """Load a published model, or a file saved by the tutorials' code.
 
     The reverse task's models take one-hot numbers and positions; the anomaly task's take ResNet-34 features without
     positions (`add_positional_encoding=False`).
@@ -48,15 +48,15 @@ def load_pretrained(
     Args:
         what: `reverse-jax`, `reverse-pytorch`, `anomaly-jax` or `anomaly-pytorch`, which are downloaded once; or the
             path of a Flax msgpack or a PyTorch Lightning checkpoint, told apart by their content.
-        num_heads: H, if the file does not contain it; that of the published models is known.
-        cache_dir: directory of downloaded files.
+        num_heads: H, if the file does not contain it; it is known for the published models.
+        cache_dir: directory for downloaded files.
 
     Returns:
         The model, and its parameters, for `model.apply({"params": params}, …)`: NumPy arrays.
 
     Raises:
-        InputError: there is no such file, it cannot be downloaded (a failed download leaves no file), it is not the
-            published one, or `load_tutorial_weights` refuses it.
+        InputError: the file does not exist, cannot be downloaded (a failed download leaves no file), is not the
+            published one, or is rejected by `load_tutorial_weights`.
     """
     check_value("what", what, str | Path)
     if what not in PUBLISHED:

@@ -1,6 +1,6 @@
-"""Files of weights: safetensors, Flax's and PyTorch's, read by these libraries without running any code in the files.
+"""Weight files (safetensors, Flax, PyTorch), read with their own libraries without running any code in the files.
 
-What is not promised: a file made to do harm can keep `torch.load` busy until you end it.
+Not guaranteed: a malicious file can keep `torch.load` busy until you stop the process.
 """
 
 import pickle
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 MAX_BYTES = 2**36  # of a file
-OTHER_TYPE = "a type that is not read, such as float8"
+OTHER_TYPE = "an unsupported type, such as float8"
 MAX_NAME = 300  # characters in the name of an array
 PICKLE_START = b"\x80"  # of PyTorch's files before version 1.6; later ones are zip archives
 
@@ -31,24 +31,24 @@ PICKLE_START = b"\x80"  # of PyTorch's files before version 1.6; later ones are 
 class WeightFile(NamedTuple):
     """Content of a file of weights."""
 
-    arrays: Arrays  # by name; in Flax's files and our own a path, its keys joined by "/"
-    hyperparameters: dict[str, float]  # the numbers among those of a PyTorch Lightning checkpoint; else empty
-    is_torch: bool  # a PyTorch file
+    arrays: Arrays  # by name; in Flax's and our own files the name is a path, keys joined by "/"
+    hyperparameters: dict[str, float]  # numeric ones of a PyTorch Lightning checkpoint; empty for other files
+    is_torch: bool  # whether it is a PyTorch file
 
 
 def read_weights(path: str | Path) -> WeightFile:
-    """Read a safetensors file, a Flax msgpack, or a PyTorch file of a state dict, bare or as Lightning saves it.
+    """Read a safetensors file, a Flax msgpack, or a PyTorch state dict, plain or in a Lightning checkpoint.
 
-    The kind is recognized from the content.
+    The format is detected from the content.
 
     Raises:
-        InputError: the file cannot be read, is of another kind, damaged, or holds other objects than tensors and plain
-            values or more numbers than bytes.
+        InputError: the file cannot be read, is damaged or of another format, holds objects other than tensors and plain
+            values, or declares arrays larger than itself.
     """
     with outside_file(path, "a Flax msgpack, a safetensors or a PyTorch file of weights", MAX_BYTES) as file:
         with file.open("rb") as stream:
             start = stream.read(9)
-        # Of a safetensors file the length of its header, of which any byte may be, and the header's first character.
+        # A safetensors file starts with the header's length, 8 bytes of any value, then the header's first character.
         is_safetensors = start[8:] == b"{" and int.from_bytes(start[:8], "little") < file.stat().st_size
         if not is_safetensors and start.startswith((ZIP_START, PICKLE_START)):
             return _read_torch(file, is_zip=start.startswith(ZIP_START))
@@ -66,51 +66,51 @@ def array_of(tensor: "torch.Tensor") -> np.ndarray:
     import torch
 
     tensor = tensor.detach().cpu()
-    if tensor.dtype == torch.bfloat16:  # `Tensor.numpy` lacks it
+    if tensor.dtype == torch.bfloat16:  # `Tensor.numpy` does not support it
         return tensor.float().numpy().astype(jnp.bfloat16)
-    with as_input_error(f"there is a tensor of {tensor.dtype}, {OTHER_TYPE}", TypeError):
+    with as_input_error(f"a tensor has type {tensor.dtype}, {OTHER_TYPE}", TypeError):
         return tensor.numpy()
 
 
 def _read_torch(path: Path, is_zip: bool) -> WeightFile:
     import torch
 
-    # The one allowed call that fills memory: `bytearray(n)`.
+    # `bytearray(n)` is the only call allowed by `weights_only` that can fill the memory.
     if b"bytearray\n" in (_pickle_in_zip(path) if is_zip else path.read_bytes()):
-        raise InputError(f"{path} makes a bytearray; a file of weights holds only tensors and plain values")
+        raise InputError(f"{path} creates a bytearray; a weight file must hold only tensors and plain values")
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
-    except pickle.UnpicklingError as error:  # whose message advises to run the file's code
+    except pickle.UnpicklingError as error:  # its message advises running the file's code
         raise InputError(
             f"{path} is damaged, or holds objects other than tensors and plain values; it must be a saved state_dict()"
         ) from error
     weights = saved.get("state_dict", saved)
     _check(weights, torch.Tensor, path)
-    if sum(tensor.nbytes for tensor in weights.values()) > path.stat().st_size:  # by strides of 0, for example
-        raise InputError(f"{path} claims arrays of more bytes than it has; every number must be in it once")
+    if sum(tensor.nbytes for tensor in weights.values()) > path.stat().st_size:  # e.g. by strides of 0
+        raise InputError(f"{path} declares arrays larger than the file; every number must be stored once")
     stored = saved.get("hyper_parameters", {}) if weights is not saved else {}
     hyperparameters = {name: value for name, value in stored.items() if isinstance(value, int | float)}
     return WeightFile({name: array_of(tensor) for name, tensor in weights.items()}, hyperparameters, is_torch=True)
 
 
 def _pickle_in_zip(path: Path) -> bytes:
-    """The pickle in a PyTorch archive. Its numbers are mapped, and so must not be compressed."""
+    """The pickle in a PyTorch archive, whose arrays must be uncompressed because they are memory-mapped."""
     with zipfile.ZipFile(path) as archive:
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-            raise InputError(f"{path} is compressed; torch.save stores numbers as they are, and only that is read")
-        if damaged := archive.testzip():  # PyTorch compares no checksums of what it maps
-            raise InputError(f"{path} was damaged: the checksum of {damaged[:MAX_NAME]!r} is another")
+            raise InputError(f"{path} is compressed; it must be an uncompressed archive, as torch.save writes it")
+        if damaged := archive.testzip():  # PyTorch does not verify the checksums of mapped data
+            raise InputError(f"{path} was damaged: the checksum of {damaged[:MAX_NAME]!r} does not match")
         return b"".join(archive.read(name) for name in archive.namelist() if name.endswith(".pkl"))
 
 
 def check_name(name: object, path: Path) -> None:
-    """Raise an `InputError` unless the name of an array in a file can be shown."""
+    """Raise an `InputError` unless the name of an array in a file is printable and not too long."""
     if not (isinstance(name, str) and name.isprintable() and len(name) <= MAX_NAME):
-        raise InputError(f"{path} has a name that is no text of at most {MAX_NAME} printable characters")
+        raise InputError(f"{path} has an array name that is not a text of at most {MAX_NAME} printable characters")
 
 
 def _check(weights: Mapping[Any, object], wanted: type, path: Path) -> None:
     for name, value in weights.items():
         check_name(name, path)
         if not isinstance(value, wanted):
-            raise InputError(f"{path} holds an object of type {type(value).__name__} under {name!r}, which is no array")
+            raise InputError(f"{path} has an object of type {type(value).__name__} under {name!r}; it must be an array")

@@ -1,6 +1,6 @@
-"""Layouts: other programs' names for a model's arrays and their arrangement, one table for both directions.
+"""Layouts: names and arrangement of a model's arrays in other programs, in one table for import and export.
 
-Trees of parameters are nested dictionaries. A path joins their keys: `encoder/layers_0/self_attn/query_proj/kernel`.
+Parameters are nested dictionaries. A path joins their keys: `encoder/layers_0/self_attn/query_proj/kernel`.
 """
 
 import re
@@ -28,26 +28,26 @@ from transformer_jax.trees import Params
 
 Arrays: TypeAlias = dict[str, np.ndarray]  # by name
 Index: TypeAlias = tuple[slice, ...]  # of a part of an array
-Leaf: TypeAlias = np.ndarray | jax.Array  # of the latter only the shape where nothing is computed
+Leaf: TypeAlias = np.ndarray | jax.Array  # `jax.Array` when `abstract` traces the shapes
 Kernels: TypeAlias = Sequence[Shaped[Leaf, "*inputs D"]]  # of query, key and value, or their biases
 _TOKENS = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-# The end of every path: PyTorch's words for kernels, scales and embeddings, and dots.
+# Last renames of every PyTorch layout: `weight` for kernels, scales and embeddings, and dots between keys.
 TORCH_ENDS = (("(kernel|scale|embedding)$", "weight"), ("/", "."))
 
 
 def fuse(parts: Kernels, num_groups: int) -> Shaped[Leaf, "*inputs fused"]:
-    """The projections of query, key and value, D wide each, as one that is 3 D wide.
+    """Fuse the projections of query, key and value, each of width D, into one of width 3 D.
 
-    Its columns are the query, key and value of the first group of D / `num_groups` columns, then those of the next.
+    Its columns are query, key and value of the first group of D / `num_groups` columns, then of the second, and so on.
     """
     *inputs, width = parts[0].shape
     groups = [part.reshape(*inputs, num_groups, width // num_groups) for part in parts]
-    library = groups[0].__array_namespace__()  # JAX where the shapes alone are asked for
+    library = groups[0].__array_namespace__()  # JAX if only the shapes are traced
     return library.concat(groups, axis=-1).reshape(*inputs, 3 * width)
 
 
 def split(whole: Shaped[np.ndarray, "*inputs fused"], num_groups: int) -> list[np.ndarray]:
-    """The three parts that `fuse` joined."""
+    """Split a fused projection into query, key and value; the inverse of `fuse`."""
     *inputs, width = whole.shape
     groups = whole.reshape(*inputs, num_groups, width // num_groups)
     return [part.reshape(*inputs, width // 3) for part in np.split(groups, 3, axis=-1)]
@@ -58,8 +58,8 @@ class Layout(NamedTuple):
 
     renames: tuple[tuple[str, str], ...]  # regular expressions and replacements, applied to our path in order
     transposed: bool  # kernels are [out, in], as in PyTorch; ours are [in, out]
-    num_groups: int = 1  # in which query, key and value alternate where `renames` gives them one name: H if by head
-    reshaped: Mapping[str, tuple[int, ...]] = {}  # ours with their axes, before they are transposed, by our path
+    num_groups: int = 1  # of columns, if `renames` fuses query, key and value (see `fuse`): H if they alternate by head
+    reshaped: Mapping[str, tuple[int, ...]] = {}  # by our path: their shape before transposing
 
     def name(self, path: str) -> str:
         """Name of our array in the other program."""
@@ -68,14 +68,14 @@ class Layout(NamedTuple):
         return path
 
     def names(self, paths: Iterable[str]) -> dict[str, list[str]]:
-        """Paths of our arrays by their name in the other program: one each, or those of query, key and value."""
+        """Our paths by name in the other program: one path, or three if query, key and value are fused."""
         named: dict[str, list[str]] = {}
         for path in sorted(paths, key=lambda path: ("key_proj/" in path) + 2 * ("value_proj/" in path)):
             named.setdefault(self.name(path), []).append(path)
         return named
 
     def abstract(self, like: Abstract) -> Abstract:
-        """The other program's arrays, of which none is made, as large as it may be.
+        """Compute shapes and types of the other program's arrays, without allocating them.
 
         Args:
             like: our parameters by path.
@@ -96,7 +96,7 @@ class Layout(NamedTuple):
         """Convert the other program's arrays to our parameters: copies, in the same floating-point type.
 
         Args:
-            arrays: of the other program, by name.
+            arrays: the other program's arrays by name.
             like: our parameters by path.
             source: name of the file or object that holds the arrays, for error messages.
 
@@ -111,7 +111,7 @@ class Layout(NamedTuple):
         return unflatten_dict(ours, sep="/")
 
     def parts(self, shapes: Shapes, whole: np.ndarray) -> Arrays:
-        """Our arrays of these paths and shapes, from the other program's one: views where they can be."""
+        """Our arrays with these paths and shapes, from one array of the other program: views if possible."""
         if self._is_transposed(next(iter(shapes))):
             whole = whole.T
         parts = split(whole, self.num_groups) if len(shapes) > 1 else [whole]
@@ -120,13 +120,13 @@ class Layout(NamedTuple):
     def part(
         self, shapes: Shapes, path: str, index: Index, read: Callable[[Index], np.ndarray]
     ) -> Shaped[np.ndarray, "..."]:
-        """A part of one of our arrays, by reading a part of the other program's array, or all of one with other axes.
+        """Read a part of one of our arrays; arrays that are fused or reshaped in the other program are read whole.
 
         Args:
-            shapes: of our arrays that theirs holds, by path.
-            path: of the array among them.
-            index: of the part.
-            read: the other program's array, or a part of it.
+            shapes: shapes of our arrays that the other program's array contains, by path.
+            path: which of these arrays.
+            index: the part.
+            read: reads the other program's array, or a part of it.
         """
         if len(shapes) > 1 or path in self.reshaped:
             return self.parts(shapes, read(()))[path][index]
@@ -141,18 +141,18 @@ def abstract_params(model: nn.Module, *inputs: object) -> Abstract:
     """Shapes and types of a model's parameters by path.
 
     Args:
-        model: whose parameters.
-        inputs: the arguments of its call, or their shapes and types; without any those of `example_inputs`.
+        model: the model.
+        inputs: arguments of the model's call, or their shapes and types; by default those of `example_inputs`.
     """
     inputs = inputs or example_inputs(model)
     return flatten_dict(jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"], sep="/")
 
 
 def example_inputs(model: nn.Module) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Shapes and types of the inputs of a call of this model, of length 1: as short as its `max_len` may be.
+    """Shapes and types of inputs for a call of this model. They have length 1, which every `max_len` allows.
 
     Raises:
-        InputError: the model's fields do not say what its inputs are.
+        InputError: the inputs cannot be derived from the model's fields.
     """
     match model:
         case Transformer():
@@ -179,8 +179,8 @@ def by_path(params: Params) -> Arrays:
     """A model's parameters by path.
 
     Raises:
-        InputError: they are what `model.init` returns, and not the nested dictionaries under "params" in it.
+        InputError: `params` is the whole result of `model.init`, instead of the dictionaries under its key "params".
     """
     if set(params) == {"params"}:
-        raise InputError("params has the key 'params' alone; it must be what is under that key")
+        raise InputError("params has only the key 'params'; it must be the dictionary under that key")
     return {path: np.asarray(leaf) for path, leaf in flatten_dict(params, sep="/").items()}

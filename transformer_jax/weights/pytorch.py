@@ -8,8 +8,8 @@
 | `CausalBlock`, `CausalStack` (`decoder` of a `TransformerLM`) | the same two, called with a causal mask |
 | `Transformer` on features | `Transformer` |
 
-The outputs agree if the settings do: `BlockSettings(layer_norm_epsilon=1e-5)` is PyTorch's default, its gelu is the
-exact one (`approximate=False`), and `torch.nn.Transformer` ends its stacks with a LayerNorm (`final_norm=True`).
+The outputs agree if the settings do: PyTorch's default is `BlockSettings(layer_norm_epsilon=1e-5)`, PyTorch's gelu is
+the exact one (`approximate=False`), and `torch.nn.Transformer` ends its stacks with a LayerNorm (`final_norm=True`).
 """
 
 from collections.abc import Mapping
@@ -60,7 +60,7 @@ def params_from_torch(model: Model, weights: Mapping[str, torch.Tensor | ArrayLi
     """Convert the weights of a PyTorch module to the parameters of its counterpart here.
 
     Args:
-        model: one of the table above.
+        model: a model of a class in the table above.
         weights: a `state_dict()` of tensors or arrays, or a file to which one was saved. A file is read without running
             any code in it.
 
@@ -86,7 +86,7 @@ def params_to_torch(model: Model, params: Params) -> dict[str, torch.Tensor]:
     """Convert parameters to the state dict of the PyTorch counterpart, for its `load_state_dict`.
 
     Args:
-        model: one of the table above.
+        model: a model of a class in the table above.
         params: its parameters, `model.init(…)["params"]` for example.
 
     Raises:
@@ -97,7 +97,7 @@ def params_to_torch(model: Model, params: Params) -> dict[str, torch.Tensor]:
 
 
 def state_dict_of(layout: Layout, params: Params, like: Abstract) -> dict[str, torch.Tensor]:
-    """Copies of parameters as a state dict; `InputError` if they have not the paths and shapes of `like`."""
+    """Copy parameters to a state dict; raise an `InputError` if their paths or shapes differ from `like`."""
     arrays = by_path(params)
     check_arrays(arrays, like, "params")
     return {name: _tensor_of(np.asarray(array)) for name, array in layout.to_theirs(arrays).items()}
@@ -113,7 +113,7 @@ def _params_like(model: Model) -> Abstract:
         check_parts("", model, **SAME_SIZES)
         if (model.source_vocabulary_size, model.target_vocabulary_size) != (None, None):
             raise InputError(
-                "model has a vocabulary, and torch.nn.Transformer no embeddings; it must be one on features"
+                "model has a vocabulary; it must take features, since torch.nn.Transformer has no embeddings"
             )
     return abstract_params(model)
 
@@ -121,7 +121,7 @@ def _params_like(model: Model) -> Abstract:
 def _check_attention(prefix: str, attention: AttentionSettings, positions: Positions, num_heads: int) -> None:
     """Raise an `InputError` unless `torch.nn.MultiheadAttention` has the same projections.
 
-    Dropout of the weights may be any, since it changes no parameter and no prediction.
+    The dropout of the attention weights is not checked: it affects neither parameters nor predictions.
     """
     if attention.num_kv_heads != num_heads:
         check_parts(prefix, attention, num_kv_heads=None)
@@ -136,17 +136,17 @@ def check_blocks(settings: BlockSettings, num_heads: int) -> None:
 
 
 def check_parts(prefix: str, of: object, **plain: object) -> None:
-    """Raise an `InputError` for the first of these fields with another value, of which PyTorch has no counterpart."""
+    """Raise an `InputError` for the first field with another value than `plain`, which PyTorch cannot represent."""
     for name, wanted in plain.items():
         if (value := getattr(of, name)) != wanted:
             shown, only = (part.__name__ if isinstance(part, type) else repr(part) for part in (value, wanted))
             raise InputError(
-                f"{prefix}{name} is {shown}; it must be {only}, the only one with a counterpart in PyTorch"
+                f"{prefix}{name} is {shown}; it must be {only}, the only value with a counterpart in PyTorch"
             )
 
 
 def _tensor_of(array: np.ndarray) -> torch.Tensor:
     """Copy of an array as a tensor."""
-    if array.dtype == jnp.bfloat16:  # `torch.from_numpy` lacks it
+    if array.dtype == jnp.bfloat16:  # `torch.from_numpy` does not support it
         return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
     return torch.from_numpy(np.array(array, order="C"))

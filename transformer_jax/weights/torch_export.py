@@ -1,4 +1,4 @@
-"""Export of a whole model to PyTorch: a file of source that needs PyTorch alone, and its weights beside it."""
+"""Export of a whole model to PyTorch: a source file that needs only PyTorch, and a file of weights."""
 
 import functools
 import inspect
@@ -28,9 +28,9 @@ from transformer_jax.weights.pytorch import SAME_SIZES, check_blocks, check_part
 
 SOURCE, WEIGHTS = "model.py", "weights.pt"  # in the directory of an export
 
-# The names in `torch_model`, which follow ours: query, key and value stay apart.
+# `torch_model` names its arrays like ours: query, key and value are separate.
 LAYOUT = Layout(renames=((r"layers_(\d+)", r"layers/\1"), *TORCH_ENDS), transposed=True)
-# Of the feed-forward; their names are keys of `torch_model.ACTIVATIONS`.
+# Supported activations of the feed-forward; their names are keys of `torch_model.ACTIVATIONS`.
 ACTIVATIONS = (nn.relu, nn.gelu, nn.silu, nn.tanh, nn.elu, nn.leaky_relu)
 
 
@@ -39,7 +39,7 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
     """Write a model as a PyTorch module that runs without this package, JAX and Flax.
 
     The directory gets `model.py`, a file of plain PyTorch with a function `load_model`, and `weights.pt`, the settings
-    and the weights in float32. The module takes the model's positional arguments, as tensors, and gives the same
+    and the weights in float32. The module takes the model's positional arguments, as tensors, and returns the same
     logits.
 
         run = load_run("dates")
@@ -48,7 +48,7 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
     Args:
         model: a `TransformerPredictor`, or a `Transformer` with vocabularies, of the default blocks.
         params: its parameters, `run.params` or `model.init(…)["params"]`.
-        directory: is made where it is missing; an earlier export in it is replaced.
+        directory: created if missing; an earlier export in it is replaced.
 
     Returns:
         The path of `model.py`.
@@ -56,7 +56,7 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
     Raises:
         InputError: the model is of another class or has blocks, parts or an activation without a counterpart; the
             parameters are not those of this model, or not finite; or the directory cannot be written, or holds
-            anything but an earlier export.
+            something other than an earlier export.
     """
     saved = io.BytesIO()
     torch.save(_content(model, params), saved)
@@ -73,14 +73,14 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
 
 
 def _content(model: nn.Module, params: Params) -> dict[str, dict[str, object]]:
-    """What `weights.pt` holds: arguments of the exported classes, and the weights."""
+    """Content of `weights.pt`: arguments of the exported classes, and the weights."""
     if type(model) is TransformerPredictor:  # a subclass may compute something else
         settings, sizes, inputs = _of_predictor(model, params)
     elif type(model) is Transformer:
         settings, sizes, inputs = _of_transformer(model)
     else:
         kind = type(model).__name__
-        raise InputError(f"model is a {kind}; it must be a TransformerPredictor or a Transformer, and no subclass")
+        raise InputError(f"model is a {kind}; it must be a TransformerPredictor or a Transformer, not a subclass")
     check_blocks(model.settings, model.num_heads)
     check_parts("settings.", model.settings, positions=SinusoidalPositions())
     settings |= _numbers(model, "model_dim", "num_heads", "max_len")
@@ -110,7 +110,7 @@ def _of_transformer(model: Transformer) -> Described:
     vocabularies = "source_vocabulary_size", "target_vocabulary_size"
     for name in vocabularies:
         if getattr(model, name) is None:
-            raise InputError(f"{name} is None; it must be a size, as only a model over tokens is exported whole")
+            raise InputError(f"{name} is None; it must be a size, since only a Transformer over tokens can be exported")
     sizes = _numbers(model, *vocabularies, "num_encoder_layers", "num_decoder_layers", "tie_embeddings")
     final_norm = model.settings.norm_first if model.final_norm is None else model.final_norm
     settings: dict[str, object] = {"dim_feedforward": int(model.dim_feedforward), "final_norm": bool(final_norm)}
@@ -118,12 +118,12 @@ def _of_transformer(model: Transformer) -> Described:
 
 
 def _numbers(of: object, *names: str) -> dict[str, object]:
-    """Fields by name, as Python's numbers."""
+    """Fields by name, as Python numbers."""
     return {name: np.asarray(getattr(of, name)).item() for name in names}
 
 
 def _activation(settings: BlockSettings) -> str:
-    """The name of an activation in the exported source. Flax's gelu approximates unless told otherwise."""
+    """Name of the activation in the exported source. Flax's gelu is the approximation by default."""
     match settings.activation:
         case functools.partial(func=nn.gelu, args=(), keywords={"approximate": bool(approximate)}):
             return "gelu" if approximate else "exact_gelu"

@@ -1,9 +1,9 @@
-"""Transformer in PyTorch, exported from transformer-jax; it needs PyTorch alone.
+"""Transformer in PyTorch, exported from transformer-jax; it needs only PyTorch.
 
     model = load_model()  # with the trained weights, from weights.pt beside this file
 
-A `TransformerPredictor` takes features, `model(x)`, a `Transformer` takes token ids, `model(source, target,
-source_mask)`. Attributes are named as those of the modules in JAX.
+A `TransformerPredictor` takes features, `model(x)`; a `Transformer` takes token ids, `model(source, target,
+source_mask)`. Attributes have the same names as in the JAX modules.
 
 B batch, T query or target length, S key or source length, D model width, H heads, d = D / H, F feed-forward width,
 L layers, C classes, V vocabulary.
@@ -31,18 +31,18 @@ ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Sizes and settings that both kinds of models have."""
+    """Sizes and settings of both models."""
 
     model_dim: int  # D
     num_heads: int  # H
     dim_feedforward: int  # F
     dropout_prob: float
-    attention_dropout_prob: float  # of the attention weights
+    attention_dropout_prob: float  # dropout probability of the attention weights
     norm_first: bool  # pre-norm instead of the original paper's post-norm
     activation: str  # of the feed-forward, a key of `ACTIVATIONS`
     layer_norm_epsilon: float
     final_norm: bool  # a LayerNorm after the last block
-    max_len: int  # of the table of positions
+    max_len: int  # number of positions in the table
 
 
 class PositionalEncoding(nn.Module):
@@ -87,7 +87,7 @@ class MultiheadAttention(nn.Module):
         if mask is None:
             values = functional.scaled_dot_product_attention(query, key, value, None, dropout)
         else:
-            # Over no key the softmax is NaN (before PyTorch 2.5): such a query sees them all, and then gets zeros.
+            # Before PyTorch 2.5, a softmax over no key is NaN: a query without keys attends to all, then gets zeros.
             sees = mask.any(-1, keepdim=True)
             values = functional.scaled_dot_product_attention(query, key, value, mask | ~sees, dropout)
             values = values.masked_fill(~sees, 0.0)
@@ -99,7 +99,7 @@ class MultiheadAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two layers, applied to each position by itself."""
+    """Two linear layers, applied to each position separately."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Residual(nn.Module):
 
 
 class Block(nn.Module):
-    """Self-attention, in a decoder attention to the encoder's output, then feed-forward."""
+    """Self-attention, attention to the encoder's output (decoder only), then feed-forward."""
 
     def __init__(self, settings: Settings, is_decoder: bool) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """Blocks of an encoder or a decoder, and a LayerNorm after the last one where the model has it."""
+    """Blocks of an encoder or a decoder, with a LayerNorm after the last one if `final_norm` is set."""
 
     def __init__(self, settings: Settings, num_layers: int, is_decoder: bool = False) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class Stack(nn.Module):
 
 
 def expand_mask(mask: Tensor | None) -> Tensor | None:
-    """A mask `[T, S]`, `[B, T, S]` or `[B, H, T, S]` as a boolean one that broadcasts against `[B, H, T, S]`."""
+    """Convert a mask `[T, S]`, `[B, T, S]` or `[B, H, T, S]` to booleans that broadcast against `[B, H, T, S]`."""
     if mask is None:
         return None
     return mask.bool().unsqueeze(1) if mask.dim() == 3 else mask.bool()
@@ -193,9 +193,9 @@ class TransformerPredictor(nn.Module):
 
         Args:
             x: features `[B, T, num_features]`.
-            mask: True = may attend, `[T, T]`, `[B, T, T]` or `[B, H, T, T]`, with 1 for any of them; `valid[:, None,
-                None, :]` keeps padding out.
-            add_positional_encoding: False for a set, whose order means nothing.
+            mask: True = may attend; `[T, T]`, `[B, T, T]` or `[B, H, T, T]`, where any size may be 1; `valid[:, None,
+                None, :]` hides padding.
+            add_positional_encoding: False for a set, whose elements have no order.
 
         Returns:
             Logits `[B, T, C]`.
@@ -238,9 +238,9 @@ class Transformer(nn.Module):
 
         Args:
             source: token ids `[B, S]`.
-            target: token ids `[B, T]`, of which position t sees those up to t.
-            source_mask: True = may attend; `(source != PAD)[:, None, None, :]` keeps padding out.
-            target_mask: of the decoder's self-attention, combined with the causal mask.
+            target: token ids `[B, T]`; position t sees the ids up to t.
+            source_mask: True = may attend; `(source != PAD)[:, None, None, :]` hides padding.
+            target_mask: mask of the decoder's self-attention, combined with the causal mask.
 
         Returns:
             Logits `[B, T, V]`.
@@ -271,10 +271,10 @@ class Transformer(nn.Module):
     def translate(
         self, source: Tensor, start_token: int, end_token: int, max_length: int, source_mask: Tensor | None = None
     ) -> Tensor:
-        """The most likely token, one after the other (greedy decoding).
+        """Translate by greedy decoding: append the most likely token, one at a time.
 
         Returns:
-            Token ids `[B, at most max_length]`; after the first `end_token` of a row, `end_token` again.
+            Token ids `[B, at most max_length]`; a row is filled with `end_token` after its first one.
         """
         memory = self.encode(source, source_mask)
         tokens = source.new_full((len(source), 1), start_token)
@@ -288,7 +288,7 @@ class Transformer(nn.Module):
 
 
 def load_model() -> TransformerPredictor | Transformer:
-    """The trained model in evaluation mode, on the CPU; its `train()` turns dropout on, for fine-tuning."""
+    """Load the trained model in evaluation mode, on the CPU; `model.train()` turns dropout on for fine-tuning."""
     saved = torch.load(WEIGHTS, map_location="cpu", weights_only=True)
     model_class = Transformer if "num_decoder_layers" in saved["sizes"] else TransformerPredictor
     model = model_class(Settings(**saved["settings"]), **saved["sizes"])

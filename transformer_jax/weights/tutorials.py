@@ -1,6 +1,6 @@
 """Import of the tutorials' checkpoints, Flax's and PyTorch Lightning's, as a `TransformerPredictor`.
 
-Their trees have our model's structure under other names, with one projection for query, key and value of each head.
+Their parameters have the structure of ours, with other names and query, key and value of each head fused.
 """
 
 import re
@@ -45,7 +45,7 @@ def load_tutorial_weights(path: str | Path, *, num_heads: int | None = None) -> 
 
     Args:
         path: a Flax msgpack of parameters (`save_checkpoint`), or a PyTorch Lightning checkpoint.
-        num_heads: H; needed for files without it, as all of Flax's are.
+        num_heads: H; required if the file does not record it, as no Flax file does.
 
     Returns:
         The model, and its parameters, for `model.apply({"params": params}, …)`: NumPy arrays.

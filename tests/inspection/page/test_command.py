@@ -28,7 +28,7 @@ def test_the_output_must_not_be_a_directory():
 @pytest.mark.parametrize(
     ("run", "words", "message"),
     [
-        ("nothing", [], "run is nothing; it must be a run's directory, a model that ships .dates, digits, reverse."),
+        ("nothing", [], "run is nothing; it must be a run's directory, an included model .dates, digits, reverse."),
         ("reverse", ["3"] * 5001, "5001"),
         (".", [], "config.json"),
     ],

@@ -180,7 +180,7 @@ def test_words_are_one_sequence_of_numbers_or_one_each():
         (lambda: inspection_page(ReverseTrainer(ReverseConfig())), "ReverseTask is not trained yet"),
         (lambda: load_run("reverse").read_examples(["3", "x"]), "inputs holds 'x'; it must hold whole numbers"),
         (lambda: load_run("digits").read_examples(["a.png"]), "a set has at least 2"),
-        (lambda: AnomalyTrainer(Cifar100Config(data_dir=Path("none"))).test_examples([0]), "none holds no features of"),
+        (lambda: AnomalyTrainer(Cifar100Config(data_dir=Path("none"))).test_examples([0]), "none has no features of"),
         (lambda: PlainTrainer(TrainingConfig()).examples(3), "inputs is 3; it must be a batch"),
         (lambda: inspection_page(load_run("reverse"), []), "there must be at least one example"),
     ],

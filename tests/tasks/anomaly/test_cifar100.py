@@ -62,7 +62,7 @@ def test_a_failed_download_says_what_to_do_and_the_next_one_may_succeed(
     with serve({"/a.tar.gz": archive[:-9] + b"!" * 9}) as (url, _):
         if failure != "unreachable":
             monkeypatch.setattr(f"{miniature.CIFAR100}.url", f"{url}/a.tar.gz")
-        with pytest.raises(InputError, match=rf"not be obtained from http\S+\.tar\.gz \(.+\); {BY_HAND}") as caught:
+        with pytest.raises(InputError, match=rf"not be downloaded from http\S+\.tar\.gz \(.+\); {BY_HAND}") as caught:
             load_cifar100(tmp_path)
     assert "\n" not in str(caught.value)
     with serve({"/b.tar.gz": archive}) as (url, _):
@@ -82,7 +82,7 @@ def test_without_a_network_the_command_prints_one_line_alone(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
-    assert "use the data set that needs no download (--dataset digits)" in line
+    assert "use --dataset digits, which needs no download" in line
 
 
 def test_both_files_of_features_or_the_archive_are_enough(tmp_path):
@@ -142,7 +142,7 @@ def test_features_of_other_images_resolution_or_network_are_computed_again(tmp_p
     assert compute(tmp_path, other, 13) == [7]
     np.savez(tmp_path / "cifar100_features" / "test_set_features.npz", feats=np.ones((7, 512), np.float32))
     assert compute(tmp_path, other, 13) == [7]
-    assert "it has no record of its provenance" in capsys.readouterr().out
+    assert "the file has no record of its provenance" in capsys.readouterr().out
     monkeypatch.setattr(cifar100, "MODEL", "another network")
     assert compute(tmp_path, other, 13) == [10, 10, 1, 7]
 

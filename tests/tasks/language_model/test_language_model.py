@@ -160,7 +160,7 @@ def test_logits_of_nan_are_an_error():
     params = drawn(trainer.model, np.zeros((1, WINDOW), int))["params"]
     params["decoder"]["norm"]["scale"][:] = np.nan
     trainer.params = params
-    with pytest.raises(InputError, match="logits of NaN"):
+    with pytest.raises(InputError, match="logits that are NaN"):
         trainer.predict("a")
 
 

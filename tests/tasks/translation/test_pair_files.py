@@ -105,9 +105,9 @@ def test_where_one_file_is_given_the_other_set_is_drawn(file, given, drawn):
 @pytest.mark.parametrize(
     ("content", "given", "message"),
     [
-        (b"a\tb\na\tc\nd\te\n", [], "2 different sources that are in no other file; it needs 3 or more"),
-        (b"a\tb\n", ["val"], "1 different sources that are in no other file; it needs 2 or more"),
-        (b"x\tb\n", ["val", "test"], "0 different sources that are in no other file; it needs 1 or more"),
+        (b"a\tb\na\tc\nd\te\n", [], "2 different sources that no other file has; it needs 3 or more"),
+        (b"a\tb\n", ["val"], "1 different sources that no other file has; it needs 2 or more"),
+        (b"x\tb\n", ["val", "test"], "0 different sources that no other file has; it needs 1 or more"),
     ],
 )
 def test_too_few_pairs_are_an_error(file, content, given, message):

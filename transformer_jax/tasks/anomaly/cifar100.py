@@ -1,4 +1,4 @@
-"""CIFAR-100 and the features of its images, computed by a ResNet-34 and cached, or read from ready files."""
+"""CIFAR-100 and the features of its images, computed by a ResNet-34 and cached, or read from existing files."""
 
 import http.client
 import json
@@ -18,10 +18,10 @@ from transformer_jax.tasks.anomaly.tables import FeatureTable, Record, differenc
 FOLDER = "cifar-100-python"
 ARCHIVE = "cifar-100-python.tar.gz"
 FILE_NAMES = ("train_set_features.npz", "test_set_features.npz")  # as in the tutorial
-CACHE = "cifar100_features"  # directory of the files that are computed here, apart from the tutorial's
-MODEL = f"flaxmodels.ResNet34 imagenet {ACTIVATION} averaged"  # of computed features
+CACHE = "cifar100_features"  # directory of features computed here, separate from the tutorial's
+MODEL = f"flaxmodels.ResNet34 imagenet {ACTIVATION} averaged"  # network of computed features
 BATCH_SIZE = 64  # images in one pass through the network
-SHOWN = 1024  # images after which the bar moves
+SHOWN = 1024  # images per step of the progress bar
 
 
 class LabelledImages(NamedTuple):
@@ -33,22 +33,22 @@ class LabelledImages(NamedTuple):
 
 
 def has_cifar100(data_dir: Path) -> bool:
-    """Whether images or finished features of CIFAR-100 lie under a directory, by their names alone."""
+    """Whether a directory has images or features of CIFAR-100, judging by file names."""
     return has_features(data_dir) or (data_dir / FOLDER / "train").is_file() or (data_dir / ARCHIVE).is_file()
 
 
 def has_features(data_dir: Path) -> bool:
-    """Whether finished features of CIFAR-100 lie under a directory, by their names alone."""
+    """Whether a directory has features of CIFAR-100 computed here, judging by file names."""
     return all((data_dir / CACHE / name).is_file() for name in FILE_NAMES)
 
 
 def load_cifar100(data_dir: Path) -> tuple[LabelledImages, LabelledImages]:
-    """The training and the test split of CIFAR-100 (Krizhevsky, 2009).
+    """Load the training and the test split of CIFAR-100 (Krizhevsky, 2009).
 
-    torchvision reads them, checks their MD5 first, and downloads the archive (161 MB) if they are missing.
+    torchvision reads the files after a check of their MD5, and downloads the archive (161 MB) if they are missing.
 
     Args:
-        data_dir: directory of `cifar-100-python/` or of its archive, also after a download.
+        data_dir: directory of `cifar-100-python/` or of its archive; a download is stored there.
 
     Raises:
         InputError: the files are missing or damaged, and cannot be downloaded.
@@ -59,24 +59,23 @@ def load_cifar100(data_dir: Path) -> tuple[LabelledImages, LabelledImages]:
         train, test = (CIFAR100(data_dir, train=train, download=True) for train in (True, False))
     except (OSError, RuntimeError, http.client.HTTPException) as error:
         raise InputError(
-            f"CIFAR-100 is not in data_dir {data_dir}, or damaged, and could not be obtained from {CIFAR100.url} "
-            f"({in_one_line(error)}); put {ARCHIVE} there by hand, or use the data set that needs no download "
-            "(--dataset digits)"
+            f"CIFAR-100 is missing or damaged in data_dir {data_dir}, and could not be downloaded from {CIFAR100.url} "
+            f"({in_one_line(error)}); put {ARCHIVE} there by hand, or use --dataset digits, which needs no download"
         ) from error
     digests = dict([*CIFAR100.train_list, *CIFAR100.test_list])
 
     def labelled(split: CIFAR100, name: str) -> LabelledImages:
-        # torchvision's images are a transposed view, in which an image is not one piece of memory.
+        # torchvision's images are a transposed view, in which an image is not contiguous in memory.
         return LabelledImages(np.ascontiguousarray(split.data), np.asarray(split.targets, np.int32), digests[name])
 
     return labelled(train, "train"), labelled(test, "test")
 
 
 def ready_features(features_dir: Path, splits: Sequence[LabelledImages], resolution: int) -> list[np.ndarray]:
-    """The features of each split from ready files, `train_set_features.npz` and `test_set_features.npz`.
+    """Read the features of each split from existing files, `train_set_features.npz` and `test_set_features.npz`.
 
     Raises:
-        InputError: a file cannot be read, or is not of these images, as far as it says what it was computed with.
+        InputError: a file cannot be read, or belongs to other images according to its size or its record.
     """
     tables: list[np.ndarray] = []
     for name, split in zip(FILE_NAMES, splits, strict=True):
@@ -94,13 +93,13 @@ def ready_features(features_dir: Path, splits: Sequence[LabelledImages], resolut
 def cached_features(data_dir: Path, splits: Sequence[LabelledImages], resolution: int) -> list[np.ndarray]:
     """The features of each split: the ResNet-34's activation `block4_2`, averaged over height and width.
 
-    They are cached as `data_dir/cifar100_features/*.npz` under the key `feats`, and computed again when the cache is of
+    They are cached as `data_dir/cifar100_features/*.npz` under the key `feats`, and recomputed if the cache belongs to
     other images or another resolution.
 
     Args:
         data_dir: directory of the cache, and of the weights, which are downloaded if they are missing.
         splits: the images.
-        resolution: pixels to which the height and the width of images are resized.
+        resolution: height and width in pixels to which images are resized.
 
     Raises:
         InputError: the weights cannot be downloaded; or a file is damaged.
@@ -119,13 +118,13 @@ def cached_features(data_dir: Path, splits: Sequence[LabelledImages], resolution
 
 def _reason_to_compute(path: Path, wanted: Record) -> str | None:
     if not path.exists():
-        return "it is not there"
+        return "the file does not exist"
     _, record = read_features(path)
-    return difference(record, wanted) if record else "it has no record of its provenance"
+    return difference(record, wanted) if record else "the file has no record of its provenance"
 
 
 def _compute(path: Path, images: UInt8[np.ndarray, "N 32 32 3"], record: Record, features: Features) -> None:
-    """Write a file of features whole."""
+    """Compute the features of images and write them to a file, which appears only when it is complete."""
     starts = tqdm(range(0, len(images), SHOWN), unit_scale=SHOWN, unit="image", desc=path.stem, disable=None)
     found = np.concatenate([features(images[start : start + SHOWN]) for start in starts])
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,9 +138,9 @@ def cifar100_table(data_dir: Path, features_dir: Path | None, resolution: int) -
 
     Args:
         data_dir: directory of the images, the weights and the cache of features.
-        features_dir: directory of ready features, `train_set_features.npz` and `test_set_features.npz`, which replace
-            the computation; None if there are none.
-        resolution: pixels to which the height and the width of images are resized.
+        features_dir: directory of existing features, `train_set_features.npz` and `test_set_features.npz`; None
+            computes them.
+        resolution: height and width in pixels to which images are resized.
 
     Raises:
         InputError: a file is missing and cannot be downloaded, is damaged, or is not of these images.

@@ -18,13 +18,13 @@ from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.anomaly.tables import FeatureTable, digits_features, digits_table, files_table
 from transformer_jax.tasks.task_data import TaskData, task_loaders
 
-MAX_RESOLUTION = 4096  # pixels; the ResNet's first activation of 64 images is 64 GiB then
-MAX_TABLE_BYTES = 2**30  # of a table of features on the devices, where the settings leave the choice
+MAX_RESOLUTION = 4096  # pixels, at which the ResNet's first activation of 64 images takes 64 GiB
+MAX_TABLE_BYTES = 2**30  # largest table of features that `features_on="auto"` puts on the devices
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnomalyConfig(TrainingConfig):
-    """Train a Transformer to find the image that is of another class than the rest of its set.
+    """Train a Transformer to find the image whose class differs from the rest of its set.
 
     Raises:
         InputError: at construction, for a value that cannot work.
@@ -52,13 +52,13 @@ class AnomalyConfig(TrainingConfig):
     features_on: Literal["auto", "device", "host"] = setting("auto", per_machine=True)
 
     def resolved(self, steps_per_epoch: int) -> "AnomalyConfig":
-        """The same settings: what can't be trained is an error here, so that a run of an earlier version still opens.
+        """Return the same settings. The check is here, not in the constructor, so that runs of old versions still open.
 
         Raises:
-            InputError: the positions are those of self-attention, which the model does not have.
+            InputError: the positions belong to self-attention, which the model does not have.
         """
         if self.pooling == "isab" and self.positions in ("rotary", "alibi", "relative"):
-            raise InputError(f"positions is {self.positions}, inside self-attention, but pooling is isab, without any")
+            raise InputError(f"positions is {self.positions}, for self-attention, but pooling is isab, which has none")
         return super().resolved(steps_per_epoch)
 
     def table(self) -> FeatureTable:
@@ -66,10 +66,10 @@ class AnomalyConfig(TrainingConfig):
         raise NotImplementedError
 
     def features_of(self, images: Num[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        """The features of images.
+        """Compute the features of images.
 
         Raises:
-            InputError: the data set has no images, or its images need a network; or a pixel cannot be one.
+            InputError: the data set has no images, or its images need a network; or a pixel is out of range.
         """
         raise InputError(f"inputs has shape {images.shape}; it must be features, [S, F] or [B, S, F]")
 
@@ -135,13 +135,13 @@ class FilesConfig(AnomalyConfig):
 
 
 def default_config(data_dir: Path = Path("data")) -> AnomalyConfig:
-    """`Cifar100Config` if CIFAR-100 or its features lie under `data_dir`; else `DigitsConfig`."""
+    """`Cifar100Config` if CIFAR-100 or its features are in `data_dir`, else `DigitsConfig`."""
     digits = DigitsConfig(data_dir=data_dir)  # checks the directory's name
     return Cifar100Config(data_dir=data_dir) if has_cifar100(data_dir) else digits
 
 
 def hint_at_cifar100(config: AnomalyConfig) -> None:
-    """Say how to get CIFAR-100, where a config that began as the default one is of the digits, and not quiet."""
+    """Print how to get CIFAR-100 if the default config uses the digits, unless it is quiet."""
     if isinstance(config, DigitsConfig) and not config.quiet:
         print(
             f"No CIFAR-100 under {config.data_dir}: using scikit-learn's handwritten digits. "
@@ -151,14 +151,14 @@ def hint_at_cifar100(config: AnomalyConfig) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class AnomalyData(TaskData):
-    """Sets of images: those of training are drawn anew in each epoch, the others are always the same."""
+    """Sets of images: the training sets are drawn anew in each epoch, the others are always the same."""
 
     train_eval_loader: Loader  # sets of the training images, always the same
     table: FeatureTable
 
 
 def anomaly_data(config: AnomalyConfig) -> AnomalyData:
-    """Sets of the images of `config.table()`, whose features are the constants, or come with each batch."""
+    """Load sets of the images of `config.table()`; features are `constants` on the devices, or in each batch."""
     table = config.table()
     is_large = table.features.nbytes > MAX_TABLE_BYTES
     on_host = config.features_on == "host" or (config.features_on == "auto" and is_large)

@@ -1,4 +1,4 @@
-"""Sets of images as examples that can be looked into, with each image's probability; the pictures of the report."""
+"""Sets of images as examples for inspection, with each image's probability; pictures for the report."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +16,8 @@ from transformer_jax.tasks.anomaly.tables import MAX_PIXEL
 from transformer_jax.training.inspected_example import Answer, AnswerPart, InspectedExample, probabilities_of
 from transformer_jax.training.trainer import TrainerModule
 
-MIN_IMAGES = 2  # of a set
-MOST_LOOKED_AT = 1_000  # sets of the test set, of which a right and a wrong answer are drawn
+MIN_IMAGES = 2  # in a set
+MOST_LOOKED_AT = 1_000  # test sets that are searched for a right and a wrong answer
 MAX_BYTES = 2**28  # of an image's file
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # that Pillow reads without starting another program
 
@@ -28,13 +28,13 @@ def set_example(
     images: Num[np.ndarray, "S ..."] | None = None,
     position: int | None = None,
 ) -> InspectedExample:
-    """A set as an example.
+    """Create an example from a set.
 
     Args:
-        features: of its images.
-        title: of the set.
+        features: features of the set's images.
+        title: title of the set.
         images: pixels of 0 … 16 (grey) or 0 … 255 (colours), if any.
-        position: of the anomaly, if it is known.
+        position: position of the anomaly, if it is known.
     """
     if images is not None and images.ndim == 3:
         images = np.rint(np.asarray(images, float) * (255 / MAX_PIXEL))
@@ -49,7 +49,7 @@ def set_example(
 
 
 def set_answer(logits: Float[np.ndarray, "S 1"]) -> Answer:
-    """The most probable odd one, and the probability of each image of a set."""
+    """The most probable odd image of a set, and the probability of each image."""
     probabilities = probabilities_of(logits[:, 0])
     odd = int(probabilities.argmax())
     parts = [
@@ -60,12 +60,12 @@ def set_answer(logits: Float[np.ndarray, "S 1"]) -> Answer:
 
 
 def read_images(paths: Sequence[str], shape: tuple[int, ...]) -> Num[np.ndarray, "S ..."]:
-    """Images in files, resized: of shape `[8, 8]` light on dark as 0 … 16, of `[32, 32, 3]` as 0 … 255.
+    """Read and resize images: to `[8, 8]`, light on dark, with pixels 0 … 16, or `[32, 32, 3]` with pixels 0 … 255.
 
-    Grey images whose border is light, as ink on paper, are inverted.
+    Grey images with a light border, such as ink on paper, are inverted.
 
     Raises:
-        InputError: there are fewer than two, or one is no file of an image in one of `FORMATS`, or damaged.
+        InputError: there are fewer than two images, or a file is damaged or not an image in one of `FORMATS`.
     """
     if len(paths) < MIN_IMAGES:
         raise InputError(f"inputs is {paths[0]}, one image; a set has at least {MIN_IMAGES}")
@@ -74,10 +74,10 @@ def read_images(paths: Sequence[str], shape: tuple[int, ...]) -> Num[np.ndarray,
 
 
 def features_of_images(config: AnomalyConfig, images: Num[np.ndarray, "S ..."]) -> Float[np.ndarray, "S F"]:
-    """The features of images: of CIFAR-100 by the ResNet-34, whose weights are downloaded once.
+    """Compute the features of images; for CIFAR-100 by the ResNet-34, whose weights are downloaded once.
 
     Raises:
-        InputError: they cannot be computed.
+        InputError: the features cannot be computed.
     """
     if not isinstance(config, Cifar100Config):
         return config.features_of(images)
@@ -106,7 +106,7 @@ def permutation_error(
 ) -> float:
     """Largest change of a logit when each set of a batch is permuted and the logits are put back in order.
 
-    For a permutation-equivariant model it is the error of rounding.
+    For a permutation-equivariant model it is the rounding error.
     """
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(inputs.shape[1]), (len(inputs), 1)), axis=1)
     logits = trainer.forward(inputs)[..., 0]  # [B S]
@@ -129,7 +129,7 @@ def save_pictures(trainer: TrainerModule, images: Num[np.ndarray, "N ..."], test
     is_right = [answer.text == example.expected for example, answer in zip(examples, answers, strict=True)]
     for name, wanted in (("right", True), ("wrong", False)):
         if wanted not in is_right:
-            print(f"There is no {name} prediction, so there is no picture of one")
+            print(f"No {name} prediction found, so no picture of one")
             continue
         number = is_right.index(wanted)
         probabilities = np.array([part.probability for part in answers[number].parts])

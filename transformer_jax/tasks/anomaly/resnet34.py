@@ -14,21 +14,21 @@ from transformer_jax.data.downloads import download
 from transformer_jax.outside_files import outside_file
 from transformer_jax.trees import Variables
 
-ACTIVATION = "block4_2"  # the last block's
+ACTIVATION = "block4_2"  # of the last block
 MAX_BYTES = 2**28  # of the weights' file, which has 87 MB
 
 Features = Callable[[np.ndarray], np.ndarray]  # from images [N, 32, 32, 3] to [N, 512]
 
 
 def resnet34_features(data_dir: Path, resolution: int, batch_size: int) -> Features:
-    """The activation of the last block, averaged over height and width (He et al. 2016, implemented by flaxmodels).
+    """ResNet-34's last activation, averaged over height and width (He et al. 2016, implemented by flaxmodels).
 
     Images are resized bilinearly, scaled to [0, 1] and normalized with ImageNet's statistics.
 
     Args:
         data_dir: directory of the weights, see `weights_file`.
         resolution: R, the height and width in pixels to which images are resized.
-        batch_size: images that go through the network at once.
+        batch_size: number of images per pass through the network.
 
     Returns:
         A function from images `[N, 32, 32, 3]` to their features `[N, 512]`.
@@ -74,5 +74,5 @@ def fetch_weights(data_dir: Path) -> None:
 
     target = weights_file(data_dir)
     if not target.is_file():
-        more = ", use ready features (--features-dir), or the data set that needs no download (--dataset digits)"
+        more = ", use existing features (--features-dir), or use --dataset digits, which needs no download"
         download(URLS["resnet34"], target, "ResNet-34's ImageNet weights", more=more, max_bytes=MAX_BYTES)

@@ -1,4 +1,4 @@
-"""Sets of images with one of another class, drawn as a function of (seed, epoch, index)."""
+"""Sets of images with one image of another class, drawn as a function of (seed, epoch, index)."""
 
 from pathlib import Path
 
@@ -18,16 +18,16 @@ class AnomalySets(BatchDataset):
 
     Args:
         labels: `[N]`, the class of each row of the table; classes may be of unequal size.
-        set_size: images in a set, the anomaly among them.
-        seed: of the draws.
+        set_size: number of images in a set, including the anomaly.
+        seed: seed of the draws.
         subset: indices of the rows to use; all of them if None.
         redraw: draw new sets in each epoch, for training; otherwise the sets are always the same.
-        host_table: of features; then a set is the features of its images. Of one in a mapped file only the rows of a
-            batch are read.
+        host_table: table of features in host memory; sets are then features instead of indices. Only the rows of a
+            batch are read from a memory-mapped table.
 
     Raises:
-        InputError: labels or subset are no integers of rank 1, the subset holds an index outside the table, the seed is
-            negative, there are fewer than two classes, or a class with fewer than `set_size - 1` images.
+        InputError: labels or subset are not integers of rank 1, the subset has an index outside the table, the seed is
+            negative, there are fewer than two classes, or a class has fewer than `set_size - 1` images.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class AnomalySets(BatchDataset):
     ) -> None:
         self.host_table = host_table
         _check_integers("labels", labels)
-        self.anomalies = np.arange(len(labels)) if subset is None else np.asarray(subset)  # [M], of set i
+        self.anomalies = np.arange(len(labels)) if subset is None else np.asarray(subset)  # [M], of each set
         _check_integers("subset", self.anomalies)
         outside = self.anomalies[(self.anomalies < 0) | (self.anomalies >= len(labels))]
         if outside.size:
@@ -75,7 +75,7 @@ class AnomalySets(BatchDataset):
         return StackedSamples((chosen if self.host_table is None else self.host_table[chosen], positions[indices]))
 
     def __getstate__(self) -> dict[str, object]:
-        """Of a mapped file the path alone, from which a worker process maps it again."""
+        """Replace a memory-mapped table by its path, from which a worker process maps it again."""
         path = getattr(self.host_table, "filename", None)
         return {**vars(self), "host_table": self.host_table if path is None else Path(path)}
 
@@ -85,9 +85,9 @@ class AnomalySets(BatchDataset):
             self.host_table = np.lib.format.open_memmap(self.host_table, mode="r")
 
     def fingerprint(self) -> str:
-        """SHA-256 of all that the sets are drawn from: seed, size of a set, rows and their classes.
+        """SHA-256 of everything that determines the sets: seed, size of a set, rows and their classes.
 
-        The table counts apart, as one on the devices does.
+        `data.fingerprint` adds the table, whether it is in host memory or on the devices.
         """
         return fingerprint([], [self.seed, self.redraw, self.set_size, self.anomalies, self._class_of])
 
@@ -111,10 +111,10 @@ class AnomalySets(BatchDataset):
 
 
 class SetAnomalyDataset:
-    """Sets of features with one of another class, in the tutorial's form.
+    """Sets of features with one image of another class, in the tutorial's format.
 
     An item has the features `[S, F]` of a set's images, their indices `[S]` in the table, and the anomaly's position.
-    Training uses `.sets`, whose items lack the features: the table lies on the device.
+    Training uses `.sets`, whose items lack the features: the table is on the device.
 
     Args:
         features: `[N, F]`, the table.
@@ -122,7 +122,7 @@ class SetAnomalyDataset:
         set_size, seed, subset, redraw: as for `AnomalySets`.
 
     Raises:
-        InputError: features are not of rank 2, features and labels are of different length, a feature is not finite, or
+        InputError: features are not of rank 2, features and labels differ in length, a feature is not finite, or
             what `AnomalySets` raises.
     """
 
@@ -152,16 +152,16 @@ class SetAnomalyDataset:
 
 
 def as_table(name: str, values: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, "N F"]:
-    """A table of features as float32; one that is of that type, in C order, is not copied, and stays mapped if it is.
+    """Convert a table of features to float32. A float32 table in C order is not copied, and stays memory-mapped.
 
     Raises:
-        InputError: the values are no finite numbers `[N, F]`.
+        InputError: the values are not finite numbers `[N, F]`.
     """
     if values.ndim != 2 or values.dtype.kind not in "fiu":
         raise InputError(
             f"{name} has shape {values.shape} and type {values.dtype}; it must hold numbers, [images, features]"
         )
-    with np.errstate(over="ignore"):  # too large for float32: infinity, which is refused below
+    with np.errstate(over="ignore"):  # too large for float32: infinity, which is rejected below
         table = np.require(values, np.float32, "C")
     if not np.isfinite([table.min(initial=0), table.max(initial=0)]).all():  # needs no memory, unlike isfinite(table)
         raise InputError(f"{name} holds NaN, infinity or a number beyond float32; all must be finite")
@@ -175,13 +175,13 @@ def stratified_split(
 
     Args:
         labels: `[N]`, the class of each image; classes may be of unequal size.
-        fraction: of each class's images, rounded to a whole number of them.
+        fraction: fraction of each class's images, rounded to a whole number of images.
 
     Returns:
         The indices of the rest and those of the part, each in ascending order.
 
     Raises:
-        InputError: the labels are no integers of rank 1, or the fraction is not between 0 and 1.
+        InputError: the labels are not integers of rank 1, or the fraction is not between 0 and 1.
     """
     check_value("fraction", fraction, float)
     if not 0 < fraction < 1:

@@ -1,4 +1,4 @@
-"""Feature tables for the anomaly task: features, label, pixels and split of every image, and NumPy's files of them."""
+"""Feature tables for the anomaly task: features, label, pixels and split of every image, and NumPy files with them."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ Record: TypeAlias = Mapping[str, str | int]  # what features were computed with
 class FeatureTable(NamedTuple):
     """Images of all splits in one table."""
 
-    features: Float[np.ndarray, "N F"]  # float32, perhaps mapped
+    features: Float[np.ndarray, "N F"]  # float32, possibly memory-mapped
     labels: Int[np.ndarray, " N"]
     images: Num[np.ndarray, "N ..."] | None  # pixels for pictures, [N, height, width] or [N, height, width, 3], if any
     train: Int[np.ndarray, " N_train"]  # indices of the images in the training set
@@ -46,7 +46,7 @@ def digits_table() -> FeatureTable:
 
 
 def digits_features(images: Num[np.ndarray, "*B 8 8"]) -> Float[np.ndarray, "*B 64"]:
-    """The features of digits: their pixels, 0 … 16, as numbers 0 … 1.
+    """The features of digits: their pixels, 0 … 16, scaled to 0 … 1.
 
     Raises:
         InputError: a pixel is outside 0 … 16, or not finite.
@@ -59,13 +59,13 @@ def digits_features(images: Num[np.ndarray, "*B 8 8"]) -> Float[np.ndarray, "*B 
 
 
 def files_table(features: Path, labels: Path) -> FeatureTable:
-    """Features and labels of images in `.npy` files. Features in float32 are mapped: they may be larger than memory.
+    """Load features and labels of images from `.npy` files. float32 features are memory-mapped, not read into memory.
 
-    A fifth of each class is for test, and a tenth of the rest for validation, drawn always in the same way.
+    A fifth of each class is for test, and a tenth of the rest for validation, always drawn in the same way.
 
     Raises:
-        InputError: a file cannot be read, or is no plain array; features are not finite numbers `[N, F]`, labels no
-            whole numbers `[N]`.
+        InputError: a file cannot be read or is not a plain array; features are not finite numbers `[N, F]`; or labels
+            are not whole numbers `[N]`.
     """
     classes = np.array(map_array(labels))
     rows = as_table(str(features), map_array(features))
@@ -85,7 +85,7 @@ def _split(labels: Int[np.ndarray, " N"]) -> tuple[Int[np.ndarray, " N_part"], .
 
 
 def read_features(path: Path) -> tuple[Float[np.ndarray, "N F"], Record]:
-    """Features from an `.npz` under the key `feats`, as float32, and their record; an empty one if the file has none.
+    """Read features, as float32, under the key `feats` of an `.npz`, and their record, empty if there is none.
 
     Raises:
         InputError: the file cannot be read, lacks the key, is damaged, or holds anything but finite `[N, F]`.
@@ -98,7 +98,7 @@ def read_features(path: Path) -> tuple[Float[np.ndarray, "N F"], Record]:
 
 
 def difference(found: Record, wanted: Record) -> str | None:
-    """The first entry that both records have and that differs, in words; None if none does."""
+    """Describe the first entry that both records have and in which they differ; None if they agree."""
     for name, expected in wanted.items():
         if found.get(name, expected) != expected:
             return f"{name} was {found[name]!r} and is now {expected!r}"
@@ -106,10 +106,10 @@ def difference(found: Record, wanted: Record) -> str | None:
 
 
 def map_array(path: Path) -> Shaped[np.ndarray, "..."]:
-    """The array in an `.npy` file, which is mapped: elements are read when they are asked for.
+    """Memory-map the array in an `.npy` file.
 
     Raises:
-        InputError: the file cannot be read, or is no plain array's.
+        InputError: the file cannot be read, or is not a plain array.
     """
     with outside_file(path, "an .npy of a plain array", MAX_MAPPED_BYTES) as file:
         return np.lib.format.open_memmap(file, mode="r")

@@ -109,8 +109,8 @@ class AnomalyTrainer(TrainerModule):
                 `[B, S, 8, 8]` with pixels 0 … 16.
 
         Raises:
-            InputError: `inputs` are of another shape, features of no floating-point type, or not finite; a pixel is
-                outside 0 … 16.
+            InputError: `inputs` have another shape; features are not floating-point numbers, or not finite; or a pixel
+                is outside 0 … 16.
         """
         sets, is_one = self._sets(inputs)
         probabilities = np.asarray(nn.softmax(self.forward(sets)[..., 0]))
@@ -120,7 +120,7 @@ class AnomalyTrainer(TrainerModule):
         return self._sets(inputs)[1]
 
     def examples(self, inputs: ArrayLike | Sequence[object]) -> list[InspectedExample]:
-        """One set or a batch of sets, as `predict` takes them; images are shown where they are given.
+        """One set or a batch of sets, as `predict` takes them; images are shown if they are given.
 
         Raises:
             InputError: as `predict`.
@@ -131,13 +131,13 @@ class AnomalyTrainer(TrainerModule):
         return [set_example(features, f"set {n}", images[n]) for n, features in enumerate(sets)]
 
     def read_examples(self, words: Sequence[str]) -> list[InspectedExample]:
-        """Numbers of sets in the test set, or files of images that make one set.
+        """Read examples from words: numbers of sets in the test set, or files of images that form one set.
 
         Raises:
-            InputError: a number is not in the test set, or a file is no image.
+            InputError: a number is not in the test set, or a file is not an image.
         """
-        with as_input_error(f"inputs is {shortened(words)}; its quotes can't be read", ValueError):
-            # Not `Path.exists`, which raises the error of a name that is too long.
+        with as_input_error(f"inputs is {shortened(words)}; its quotes cannot be parsed", ValueError):
+            # Not `Path.exists`, which raises an error if a name is too long.
             words = [part for word in words for part in ([word] if os.path.exists(word) else shlex.split(word))]
         if all(map(WHOLE_NUMBER.fullmatch, words)):
             return self.test_examples([int(word) for word in words])
@@ -148,10 +148,10 @@ class AnomalyTrainer(TrainerModule):
         return [set_example(features_of_images(self.config, images), title, images)]
 
     def test_examples(self, numbers: Sequence[int]) -> list[InspectedExample]:
-        """Sets of these numbers in the test set, with their images.
+        """Examples of the sets with these numbers in the test set, with their images.
 
         Raises:
-            InputError: a number is not in the test set, or the data set is not at hand.
+            InputError: a number is not in the test set, or the data set is not available.
         """
         self.test_samples(numbers)  # checks the numbers
         table, (sets, positions) = self.test_data.table, cast(AnomalySets, self.test_set).draw(0)
@@ -167,7 +167,7 @@ class AnomalyTrainer(TrainerModule):
 
     @functools.cached_property
     def test_data(self) -> AnomalyData:
-        """The task's data sets, where they are at hand.
+        """The task's data sets, if they are available locally.
 
         Raises:
             InputError: they would have to be downloaded, or their features computed, which takes hours on a CPU.
@@ -175,12 +175,12 @@ class AnomalyTrainer(TrainerModule):
         config = self.config
         if isinstance(config, Cifar100Config) and config.features_dir is None and not has_features(config.data_dir):
             raise InputError(
-                f"{config.data_dir} holds no features of CIFAR-100; experiments/anomaly.py makes them; or give inputs"
+                f"{config.data_dir} has no features of CIFAR-100; run experiments/anomaly.py first, or give inputs"
             )
         return cast(AnomalyData, super().test_data)
 
     def _sets(self, inputs: object) -> tuple[Float[np.ndarray, "B S F"], bool]:
-        """The features of the sets, and whether there is one set, which is no batch."""
+        """The features of the sets, and whether the input is one set instead of a batch."""
         array, image_shape = np.asarray(as_array("inputs", inputs)), self.config.image_shape
         is_image = array.ndim > len(image_shape) and array.shape[-len(image_shape) :] == image_shape
         if is_image and np.issubdtype(array.dtype, np.number):
@@ -207,7 +207,7 @@ def report(trainer: AnomalyTrainer, data: AnomalyData) -> Results:
     print(f"Permuting the sets of a test batch changes a logit by at most {error:.1e}")
     if data.table.images is not None:
         save_pictures(trainer, data.table.images, test_sets)
-        trainer.attention_picture = None  # those of the predictions have the maps
+        trainer.attention_picture = None  # the pictures of predictions have the maps
     return {
         "train_acc": train_acc,
         "dataset": trainer.config.dataset,
@@ -223,7 +223,7 @@ def train_anomaly(config: AnomalyConfig | None = None, **settings: object) -> tu
     `train_anomaly(Cifar100Config())` is the tutorial's experiment.
 
     Args:
-        config: `DigitsConfig` or `Cifar100Config`; None takes the latter if its data are at hand.
+        config: `DigitsConfig`, `Cifar100Config` or `FilesConfig`; None: as `default_config`.
         **settings: fields of the config to replace.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Continue a text token by token, with draws from a trained language model."""
+"""Continue a text by sampling token by token from a trained language model."""
 
 import functools
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from transformer_jax.decoding.prefixes import AfterPrefix, after_prefix
 from transformer_jax.decoding.token_by_token import Decoded, sample
 from transformer_jax.trees import Params
 
-NEW_PART = 4  # of a window, one in so many tokens is new
+NEW_PART = 4  # a quarter of each window is new tokens
 Apply: TypeAlias = Callable[..., Any]  # a model's `apply` with its parameters
 DRAWS = ("temperature", "top_k", "top_p")  # how the next token is drawn, see `sample`
 
@@ -24,13 +24,13 @@ DRAWS = ("temperature", "top_k", "top_p")  # how the next token is drawn, see `s
 class Continuation:
     """Continues texts of any length with a model that has windows of `seq_len` tokens.
 
-    A quarter of a window at a time is drawn, with cached keys and values. Then the last three quarters are run again,
-    in one pass, as the prefix of the next. So each token follows from at least the three quarters of a window before
-    it, where there are as many.
+    A quarter of a window is sampled at a time, with cached keys and values. Then the last three quarters are run again,
+    in one pass, as the prefix of the next quarter. So each token depends on at least the three quarters of a window
+    before it, if the text is that long.
 
     Args:
-        model: with the methods of `TransformerLM`.
-        num_tokens: that texts may have; the model may have more.
+        model: a model with the methods of `TransformerLM`.
+        num_tokens: number of different tokens in texts; the model may have more.
         seq_len: T, at least 2.
     """
 
@@ -43,10 +43,10 @@ class Continuation:
     def __call__(
         self, params: Params, text: Int[np.ndarray, " _"], max_new: int, key: PRNGKeyArray, **draws: object
     ) -> Int[np.ndarray, " {max_new}"]:
-        """The `max_new` tokens after a text of at least one.
+        """Sample `max_new` tokens after a text of at least one token.
 
         Raises:
-            InputError: the model gives logits of NaN, or a draw's setting is impossible.
+            InputError: the model's logits are NaN, or a sampling option is invalid.
         """
         whole = text
         for part in range(-(-max_new // self.num_new)):
@@ -79,16 +79,16 @@ def tokens_after(
     max_length: int,
     padding: Int[Array, " B"] | None = None,
 ) -> Decoded:
-    """Tokens after the first `length` of those that are given; the new ones overwrite the keys of any others.
+    """Generate tokens after the first `length` given ones; new tokens overwrite the cache entries of later given ones.
 
     Args:
-        apply: of a language model, with its parameters.
-        step: of the same.
-        given: the texts, perhaps filled up.
-        length: of the texts, with what fills them up at the left.
+        apply: `apply` of a language model, with its parameters.
+        step: decoding step of the same model.
+        given: the texts, possibly padded.
+        length: length of the texts, including padding at the left.
         decode: `greedy_decode`, `sample` or `beam_search` with its settings and end tokens.
-        max_length: tokens that are new.
-        padding: number of tokens at the left of each text that only fill it up.
+        max_length: number of new tokens.
+        padding: number of padding tokens at the left of each text.
     """
     cache = apply(length=given.shape[1] + max_length, prefix=given, padding=padding, method="start_decoding")
     after = AfterPrefix(cache, jax.lax.dynamic_index_in_dim(given, length - 1, 1, keepdims=False))

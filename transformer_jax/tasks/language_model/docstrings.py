@@ -12,30 +12,30 @@ from pathlib import Path
 
 from transformer_jax.errors import InputError
 
-SEPARATOR = "\n\n\n"  # after each docstring; a line without anything is inside them, two are rare
+SEPARATOR = "\n\n\n"  # after each docstring; inside them, two empty lines in a row are rare
 LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "__pycache__"}  # directories without documentation
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @cache
 def library_docstrings(library: Path | None = None) -> tuple[str, ...]:
-    """The docstrings of all modules, classes and functions, each once: a function of the interpreter's files.
+    """The docstrings of all modules, classes and functions, each once; they depend only on the interpreter's files.
 
-    Those of one module are together, in the order of its lines. The modules are in the order of a digest of their
-    names, so that a part of the text is a sample of the library, and not the end of the alphabet.
+    Docstrings of one module are adjacent, in the order of its lines. Modules are ordered by a digest of their names, so
+    that a part of the text is a sample of the library, and not the end of the alphabet.
 
     Args:
         library: directory of the standard library; None for that of the running interpreter.
 
     Raises:
-        InputError: there is no source of the library, as where only compiled files are installed.
+        InputError: there is no source of the library, e.g. because only compiled files are installed.
     """
     root = Path(sysconfig.get_path("stdlib")) if library is None else library
     seen: dict[str, None] = {}
     for module in sorted(_modules(root), key=lambda module: hashlib.sha256(module.encode()).digest()):
         seen.update(dict.fromkeys(_docstrings_of(root / module)))
     if not seen:
-        raise InputError(f"{root} holds no source of Python's standard library; give data, a file of text (--data)")
+        raise InputError(f"{root} has no source of Python's standard library; give data, a text file (--data)")
     return tuple(seen)
 
 
@@ -51,9 +51,9 @@ def _modules(root: Path) -> Iterator[str]:
 
 
 def _docstrings_of(path: Path) -> Iterator[str]:
-    """The docstrings of a source file, as `inspect.getdoc` shows them; none of a file that is no Python."""
+    """The docstrings of a source file, as `inspect.getdoc` shows them; none if the file is not valid Python."""
     try:
-        with warnings.catch_warnings():  # of old escapes in strings
+        with warnings.catch_warnings():  # about old escapes in strings
             warnings.simplefilter("ignore")
             tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):

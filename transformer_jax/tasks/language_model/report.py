@@ -1,4 +1,4 @@
-"""Report on a trained language model: bits per byte beside compressors, samples."""
+"""Report on a trained language model: bits per byte compared with compressors, and samples."""
 
 import gzip
 import lzma
@@ -22,8 +22,8 @@ COMPRESSORS: Mapping[str, Callable[[bytes], bytes]] = {  # at their highest leve
 def other_bits(text: TextSplits) -> dict[str, float]:
     """Bits per byte of the test text that compressors need, by their names.
 
-    A compressor is given the training text first, and the growth of its output counts; or the test text alone. Of more
-    than `MAX_LEARNED` bytes of training text it gets the last ones, of which gzip sees the last 32 KiB only, xz all.
+    A compressor gets the test text alone, or after the last `MAX_LEARNED` bytes of the training text, in which case
+    the growth of its output counts. gzip's window is 32 KiB; xz sees everything.
     """
     train, test = text.train[-MAX_LEARNED:].tobytes(), text.test.tobytes()
     bits: dict[str, float] = {}
@@ -47,7 +47,7 @@ def prompts(text: Text) -> list[bytes]:
 
 
 def save_samples(trainer: TrainerModule, given: list[bytes]) -> None:
-    """Continue these texts, save what comes out in the run's directory, and print it."""
+    """Continue these texts; save the samples in the run's directory, and print them."""
     samples = []
     for prompt, continued in zip(given, trainer.predict(given), strict=True):
         before, after = (part.decode(errors="replace") for part in (prompt, continued))

@@ -1,4 +1,4 @@
-"""Task: predict text byte by byte, or token by token, the docstrings of Python's standard library or any file."""
+"""Task: predict text byte by byte or token by token: docstrings of Python's standard library, or any file."""
 
 import dataclasses
 import functools
@@ -54,7 +54,7 @@ class LanguageModelData(TaskData):
 
 
 def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
-    """Windows of the docstrings or of a file: at random places to train, then such that each token is scored once."""
+    """Load windows of the docstrings or a file: random ones for training, then windows that score each token once."""
     text, tokenizer = load_text(config.data), tokenizer_of(config)
     parts = {name: tokenizer.encode_file(part, f"the text for {name}") for name, part in text._asdict().items()}
     if (shortest := min(map(len, parts.values()))) < config.seq_len:
@@ -66,7 +66,7 @@ def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
 
 
 def tokenizer_of(config: LanguageModelConfig) -> Tokenizer:
-    """The tokenizer that a config asks for; one that is trained sees the training text alone.
+    """The tokenizer that a config selects; a trained tokenizer sees only the training text.
 
     Raises:
         InputError: as `chosen_tokenizer` and `load_text`.
@@ -141,21 +141,21 @@ class LanguageModelTrainer(TextTrainer):
         max_new: int | None = None,
         seed: int | None = None,
         **draws: object,
-    ) -> Any:  # str after str, bytes after bytes, a list of them after a list
-        """What follows a text, drawn token by token; of each text of a list what follows it.
+    ) -> Any:  # str for str, bytes for bytes, a list of them for a list
+        """Continue a text, or each text of a list, by sampling token by token.
 
         Args:
-            inputs: text, or bytes, of any length; the model sees the last of them (`Continuation`).
-            max_new: tokens that are drawn; None for `config.max_new`.
-            seed: of the draws; None for `config.seed`. The same call gives the same text.
-            **draws: `temperature`, `top_k` and `top_p`, in the place of those of the config.
+            inputs: text, or bytes, of any length; the model sees the last tokens (`Continuation`).
+            max_new: number of new tokens; None for `config.max_new`.
+            seed: random seed for sampling; None for `config.seed`. The same call gives the same text.
+            **draws: `temperature`, `top_k` and `top_p`, which override those of the config.
 
         Returns:
-            The continuation without the text: a text, or bytes after bytes. Bytes that are not valid UTF-8 are U+FFFD.
+            The continuation without the text: bytes for bytes, else a text in which invalid UTF-8 becomes U+FFFD.
 
         Raises:
-            InputError: `inputs` is no text and no list of texts, or a text is empty; a setting of the draws is
-                impossible; or the model gives logits of NaN.
+            InputError: `inputs` is not a text or a list of texts, or a text is empty; a sampling option is invalid; or
+                the model's logits are NaN.
         """
         texts: list[str | bytes] = texts_in(inputs, str, bytes)
         if not all(texts):
@@ -178,16 +178,16 @@ class LanguageModelTrainer(TextTrainer):
         return text_examples([np.asarray(inputs)[0, :PICTURED]], self.tokenizer)[0]
 
     def examples(self, inputs: str | bytes | Sequence[str | bytes]) -> list[InspectedExample]:
-        """A text, or the texts of a list, with the token that the model expects after each of theirs.
+        """Examples of a text, or of each text of a list, with the model's prediction after each token.
 
         Raises:
-            InputError: `inputs` is no text and no list of texts, or a text is empty or longer than `seq_len`.
+            InputError: `inputs` is not a text or a list of texts, or a text is empty or longer than `seq_len`.
         """
         texts: list[str | bytes] = texts_in(inputs, str, bytes)
         return text_examples(encode_all(texts, self.config.seq_len, self.tokenizer), self.tokenizer)
 
     def test_examples(self, numbers: Sequence[int]) -> list[InspectedExample]:
-        """The beginnings of windows of these numbers in the test text, with the tokens that do follow.
+        """Examples of the beginnings of the test windows with these numbers, with the actual next tokens.
 
         Raises:
             InputError: a number is not in the test set.

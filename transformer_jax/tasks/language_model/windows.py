@@ -1,4 +1,4 @@
-"""Parts of a text, and their windows: at random places for training, then such that each token is scored once."""
+"""Parts of a text, and their windows: random ones for training, then windows that score each token once."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from transformer_jax.tasks.language_model.docstrings import SEPARATOR, library_d
 HELD_OUT = 0.05  # of the text for validation, and as much for the test
 MAX_HELD_OUT = 2**20  # bytes of each of the two
 MAX_FILE_BYTES = 2**36
-FIRST = b"\n"  # stands before the first token of a text that is scored
+FIRST = b"\n"  # precedes the first token of a scored text
 UNSCORED = -1  # target of a position that is only context
 
 Text = UInt8[np.ndarray, " _"]
@@ -36,16 +36,16 @@ class TextSplits(NamedTuple):
 
 
 def load_text(path: Path | None) -> TextSplits:
-    """The parts of a file, or without one of the standard library's docstrings.
+    """Load the parts of a file, or of the standard library's docstrings.
 
-    The first 90 % are for training, then come validation and test with 5 % each, at most `MAX_HELD_OUT`. No docstring
-    is in two parts, and no character of a file that is UTF-8.
+    The first 90 % are for training, then come validation and test with 5 % each, at most `MAX_HELD_OUT`. No docstring,
+    and no character of a UTF-8 file, is split between two parts.
 
     Args:
-        path: of a file of anything; None for the docstrings.
+        path: path of any file; None for the docstrings.
 
     Raises:
-        InputError: the file cannot be read, is no regular file, or empty.
+        InputError: the file cannot be read, is not a regular file, or is empty.
     """
     if path is not None:
         with outside_file(path, "a text", MAX_FILE_BYTES) as file:
@@ -57,11 +57,11 @@ def load_text(path: Path | None) -> TextSplits:
 
 
 def split_text(text: Text, ends: Int[np.ndarray, " N_ends"] | None = None) -> TextSplits:
-    """A text's parts; `load_text` describes them.
+    """Split a text into parts, which `load_text` describes.
 
     Args:
         text: the whole text.
-        ends: of the documents, at which it may be cut; None for anywhere.
+        ends: ends of the documents, where the text may be cut; None for anywhere.
     """
     size = len(text)
     held_out = min(int(HELD_OUT * size), MAX_HELD_OUT)
@@ -74,13 +74,13 @@ def split_text(text: Text, ends: Int[np.ndarray, " N_ends"] | None = None) -> Te
 
 
 def _before_a_character(text: Text, cut: int) -> int:
-    """The first place from here on that is not inside of a character of UTF-8; the same one in other files."""
+    """The first place from `cut` on that is not inside a UTF-8 character; `cut` itself in other files."""
     is_inside = text[cut : cut + 4] & 0xC0 == 0x80
     return cut + int(is_inside.argmin()) if is_inside.size else cut
 
 
 def windows(text: Tokens, starts: Int[np.ndarray, " B"], length: int) -> Integer[np.ndarray, "B {length}"]:
-    """A copy of the tokens of a text from each start on."""
+    """Copies of the windows of a text that begin at these starts."""
     return np.lib.stride_tricks.sliding_window_view(text, length)[starts]
 
 
@@ -90,10 +90,10 @@ class RandomWindows(BatchDataset):
     The place of a window is a function of (seed, epoch, index); all are equally probable.
 
     Args:
-        text: tokens of the part that they are from, more than those of a window.
+        text: tokens of the training part, more than `seq_len`.
         seq_len: T.
-        size: windows in an epoch.
-        seed: of the draws.
+        size: number of windows in an epoch.
+        seed: seed of the draws.
     """
 
     def __init__(self, text: Tokens, seq_len: int, size: int, seed: int) -> None:
@@ -114,17 +114,17 @@ class RandomWindows(BatchDataset):
         return self._drawn[1]
 
     def fingerprint(self) -> str:
-        """SHA-256 of all that the windows are drawn from: the text, their length and number, and the seed."""
+        """SHA-256 of everything that determines the windows: the text, their length and number, and the seed."""
         return fingerprint([], [np.array([self.seq_len, self.size, self.seed]), self.text])
 
 
 class ScoredWindows(BatchDataset):
-    """Windows of which each token of a text is the target once; other targets are `UNSCORED`.
+    """Windows in which each token of a text is a target exactly once; all other targets are `UNSCORED`.
 
-    The first window begins with a line feed, which stands for what came before, and scores all of its T targets. Each
-    further one begins `stride` tokens later and scores the last `stride` of its targets, which so have at least
-    T - `stride` tokens of the text, and the one before them, as context. The last window ends with the text, and scores
-    what is left.
+    The first window begins with a line feed, in place of an earlier token, and scores all of its T targets. Each
+    further window begins `stride` tokens later and scores its last `stride` targets, which have at least T - `stride`
+    tokens of the text, and the one before them, as context. The last window ends with the text, and scores the
+    remaining targets.
 
     Args:
         text: at least T tokens.
@@ -146,7 +146,7 @@ class ScoredWindows(BatchDataset):
         following = windows(self.text, starts, self.seq_len)  # [N T], the targets
         before = np.where(starts > 0, self.text[starts - 1], self.first)
         inputs, targets = _shifted(np.column_stack([before, following]))
-        scored_before = np.where(numbers > 0, (numbers - 1) * self.stride + self.seq_len, 0)  # bytes of the text
+        scored_before = np.where(numbers > 0, (numbers - 1) * self.stride + self.seq_len, 0)  # tokens of the text
         is_new = starts[:, None] + np.arange(self.seq_len) >= scored_before[:, None]
         return StackedSamples((inputs, np.where(is_new, targets, UNSCORED).astype(np.int32)))
 
@@ -156,6 +156,6 @@ class ScoredWindows(BatchDataset):
 
 
 def _shifted(taken: Integer[np.ndarray, "N T_1"]) -> tuple[Int[np.ndarray, "N T"], Int[np.ndarray, "N T"]]:
-    """The tokens of each window but the last, and but the first."""
+    """Inputs and targets: the tokens of each window without the last, and without the first."""
     ids = taken.astype(np.int32)
     return ids[:, :-1], ids[:, 1:]

@@ -27,11 +27,11 @@ SOURCE_TOKENIZER, TARGET_TOKENIZER = "source_tokenizer.json", "target_tokenizer.
 JOINT_TOKENIZER = "joint_tokenizer.json"
 MAX_DATES = 10**8  # each takes 400 bytes of memory, as a Python object
 MAX_LENGTH_PENALTY = 10  # above, the length's power overflows in float32 for long texts
-ENOUGH_STEPS = 2_000  # of a training on pairs, unless they take more than MOST_EPOCHS
+ENOUGH_STEPS = 2_000  # in a training on pairs, unless that takes more than MOST_EPOCHS
 MOST_EPOCHS = 1_000
 SIZES = "train_size", "val_size", "test_size"  # of the sets of dates
 LONGEST_WARMUP = 100  # steps
-MOST_EVALUATIONS = 20  # of a training on pairs, about
+MOST_EVALUATIONS = 20  # in a training on pairs, about
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,28 +87,28 @@ class TranslationConfig(TrainingConfig):
     def idle(self) -> dict[str, str]:
         found = super().idle() | idle_with(self.architecture, self.init_from)
         if self.data is None:
-            found |= dict.fromkeys(("val_data", "test_data", "lower_case"), "data is none, so that pairs are drawn")
+            found |= dict.fromkeys(("val_data", "test_data", "lower_case"), "data is none, so the pairs are dates")
         else:
-            found |= dict.fromkeys(SIZES, "data is a file, of which all pairs are taken")
+            found |= dict.fromkeys(SIZES, "data is a file, and all its pairs are used")
         if self.joint_tokenizer is not None:
-            of_both = "joint_tokenizer is that of sources and targets"
+            of_both = "joint_tokenizer is used for sources and targets"
             found |= dict.fromkeys(("source_tokenizer", "target_tokenizer"), of_both)
         return found if self.beam_width > 1 else found | {"length_penalty": "beam_width is 1, for greedy decoding"}
 
     @property
     def max_translation(self) -> int:
-        """Most tokens of a translation, including the end token."""
+        """Maximum number of tokens of a translation, including the end token."""
         return DATE_BYTES + 1 if self.data is None else self.max_bytes + 1
 
     @property
     def default_criterion(self) -> Criterion:
-        """Accuracy on dates, of which each has one right answer; loss on other pairs."""
+        """Accuracy on dates, each of which has one right answer; loss on other pairs."""
         return Criterion("accuracy", "max") if self.data is None else Criterion("loss", "min")
 
     def resolved(self, steps_per_epoch: int) -> "TranslationConfig":
-        """Numbers of epochs, steps of the warm-up and epochs between evaluations, where they are None.
+        """Fill in `max_epochs`, `warmup` and `eval_every` if they are None.
 
-        Few pairs are passed over more often, so that the training has `ENOUGH_STEPS` steps.
+        A small set of pairs gets more epochs, so that the training has `ENOUGH_STEPS` steps.
         """
         max_epochs, eval_every, warmup = self.max_epochs, self.eval_every, self.warmup
         if max_epochs is None:
@@ -126,7 +126,7 @@ class TranslationConfig(TrainingConfig):
             raise InputError(f"data is {self.data}; it must be {allowed}, since {what} was trained on {learned}")
 
     def cleaned(self, text: str) -> str:
-        """A text as the training texts were cleaned: dates as people type them, pairs without white space around."""
+        """Clean a text like the training texts: dates as people type them, pairs without white space around."""
         if self.data is None:
             return typed(text)
         return text.strip().lower() if self.lower_case else text.strip()
@@ -139,7 +139,7 @@ class TranslationConfig(TrainingConfig):
         return load_pairs(self.data, **files, max_bytes=self.max_bytes, lower_case=self.lower_case)
 
     def test_pairs(self) -> Sequence[TextPair]:
-        """Test pairs alone: dates take no time for the others."""
+        """Only the test pairs: for dates, the other sets are not generated."""
         return date_pairs("test", self.test_size) if self.data is None else self.splits().test
 
 
@@ -161,14 +161,14 @@ def translation_data(config: TranslationConfig) -> TranslationData:
 
 
 def tokenizers_of(config: TranslationConfig) -> Tokenizers:
-    """The tokenizers that a config asks for; those that are trained see the training pairs alone.
+    """The tokenizers that a config selects; trained tokenizers see only the training pairs.
 
     Raises:
         InputError: as `chosen_tokenizer` and `TranslationConfig.splits`.
     """
 
     def of(setting: str, name: str, *sides: str) -> Tokenizer:
-        data = dataclasses.replace(config, seed=0, name=None)  # of a sweep's runs the same
+        data = dataclasses.replace(config, seed=0, name=None)  # the same for all runs of a sweep
         kept = kept_file(config, TASK, name)
         return chosen_tokenizer(setting, kept, lambda kind: _trained(kind, sides, data, stamp(config.data)))
 
@@ -183,7 +183,7 @@ def tokenizers_of(config: TranslationConfig) -> Tokenizers:
 
 
 def _as_in(architecture: Architecture, tokenizer: Tokenizer, side: str) -> Tokenizer:
-    """The tokenizer with the pad, start and end of a model; its sources end as those of the model's training did."""
+    """The tokenizer with a model's pad, start and end tokens; sources end as in the training of that model."""
     if not isinstance(tokenizer, PieceTokenizer):
         raise InputError(f"{side}_tokenizer is {BYTES}; with architecture it must be the model's tokenizer.json")
     around = map(architecture.token, ("pad_token_id", "decoder_start_token_id", "eos_token_id"))

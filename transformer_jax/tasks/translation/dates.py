@@ -29,7 +29,7 @@ DATE_BYTES = len(FIRST_DAY.isoformat())  # of a target text
 SPLITS = ("train", "val", "test")
 HELD_OUT = 0.05  # of all days for validation, and as many for the test
 
-# CLDR has no-break spaces and marks of direction; people type plain spaces and no marks.
+# CLDR has no-break spaces and direction marks; people type plain spaces and no marks.
 TYPED = {0x00A0: " ", 0x202F: " ", 0x200E: None, 0x200F: None}
 
 
@@ -41,7 +41,7 @@ def write_date(day: datetime.date, locale: str, style: str) -> str:
 
 
 def typed(text: str) -> str:
-    """A date as people type it: plain spaces for no-break ones, no marks of direction, no white space around."""
+    """A date as people type it: plain spaces for no-break ones, no direction marks, no white space around."""
     return text.translate(TYPED).strip()
 
 
@@ -81,7 +81,7 @@ def days_of(split: str) -> np.ndarray:
 
 
 def _shuffled_days(split: str) -> Iterator[datetime.date]:
-    """All days of a split in random order, then all of them in another, without end."""
+    """Yield all days of a split in random order, then again in another order, without end."""
     days = days_of(split)
     rng = np.random.default_rng([42, SPLITS.index(split)])
     while True:

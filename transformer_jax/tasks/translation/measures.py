@@ -6,7 +6,7 @@ from transformer_jax.tasks.experiment import Results
 
 
 def exact_match(predictions: Sequence[str], references: Sequence[str]) -> float:
-    """Fraction of the predictions, at least one, that equal their reference."""
+    """Fraction of the predictions that equal their reference; there must be at least one."""
     return sum(a == b for a, b in zip(predictions, references, strict=True)) / len(references)
 
 

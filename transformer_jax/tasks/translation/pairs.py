@@ -1,6 +1,6 @@
 """Pairs of texts: read from a file of tab-separated columns, split, and padded as batches for an encoder–decoder.
 
-In a file, as those of Tatoeba and Anki, the first column is the source, the second the target; others are ignored.
+In a file, e.g. from Tatoeba or Anki, the first column is the source, the second the target; others are ignored.
 """
 
 import codecs
@@ -46,7 +46,7 @@ class PairInputs(NamedTuple):
 
 
 class Tokenizers(NamedTuple):
-    """Of the source and of the target texts."""
+    """Tokenizers of the source and the target texts."""
 
     source: Tokenizer = Tokenizer()
     target: Tokenizer = Tokenizer()
@@ -57,9 +57,9 @@ class PairDataset(BatchDataset):
 
     Args:
         pairs: a source and a target text each.
-        shapes: from the smallest to the largest, with START and END counted.
-        tokenizers: of their texts.
-        batch_tokens: in a batch, with the padding of its longer side; None for batches of a number of pairs.
+        shapes: padded shapes, from the smallest to the largest, including START and END.
+        tokenizers: tokenizers of the texts.
+        batch_tokens: tokens per batch, including the padding of its longer side; None: a fixed number of pairs.
 
     Raises:
         InputError: a pair has more tokens than a batch.
@@ -75,8 +75,8 @@ class PairDataset(BatchDataset):
         self.pairs, self.shapes, self.tokenizers = pairs, shapes, tokenizers
         self.lengths = _lengths(pairs, tokenizers)
         # [N], the shape of each pair: `groups` of `make_loader`, which puts pairs of one shape into one batch. A batch
-        # of dates then has 1.28 source positions for each real one, and 3.8 when pairs are mixed: one text in 50 is of
-        # the longest shape, and 72 of 100 batches of 64 hold such a text.
+        # of dates then has 1.28 source positions for each real one, instead of 3.8 in mixed batches: one text in 50
+        # has the longest shape, and 72 of 100 mixed batches of 64 have such a text.
         self.buckets = smallest_shape(*self.lengths, shapes).astype(np.int8)
         longer = tuple(max(shape.source, shape.target - 1) for shape in shapes)  # as `__getitems__` pads them
         self.token_batches = None if batch_tokens is None else TokenBatches(batch_tokens, longer)
@@ -116,7 +116,7 @@ class PairSplits(NamedTuple):
     def padded(
         self, tokenizers: Tokenizers, batch_tokens: int | None = None
     ) -> tuple[PairDataset, PairDataset, PairDataset]:
-        """Data sets of the three, padded to shapes that are chosen for all of them together."""
+        """Create the three data sets, padded to shapes that are chosen for all of them together."""
         sources, targets = zip(*(_lengths(pairs, tokenizers) for pairs in self[:3]), strict=True)
         shapes = choose_shapes(np.concatenate(sources), np.concatenate(targets))
         train, val, test = (PairDataset(pairs, shapes, tokenizers, batch_tokens) for pairs in self[:3])
@@ -124,7 +124,7 @@ class PairSplits(NamedTuple):
 
 
 def _lengths(pairs: Sequence[TextPair], tokenizers: Tokenizers) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " N"]]:
-    """Ids of each source, and of each target with the two around it."""
+    """Number of ids of each source, and of each target with its start and end tokens."""
     sources = tokenizers.source.lengths([pair.source for pair in pairs])
     return sources, tokenizers.target.lengths([pair.target for pair in pairs]) + 2
 
@@ -132,18 +132,18 @@ def _lengths(pairs: Sequence[TextPair], tokenizers: Tokenizers) -> tuple[Int[np.
 def load_pairs(
     path: Path, *, val_path: Path | None = None, test_path: Path | None = None, max_bytes: int, lower_case: bool = False
 ) -> PairSplits:
-    """The pairs in files; no source text of the training set is in another one.
+    """Load the pairs in files; no source text of the training set is in another set.
 
     Pairs with a text of more than `max_bytes` bytes in UTF-8 are left out.
 
     Args:
         path: file of pairs.
-        val_path, test_path: files of the validation and the test pairs; None takes a part of the first file's.
-        max_bytes: of a text.
+        val_path, test_path: files of the validation and the test pairs; None takes a part of the pairs of `path`.
+        max_bytes: maximum length of a text.
         lower_case: write all texts in lower case.
 
     Raises:
-        InputError: a file cannot be read, a line is no pair, or too few pairs are left.
+        InputError: a file cannot be read, a line is not a pair, or too few pairs are left.
     """
     paths = {"all": path, "val": val_path, "test": test_path}
     read = {name: read_pairs(file) for name, file in paths.items() if file is not None}
@@ -156,13 +156,13 @@ def load_pairs(
 
 
 def read_pairs(path: Path) -> list[TextPair]:
-    """The first two columns of a UTF-8 file, without the white space around them.
+    """Read the first two columns of a UTF-8 file, without the white space around them.
 
-    A byte order mark, Windows' line ends and blank lines at the end are ignored.
+    A byte order mark, Windows line endings and blank lines at the end are ignored.
 
     Raises:
-        InputError: the file cannot be read, is no regular file or too large; a line is not UTF-8, has no tab, or an
-            empty side.
+        InputError: the file cannot be read, is not a regular file, or is too large; a line is not UTF-8, has no tab, or
+            has an empty side.
     """
     with outside_file(path, "a file of pairs", MAX_FILE_BYTES) as file:
         content = file.read_bytes().removeprefix(codecs.BOM_UTF8).rstrip(b" \r\n")
@@ -193,13 +193,13 @@ def summary(splits: PairSplits) -> str:
 def split_pairs(
     pairs: Sequence[TextPair], val: Sequence[TextPair] | None = None, test: Sequence[TextPair] | None = None
 ) -> tuple[Sequence[TextPair], Sequence[TextPair], Sequence[TextPair]]:
-    """Pairs for training, validation and test, a function of the pairs in their order.
+    """Split pairs for training, validation and test; the result depends only on the pairs and their order.
 
-    All pairs of one source are in one split, so that no source of the validation or the test was trained on.
+    All pairs of one source are in one split, so that no source of validation or test was trained on.
 
     Args:
-        pairs: to be split.
-        val, test: these pairs, in the place of a part of `pairs`; those of their sources are left out of `pairs`.
+        pairs: pairs to split.
+        val, test: pairs to use instead of a part of `pairs`; pairs with their sources are left out of `pairs`.
 
     Raises:
         InputError: there are fewer different sources than splits to be made.
@@ -209,7 +209,7 @@ def split_pairs(
     drawn = [name for name, part in (("test", test), ("validation", val)) if part is None]  # in the order of the draw
     if len(sources) < 1 + len(drawn):
         raise InputError(
-            f"data has {len(sources)} different sources that are in no other file; it needs {1 + len(drawn)} or more"
+            f"data has {len(sources)} different sources that no other file has; it needs {1 + len(drawn)} or more"
         )
     size = max(1, min(round(HELD_OUT * len(sources)), MAX_HELD_OUT))
     order = np.random.default_rng(42).permutation(len(sources)).tolist()

@@ -59,7 +59,7 @@ class TranslationTrainer(TextTrainer):
         self.tokenizers = tokenizers_of(config)
         self.architecture = architecture_of(config.architecture, config, self.name)
         super().__init__(config, constants, model)
-        # Where there are several processes, each translates all.
+        # With several processes, each translates all texts.
         self._own_devices = self.devices if jax.process_count() == 1 else own_device()
         self._translate = jax.jit(self._own_devices.share(self._decode, returns_rows=True))
 
@@ -102,26 +102,26 @@ class TranslationTrainer(TextTrainer):
         found = losses | {"accuracy": logits.argmax(-1) == batch.targets}
         return {name: (values, real) for name, values in found.items()}
 
-    def predict(self, inputs: str | Sequence[str]) -> Any:  # str of str, a list of a list
-        """The translation of a text, or those of a list of texts.
+    def predict(self, inputs: str | Sequence[str]) -> Any:  # str for str, a list for a list
+        """Translate a text, or each text of a list.
 
-        Texts are cleaned as those of the training were: no-break spaces and marks of direction in dates.
+        Texts are cleaned like the training texts, e.g. of no-break spaces and direction marks in dates.
 
         Raises:
-            InputError: `inputs` is no text and no list of texts, or empty; a text is empty or longer than `max_bytes`;
-                or the model gives logits of NaN.
+            InputError: `inputs` is not a text or a list of texts, or is empty; a text is empty or longer than
+                `max_bytes`; or the model's logits are NaN.
         """
         translations = [self.tokenizers.target.decode(ids) for ids in self._translations(self._sources(inputs))]
         return translations[0] if isinstance(inputs, str) else translations
 
     def pictured_example(self, inputs: PairInputs) -> InspectedExample:
         source, target = (np.asarray(ids)[0] for ids in inputs)
-        read = target[1:][target[1:] != self.tokenizers.target.pad]  # without the start, which pads too in some models
+        read = target[1:][target[1:] != self.tokenizers.target.pad]  # without the start, in some models the pad
         source = source[source != self.tokenizers.source.pad]
         return translation_examples([source], [read], _padded_length, self.tokenizers)[0]
 
     def examples(self, inputs: str | Sequence[str]) -> list[InspectedExample]:
-        """A text, or the texts of a list, with the translations that `predict` gives.
+        """Examples of a text, or of each text of a list, with the translations that `predict` returns.
 
         Raises:
             InputError: as `predict`.
@@ -130,7 +130,7 @@ class TranslationTrainer(TextTrainer):
         return translation_examples(sources, self._translations(sources), _padded_length, self.tokenizers)
 
     def test_examples(self, numbers: Sequence[int]) -> list[InspectedExample]:
-        """Texts of these numbers in the test set, with the model's translations and the right ones.
+        """Examples of the texts with these numbers in the test set, with the model's translations and the right ones.
 
         Raises:
             InputError: a number is not in the test set.
@@ -168,7 +168,7 @@ class TranslationTrainer(TextTrainer):
         return translations
 
     def _decode(self, params: Params, source: Int[Array, "B S"]) -> Decoded:
-        """The best translation of each row: by beam search, or the greedy one where `beam_width` is 1."""
+        """The best translation of each row: by beam search, or by greedy decoding if `beam_width` is 1."""
         config, apply = self.config, functools.partial(self.model.apply, {"params": params})
         search: Callable[..., Decoded] = greedy_decode
         if config.beam_width > 1:
@@ -189,12 +189,12 @@ class TranslationTrainer(TextTrainer):
 
 
 def _padded_length(length: int) -> int:
-    """To the next multiple of `LENGTH_STEP`, as far as the model has positions."""
+    """Round up to a multiple of `LENGTH_STEP`, limited to the positions of the model."""
     return min(-(-length // LENGTH_STEP) * LENGTH_STEP, Transformer.max_len)
 
 
 def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
-    """Translate and score the test set; print the scores. Those of a file have `chrf` and `bleu` too."""
+    """Translate and score the test set; print the scores, for pairs from a file also `chrf` and `bleu`."""
     pairs = data.splits.test
     predictions, references = trainer.predict([pair.source for pair in pairs]), [pair.target for pair in pairs]
     exact, errors = exact_match(predictions, references), char_error_rate(predictions, references)

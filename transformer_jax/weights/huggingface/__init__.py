@@ -1,1 +1,1 @@
-"""Models of HuggingFace Transformers from their directories, and written back: one file for each family of models."""
+"""Import and export of HuggingFace Transformers models: one file per model family."""

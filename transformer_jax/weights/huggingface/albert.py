@@ -32,8 +32,8 @@ RENAMES: Renames = (
 
 
 def create(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
-    """The model of a `config.json`, with the heads whose arrays are there."""
-    for name in ("num_hidden_groups", "inner_group_num"):  # layers that are shared, and layers in one of them
+    """The model of a `config.json`, with the heads whose arrays exist."""
+    for name in ("num_hidden_groups", "inner_group_num"):  # groups of shared layers, and layers in each group
         keys.one_of(name, 1)
     keys.one_of("tie_word_embeddings", True)
     keys.one_of("position_embedding_type", "absolute")
@@ -65,7 +65,7 @@ def configure(model: TransformerMLM) -> Json:
 
 
 def layout(model: TransformerMLM) -> Layout:
-    """The names of its arrays."""
+    """Names of the model's arrays."""
     return Layout(RENAMES, transposed=True)
 
 

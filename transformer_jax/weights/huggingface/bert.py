@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019): encoders, masked language models, classifiers of texts."""
+"""BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019): encoders, masked language models, text classifiers."""
 
 from transformer_jax.argument_checks import Shapes
 from transformer_jax.nn.blocks import BlockSettings
@@ -36,7 +36,7 @@ ROBERTA_HEADS: Renames = (
     ("^output_bias", "lm_head/bias"),
     ("^output_layer", "classifier/out_proj"),
 )
-# The keys of Google's own files, which have no `model_type`.
+# The keys of Google's original files, which have no `model_type`.
 GOOGLE_KEYS = frozenset({
     "attention_probs_dropout_prob", "hidden_act", "hidden_dropout_prob", "hidden_size", "initializer_range",
     "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers", "type_vocab_size",
@@ -45,9 +45,9 @@ GOOGLE_KEYS = frozenset({
 
 
 def is_first_bert(config: Json) -> bool:
-    """Whether a `config.json` without a `model_type` is that of a BERT: by its class, or by its keys.
+    """Whether a `config.json` without a `model_type` describes a BERT, judging by its class or its keys.
 
-    RoBERTa's of that time have the same keys, and one type of tokens instead of two.
+    RoBERTa files of that time have the same keys, but one token type instead of two.
     """
     classes = config.get("architectures")
     if isinstance(classes, list) and classes:
@@ -56,16 +56,16 @@ def is_first_bert(config: Json) -> bool:
 
 
 def create(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
-    """The model of a `config.json`, with the heads whose arrays are there."""
+    """The model of a `config.json`, with the heads whose arrays exist."""
     is_roberta = keys.take("model_type", str) != "bert"
     for name in ("is_decoder", "add_cross_attention"):
         keys.one_of(name, False)
     keys.one_of("tie_word_embeddings", True)
-    keys.one_of("position_embedding_type", "absolute")  # of others there are arrays, which `transformers` 5 drops
+    keys.one_of("position_embedding_type", "absolute")  # others have arrays, which `transformers` 5 drops
     classes = shapes.get("classifier.out_proj.weight" if is_roberta else "classifier.weight", (0,))[0]
     has_tokens = ("lm_head.dense.weight" if is_roberta else "cls.predictions.transform.dense.weight") in shapes
     activation = keys.activation("hidden_act", "gelu")
-    if is_roberta and has_tokens:  # whose head has this activation whatever the config says
+    if is_roberta and has_tokens:  # this head has gelu, whatever the config says
         keys.one_of("hidden_act", "gelu")
     return TransformerMLM(
         **keys.sizes(SIZES),
@@ -100,10 +100,10 @@ def configure(model: TransformerMLM) -> Json:
 
 
 def layout(model: TransformerMLM) -> Layout:
-    """The names of its arrays."""
+    """Names of the model's arrays."""
     is_roberta = model.pad_token is not None
     heads = ROBERTA_HEADS if is_roberta else BERT_HEADS
-    if is_roberta and model.head == "classes":  # whose pooler has another name
+    if is_roberta and model.head == "classes":  # its pooler has another name
         heads = (("^pooler/dense", "classifier/dense"), *heads)
     base = ("^(embeddings|encoder|pooler)/", rf"{'roberta' if is_roberta else 'bert'}/\1/")
     return Layout((*EMBEDDINGS, *BLOCKS, *heads, base, *TORCH_ENDS), transposed=True)

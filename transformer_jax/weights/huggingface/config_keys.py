@@ -1,4 +1,4 @@
-"""The keys of a `config.json`: one that would change what the model computes is honoured, or an error that names it."""
+"""The keys of a `config.json`: a key that affects what the model computes is either honoured or raises an error."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -11,13 +11,13 @@ from transformer_jax.argument_checks import Size
 from transformer_jax.errors import InputError, check_value, shortened
 from transformer_jax.outside_files import Json
 
-# Keys that could change what a model computes, with the values that do not; a family takes those that it honours.
-# Every other key has no effect without dropout: `transformers` does not read it for the family, or only for training,
-# generation and Python, as tests/weights/test_config_keys.py finds.
+# Keys that could change what a model computes, with the values that do not; a family takes the keys that it honours.
+# No other key has an effect without dropout: `transformers` does not read it for the family, or reads it only for
+# training, generation or its Python interface (checked by tests/weights/test_config_keys.py).
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "attention_chunk_size": (),
-    "auto_map": (),  # code of the directory, which is never run
-    "decoder": (),  # this and the next two: the config of a part
+    "auto_map": (),  # code in the directory, which is never run
+    "decoder": (),  # configs of submodels, like the next two
     "fusion_config": (),
     "generator": (),
     "is_causal": (True,),
@@ -43,7 +43,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "swish": nn.silu,
     "tanh": nn.tanh,
 }
-# The word that is written, the first one; of another activation there is none, a `KeyError`.
+# The word to write for an activation: the first one above. Any other activation is a `KeyError`.
 WORDS = {activation: word for word, activation in reversed(ACTIVATIONS.items())}
 
 
@@ -51,8 +51,8 @@ class ConfigKeys:
     """A `config.json` whose keys are taken one by one.
 
     Args:
-        config: its content.
-        source: its name, for error messages.
+        config: content of the file.
+        source: name of the file, for error messages.
     """
 
     def __init__(self, config: Json, source: str) -> None:
@@ -61,15 +61,15 @@ class ConfigKeys:
         self.source = source
 
     def take(self, name: str, hint: Any, default: Any = ...) -> Any:  # a type, and a value of it
-        """The value of a key.
+        """Take the value of a key.
 
         Args:
-            name: of the key.
-            hint: its type.
-            default: where the file lacks it, as in `transformers`; without a default it must be there.
+            name: name of the key.
+            hint: type of the value.
+            default: value if the file lacks the key, as in `transformers`; without a default the key is required.
 
         Raises:
-            InputError: it is missing, or of another type.
+            InputError: the key is missing, or its value has another type.
         """
         self._taken.add(name)
         value = self._all.get(name, default)
@@ -78,18 +78,18 @@ class ConfigKeys:
         return value if value is default else check_value(f"{name} in {self.source}", value, hint)
 
     def sizes(self, names: Mapping[str, str]) -> dict[str, Any]:  # whole numbers
-        """Fields of a model by the names of their keys, which the config must have.
+        """Take the fields of a model from required keys; `names` maps fields to keys.
 
         Raises:
-            InputError: a key is missing, or no whole number above 0.
+            InputError: a key is missing, or is not a whole number above 0.
         """
         return {field: self.take(name, Size) for field, name in names.items()}
 
     def one_of(self, name: str, *allowed: Any) -> Any:  # a number, a text or None
-        """The value of a key that may have few; the first of them is that of a file without the key.
+        """Take the value of a key that must be one of `allowed`; the first of these is the default.
 
         Raises:
-            InputError: it has another one.
+            InputError: the key has another value.
         """
         return self.take(name, Literal[allowed], allowed[0])
 
@@ -98,15 +98,15 @@ class ConfigKeys:
         return ACTIVATIONS[self.one_of(name, default, *ACTIVATIONS)]
 
     def same(self, name: str, other: str) -> None:
-        """Check that a key has the value of another one, whose name it is too in `transformers`, if it is there.
+        """Check that a key, if present, has the value of another key, of which it is an alias in `transformers`.
 
         Raises:
-            InputError: it has another one.
+            InputError: the values differ.
         """
         self.one_of(name, self._all.get(other), None)
 
     def others(self) -> Json:
-        """The entries that were not taken, which change nothing in what the model computes."""
+        """The entries that were not taken; if `finish` accepts them, they do not affect what the model computes."""
         return {name: value for name, value in self._all.items() if name not in self._taken}
 
     def finish(self) -> None:

@@ -1,4 +1,4 @@
-"""What a family of models is: its `config.json` as a model and back, and the names of its arrays."""
+"""Model families: conversion between `config.json` and our models, and the names of the arrays."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -10,10 +10,10 @@ from transformer_jax.weights.huggingface.config_keys import ConfigKeys
 from transformer_jax.weights.layouts import Layout
 
 Renames = tuple[tuple[str, str], ...]
-# One letter for a projection, or the norm, of queries, keys and values.
+# Single letters for the projections and norms of queries, keys and values.
 LETTERS: Renames = (("query_(proj|norm)", r"q_\1"), ("key_(proj|norm)", r"k_\1"), ("value_(proj|norm)", r"v_\1"))
 TIED_HEAD = "lm_head.weight"
-# Fields of a model, and the keys that most families have for them.
+# Fields of a model, and their config keys in most families.
 SIZES = {
     "vocabulary_size": "vocab_size",
     "model_dim": "hidden_size",
@@ -25,12 +25,12 @@ SIZES = {
 
 
 def sizes_of(model: Any, names: Mapping[str, str]) -> Json:  # a model with these fields
-    """The entries of a config for the fields of a model, by the names of their keys."""
+    """Config entries for the fields of a model; `names` maps fields to keys."""
     return {name: getattr(model, field) for field, name in names.items()}
 
 
 def labels_of(model: Any) -> Json:  # a model with classes, or without
-    """The entry of a config that says how many classes there are."""
+    """Config entry that gives the number of classes; empty for a model without classes."""
     labels = {str(label): f"LABEL_{label}" for label in range(model.num_classes)}
     return {"id2label": labels} if labels else {}
 
@@ -39,9 +39,9 @@ class Family(NamedTuple):
     """Models whose `config.json` has one of these `model_type`s."""
 
     model_types: tuple[str, ...]
-    create: Callable[[ConfigKeys, Shapes], SettingsModule]  # of config.json and of the shapes of the arrays
-    configure: Callable[[Any], Json]  # a model of the family; the keys that `create` takes, and `architectures`
+    create: Callable[[ConfigKeys, Shapes], SettingsModule]  # from config.json and the arrays' shapes
+    configure: Callable[[Any], Json]  # to the config: the keys that `create` takes, and `architectures`
     layout: Callable[[Any], Layout]
-    prefix: str  # of the arrays of the model without its head, which some files lack
-    copies: Mapping[str, str] = {}  # names of arrays that are others once more, which files may have or lack
-    ignored: str = "$^"  # regular expression of arrays that are no parameters, or of heads that are not supported
+    prefix: str  # of all array names outside the head; files without a head may lack it
+    copies: Mapping[str, str] = {}  # duplicate arrays that some files have: name of the copy, of the original
+    ignored: str = "$^"  # pattern of arrays that are not parameters, or belong to unsupported heads

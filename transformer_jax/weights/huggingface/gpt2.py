@@ -73,7 +73,7 @@ def configure(model: TransformerLM) -> Json:
 
 
 def layout(model: TransformerLM) -> Layout:
-    """The names of its arrays; kernels are `[in, out]`, as ours."""
+    """Names of the model's arrays; kernels are `[in, out]`, like ours."""
     return Layout(RENAMES, transposed=False)
 
 

@@ -1,4 +1,4 @@
-"""GPT-NeoX (Black et al. 2022), which Pythia is too (Biderman et al. 2023)."""
+"""GPT-NeoX (Black et al. 2022), including Pythia (Biderman et al. 2023)."""
 
 from transformer_jax.argument_checks import Shapes
 from transformer_jax.nn.attention import AttentionSettings
@@ -35,7 +35,7 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
         keys, keys.take("rotary_emb_base", int | float, 10_000.0), keys.take("rotary_pct", float, 0.25)
     )
     sizes = keys.sizes(SIZES)
-    keys.one_of("head_dim", sizes["model_dim"] // sizes["num_heads"], None)  # it is the rotated width alone
+    keys.one_of("head_dim", sizes["model_dim"] // sizes["num_heads"], None)  # affects only the rotated width
     return TransformerLM(
         **sizes,
         settings=BlockSettings(
@@ -66,7 +66,7 @@ def configure(model: TransformerLM) -> Json:
 
 
 def layout(model: TransformerLM) -> Layout:
-    """The names of its arrays; each head's query, key and value stand together."""
+    """Names of the model's arrays; query, key and value of each head are adjacent."""
     return Layout(RENAMES, transposed=True, num_groups=model.num_heads)
 
 

@@ -41,7 +41,7 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
     epsilon = keys.take("rms_norm_eps", float, 1e-6)
     if kind != "llama":
         keys.one_of("use_sliding_window", False)
-        keys.take("sliding_window", int | None, None)  # which means nothing then
+        keys.take("sliding_window", int | None, None)  # has no effect then
     keys.take("layer_types", tuple[Literal["full_attention"], ...] | None, None)
     return TransformerLM(
         **sizes,
@@ -87,7 +87,7 @@ def configure(model: TransformerLM) -> Json:
 
 
 def layout(model: TransformerLM) -> Layout:
-    """The names of its arrays."""
+    """Names of the model's arrays."""
     return Layout(RENAMES, transposed=True)
 
 

@@ -1,4 +1,4 @@
-"""Marian's translators (Junczys-Dowmunt et al. 2018), as the Opus-MT models are."""
+"""Marian translation models (Junczys-Dowmunt et al. 2018), such as Opus-MT."""
 
 from transformer_jax.argument_checks import Shapes
 from transformer_jax.nn.blocks import BlockSettings
@@ -73,13 +73,13 @@ def configure(model: Transformer) -> Json:
         "activation_function": WORDS[model.settings.activation],
         "scale_embedding": model.embeddings.is_scaled,
         "is_encoder_decoder": True,
-        # Padding is the last token of these vocabularies, and with it a translation starts.
+        # Padding is the last token of these vocabularies, and the first token of every translation.
         **dict.fromkeys(("pad_token_id", "decoder_start_token_id"), (model.source_vocabulary_size or 0) - 1),
     }
 
 
 def layout(model: Transformer) -> Layout:
-    """The names of its arrays."""
+    """Names of the model's arrays."""
     return Layout(RENAMES, transposed=True, reshaped={"output_bias": (1, model.source_vocabulary_size or 0)})
 
 

@@ -1,4 +1,4 @@
-"""A directory of HuggingFace Transformers as a model with its variables."""
+"""Load a directory of HuggingFace Transformers as a model with its variables."""
 
 import functools
 import re
@@ -33,7 +33,7 @@ from transformer_jax.weights.layouts import abstract_params
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"  # beside the weights
 ALL = GPT2, GPT_NEOX, LLAMA, BERT, ROBERTA, ALBERT, VIT, T5, MARIAN
-SHARED_LAYERS = 100  # of a model in which all have the same arrays, at most; other models have arrays for each layer
+SHARED_LAYERS = 100  # most layers of a model whose layers share their arrays; other models have arrays for each layer
 FAMILIES = {name: family for family in ALL for name in family.model_types}
 
 
@@ -43,22 +43,22 @@ def from_transformers(
     dtype: DTypeLike | None = None,
     sharding: Callable[[str, tuple[int, ...]], Sharding] | None = None,
 ) -> tuple[SettingsModule, Variables]:
-    """The model and the variables of a directory that `save_pretrained` of `transformers` wrote.
+    """Load a model and its variables from a directory written by `save_pretrained` of `transformers`.
 
-    It is called as our models are: `model.apply(variables, tokens)`. Its dropout is 0, whatever the config says;
-    `model.clone(dropout_prob=0.1)` has some.
+    Call it like our other models: `model.apply(variables, tokens)`. Its dropout is 0, whatever the config says;
+    `model.clone(dropout_prob=0.1)` turns dropout on.
 
     Args:
-        directory: with `config.json` and `model.safetensors`, or several safetensors files with their index; or the
-            name of a model on HuggingFace's hub, which is then downloaded.
-        dtype: of the variables; None: as they are stored.
-        sharding: how an array is split over devices, by its path and shape. A process reads the parts of its own
-            devices; where a file has query, key and value in one array, all three. None: whole, on the first device.
+        directory: directory with `config.json` and `model.safetensors`, or several safetensors files with their index;
+            or the name of a model on HuggingFace's hub, which is then downloaded.
+        dtype: type of the variables; None keeps the stored types.
+        sharding: function from the path and shape of an array to its sharding. A process reads only the parts on its
+            own devices, but reads fused query, key and value whole. None: whole arrays, on the first device.
 
     Raises:
-        InputError: the directory or a file can't be read, the model is of no family in `FAMILIES`, a key of the config
+        InputError: the directory or a file cannot be read, the model's family is not in `FAMILIES`, a key of the config
             could change what the model computes and is not supported, an array is missing or left over, or `dtype` is
-            no floating-point type.
+            not a floating-point type.
     """
     with as_input_error(f"dtype is {shortened(dtype)}; it must be a floating-point type", TypeError, ValueError):
         jnp.finfo(dtype or jnp.float32)  # type: ignore[no-untyped-call]
@@ -78,7 +78,7 @@ def from_transformers(
     check_shapes(shapes, expected, str(directory))
     params: dict[str, jax.Array] = {}
     largest_first = sorted(layout.names(like).items(), key=lambda named: -expected[named[0]].size)
-    for name, paths in largest_first:  # so that two copies are of small ones
+    for name, paths in largest_first:  # so that only small arrays exist twice when memory is nearly full
         ours = {path: like[path].shape for path in paths}
         read = functools.partial(stored.read, names[name], dtype)
         if sharding is None:
@@ -92,7 +92,7 @@ def from_transformers(
 
 
 def model_of_config(file: Path) -> SettingsModule:
-    """The model of a `config.json`, without parameters. Heads that only the arrays would show are not there.
+    """The model of a `config.json`, without parameters, and without heads that only the arrays would reveal.
 
     Raises:
         InputError: as `from_transformers`.
@@ -107,17 +107,17 @@ def family_in(file: Path) -> tuple[Family, ConfigKeys]:
     """The family of a model and the keys of its config, from a `config.json`.
 
     Raises:
-        InputError: the file can't be read, or its `model_type` is none of `FAMILIES`.
+        InputError: the file cannot be read, or its `model_type` is not in `FAMILIES`.
     """
     config = _read_config(file)
-    if config.get("model_type") not in tuple(FAMILIES):  # a tuple, since it may be of any type
+    if config.get("model_type") not in tuple(FAMILIES):  # a tuple, since the value may be unhashable
         kind = shortened(config.get("model_type"))
         raise InputError(f"model_type in {file} is {kind}; it must be one of {', '.join(FAMILIES)}")
     return FAMILIES[config["model_type"]], ConfigKeys(config, str(file))
 
 
 def _read_config(file: Path) -> Json:
-    """The content of a `config.json`, with a `model_type` if it is that of the first BERTs, which have none."""
+    """The content of a `config.json`; the first BERTs lack a `model_type`, which is added."""
     config = read_json(file, "a config.json")
     is_bert = "model_type" not in config and is_first_bert(config)
     return config | {"model_type": "bert"} if is_bert else config
@@ -132,7 +132,7 @@ def is_of_transformers(directory: Path) -> bool:
 
 
 def _names(family: Family, shapes: Shapes) -> dict[str, str]:
-    """The names in a file by those of the family; files of a model without its head lack a prefix."""
+    """Map the family's array names to those in the files; files of a model without its head may lack a prefix."""
     lacks_prefix = not any(name.startswith(family.prefix) for name in shapes)
     names: dict[str, str] = {}
     for theirs in shapes:
@@ -148,16 +148,16 @@ def _names(family: Family, shapes: Shapes) -> dict[str, str]:
 def _drop_copies(
     family: Family, stored: StoredArrays, names: dict[str, str], shapes: Shapes, expected: Collection[str]
 ) -> None:
-    """Leave out the arrays that are others once more.
+    """Leave out the arrays that duplicate others.
 
     Raises:
-        InputError: they are not the same.
+        InputError: a duplicate differs from its original.
     """
     for copy, original in family.copies.items():
         if copy not in names or copy in expected or original not in names:
             continue
         if not np.array_equal(stored.read(names[copy]), stored.read(names[original])):
             raise InputError(
-                f"{names[copy]} in {stored.directory} differs from {names[original]}, whose copy it is in this model"
+                f"{names[copy]} in {stored.directory} differs from {names[original]}; in this model they must be equal"
             )
         del names[copy], shapes[copy]

@@ -1,4 +1,4 @@
-"""Rotary positions in a `config.json`: `rope_parameters`, or `rope_theta` and `rope_scaling` of older files."""
+"""Rotary positions in a `config.json`: `rope_parameters`, or `rope_theta` and `rope_scaling` in older files."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -26,12 +26,12 @@ class LinearScaling:
 
 @dataclasses.dataclass(frozen=True)
 class Llama3Scaling:
-    """Low frequencies divided by a factor, high ones kept, those between mixed (Llama 3.1, Dubey et al. 2024)."""
+    """Low frequencies divided by a factor, high ones kept, others interpolated (Llama 3.1, Dubey et al. 2024)."""
 
     factor: Positive
-    low_freq_factor: Positive  # turns in the original length up to which a frequency is low
-    high_freq_factor: Positive  # and from which on it is high
-    original_max_position_embeddings: Size  # length of the sequences in the first training
+    low_freq_factor: Positive  # most turns of a low frequency within the original length
+    high_freq_factor: Positive  # fewest turns of a high frequency within the original length
+    original_max_position_embeddings: Size  # length of the sequences before scaling
 
     def __call__(self, frequencies: np.ndarray) -> np.ndarray:
         turns = self.original_max_position_embeddings * frequencies / (2 * np.pi)
@@ -45,10 +45,10 @@ KINDS = ("default", *SCALINGS)
 
 
 def rotary_positions(keys: ConfigKeys, base: int | float, fraction: float | None = None) -> RotaryPositions:
-    """The positions that a config describes.
+    """The rotary positions that a config describes.
 
     Args:
-        keys: of the config.
+        keys: keys of the config.
         base: the default of `rope_theta` in `rope_parameters`.
         fraction: the default of `partial_rotary_factor`; None for a family that ignores it and rotates whole heads.
 
@@ -81,7 +81,7 @@ def rope_parameters(positions: Positions) -> Json:
 
     Raises:
         InputError: they are not rotary.
-        KeyError: their scaling is another one than `SCALINGS`.
+        KeyError: their scaling is not in `SCALINGS`.
     """
     if not isinstance(positions, RotaryPositions):
         raise InputError(f"settings.positions is {positions}; it must be RotaryPositions(in_halves=True)")

@@ -1,4 +1,4 @@
-"""Models written as HuggingFace Transformers reads them."""
+"""Export of models in the format of HuggingFace Transformers."""
 
 import dataclasses
 import json
@@ -22,13 +22,13 @@ from transformer_jax.weights.huggingface.pretrained import ALL, CONFIG, FAMILIES
 from transformer_jax.weights.huggingface.stored_arrays import SINGLE
 from transformer_jax.weights.layouts import abstract_params, by_path
 
-# Files of a tokenizer and of generation, and entries of a config that another model or other files do not take over.
+# Files of the original that are copied: those of its tokenizer and of generation.
 KEPT_FILES = (
     "tokenizer*", "vocab.*", "merges.txt", "*.spm", "*.model", "special_tokens_map.json", "added_tokens.json",
     "chat_template*", "generation_config.json", "preprocessor_config.json",
 )  # fmt: skip
-OF_FILES = {"architectures", "dtype", "model_type", "torch_dtype", "transformers_version"}
-LABELS = {"id2label", "label2id", "num_labels"}
+OF_FILES = {"architectures", "dtype", "model_type", "torch_dtype", "transformers_version"}  # entries never copied
+LABELS = {"id2label", "label2id", "num_labels"}  # entries copied if the number of classes agrees
 
 
 @check_arguments
@@ -40,32 +40,32 @@ def save_transformers(
     original: str | Path | None = None,
     config: Json | None = None,
 ) -> None:
-    """Write a model so that the `from_pretrained` of its class in `transformers` opens it.
+    """Write a model that `transformers` opens with `from_pretrained` of its class.
 
-    With `original`, what is written can be opened by `load_transformers` too, and be used in the place of the original:
+    With `original`, `load_transformers` opens the directory too, and it can replace the original:
 
         save_transformers("tuned", model, variables, original="gpt2")
 
     Args:
-        directory: made if it is missing; in one with a model of `transformers`, `config.json` and `model.safetensors`
-            are replaced, both or none.
-        model: one that `from_transformers` gave, or one with the same parts.
-        variables: its own.
-        original: directory or name on the hub of the model that it was: its tokenizer, its `generation_config.json`
-            and the entries of its `config.json` that say nothing about what is computed, such as the ids of special
-            tokens and the names of classes, are written too. None: none of them.
-        config: further entries of `config.json`, such as `eos_token_id`; they win.
+        directory: created if missing. If it has a model of `transformers`, `config.json` and `model.safetensors` are
+            replaced, either both or neither.
+        model: a model from `from_transformers`, or one built from the same parts.
+        variables: the model's variables.
+        original: directory or hub name of the original model. Its tokenizer, its `generation_config.json` and those
+            entries of its `config.json` that do not affect the computation, such as the ids of special tokens and the
+            names of classes, are copied. None copies nothing.
+        config: further entries of `config.json`, such as `eos_token_id`; they take precedence.
 
     Raises:
-        InputError: no family has such models, the original or the config is of another model, the variables are not the
-            model's or not finite, or the directory can't be written, or holds anything but a model of `transformers`.
+        InputError: no family has such a model, the original or the config is of another model, the variables are not
+            the model's or not finite, or the directory cannot be written or has anything but a `transformers` model.
     """
     source = None if original is None else local_directory(original)
     family, content, like = _family_of(model, {} if source is None else _kept_entries(source), config or {})
     if source is not None and family_in(source / CONFIG)[0] is not family:
-        raise InputError(f"original is {original}, which is of another family than the model, {family.model_types[0]}")
+        raise InputError(f"original is {original}, a model of another family; it must be a {family.model_types[0]}")
     if "params" not in variables:
-        raise InputError("variables has no 'params'; it must be what from_transformers or the model's init gave")
+        raise InputError("variables has no 'params'; it must be the result of from_transformers or the model's init")
     arrays = by_path(unstack_layers(variables["params"]))
     check_arrays(arrays, like, "variables")
     dtypes = {str(array.dtype) for array in arrays.values()}
@@ -83,7 +83,7 @@ def save_transformers(
 
 
 def _kept_entries(directory: Path) -> Json:
-    """The entries of a `config.json` that say nothing about what the model computes and how it is stored."""
+    """Entries of a `config.json` that affect neither what the model computes nor how it is stored."""
     family, keys = family_in(directory / CONFIG)
     family.create(keys, {})
     keys.finish()
@@ -91,15 +91,15 @@ def _kept_entries(directory: Path) -> Json:
 
 
 def _family_of(model: SettingsModule, kept: Json, given: Json) -> tuple[Family, Json, dict[str, jax.ShapeDtypeStruct]]:
-    """The family whose `config.json` describes exactly this model, that config with further entries, and the arrays.
+    """Find the family whose `config.json` describes exactly this model; return it, the whole config, and the arrays.
 
     Args:
-        model: whose family.
-        kept: entries of an original, of whose labels the number may be another.
-        given: entries that win.
+        model: the model.
+        kept: entries of the original; its labels are left out if their number differs from the model's.
+        given: entries that take precedence.
 
     Raises:
-        InputError: there is none, or a given entry could change what the model computes.
+        InputError: no family describes the model, or a given entry could change what the model computes.
     """
     settings = dataclasses.replace(
         model.settings,
@@ -117,9 +117,9 @@ def _family_of(model: SettingsModule, kept: Json, given: Json) -> tuple[Family, 
             config |= {name: value for name, value in kept.items() if has_labels or name not in LABELS} | given
             keys = ConfigKeys(config, CONFIG)
             made = family.create(keys, shapes_of(family.layout(plain).abstract(like)))
-        except (ValueError, TypeError, AttributeError, KeyError):  # it has no such key, part or arrays
+        except (ValueError, TypeError, AttributeError, KeyError):  # the family has no such key, part or array
             continue
-        if type(made) is type(plain) and repr(made) == repr(plain):  # by `==` two equal `functools.partial` differ
+        if type(made) is type(plain) and repr(made) == repr(plain):  # `==` is False for equal `functools.partial`s
             keys.finish()
             return family, config, like
-    raise InputError(f"model is no model of {', '.join(FAMILIES)}")
+    raise InputError(f"model is not a model of {', '.join(FAMILIES)}")

@@ -20,7 +20,7 @@ from transformer_jax.weights.files import MAX_BYTES, OTHER_TYPE, check_name
 from transformer_jax.weights.layouts import Index
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-# Of all arrays of the pickled files, those too that are others once more, or transposed views of others.
+# Converts all arrays of the pickled files, including duplicates and transposed views of other arrays.
 CONVERSION = (
     "import pathlib, torch; from safetensors.torch import save_file; d = pathlib.Path({}); "
     'save_file({{n: a.contiguous().clone() for f in d.glob("pytorch_model*.bin") '
@@ -33,11 +33,11 @@ class StoredArrays:
     """Arrays in `model.safetensors`, or in the files that `model.safetensors.index.json` lists.
 
     Args:
-        directory: of the files.
+        directory: directory of the files.
 
     Raises:
-        InputError: there are none, one is damaged, two have an array of one name, or the index names a file outside of
-            the directory.
+        InputError: there is no such file, a file is damaged, two files have an array of the same name, or the index
+            names a file outside the directory.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -46,30 +46,30 @@ class StoredArrays:
         self._files: dict[str, Path] = {}  # of each array
         for path in self._paths():
             with _opened(path) as file:
-                for name in file.keys():  # noqa: SIM118  # it is no mapping
+                for name in file.keys():  # noqa: SIM118  # it is not a mapping
                     if name in self._files:
-                        raise InputError(f"{path} has {shortened(name)}, which another file of {directory} has too")
+                        raise InputError(f"{path} and another file of {directory} both have {shortened(name)}")
                     check_name(name, path)
                     self._files[name] = path
                     self.shapes[name] = tuple(file.get_slice(name).get_shape())
 
     def read(self, name: str, dtype: DTypeLike | None = None, part: Index = ()) -> np.ndarray:
-        """One array or a part of it, a copy of its own; no more is read.
+        """Read a copy of one array, or of a part of it; nothing else of the file is read.
 
         Args:
-            name: of the array.
-            dtype: None for that in which it is stored.
-            part: slices of the first axes; the others are read whole.
+            name: name of the array.
+            dtype: type to convert to; None keeps the stored type.
+            part: slices of the first axes; the other axes are read whole.
 
         Raises:
-            InputError: it can't be read, is of no floating-point type, or not finite in the type that is asked for.
+            InputError: the array cannot be read, is not of a floating-point type, or is not finite in `dtype`.
         """
-        # It is opened anew, since pages that were read count as memory until it is closed.
+        # The file is opened for each array: pages that were read count as memory until it is closed.
         path = self._files[name]
         with _opened(path) as file, as_input_error(f"{name} in {path} has {OTHER_TYPE}", AttributeError):
             array: np.ndarray = file.get_slice(name)[part]
         if dtype is not None and jnp.issubdtype(array.dtype, jnp.floating):
-            with np.errstate(over="ignore"):  # what is infinite then is refused below
+            with np.errstate(over="ignore"):  # infinite values are rejected below
                 array = array.astype(jnp.dtype(dtype), copy=False)
         check_numbers({name: array}, str(path))
         return array
@@ -80,7 +80,7 @@ class StoredArrays:
             return [directory / SINGLE]
         if not (directory / INDEX).exists():
             command = shlex.join([sys.executable, "-c", CONVERSION.format(json.dumps(str(directory)))])
-            remedy = f"; pickled files are not read. This writes what is read: {command}"
+            remedy = f"; pickled files are not supported. Convert them with: {command}"
             is_pickled = any(directory.glob("pytorch_model*.bin"))
             raise InputError(f"{directory} has no {SINGLE}{remedy if is_pickled else ''}")
         index = read_json(directory / INDEX, "an index of safetensors files").get("weight_map")
@@ -88,12 +88,12 @@ class StoredArrays:
             raise InputError(f"{directory / INDEX} has no weight_map from names of arrays to names of files")
         for file in index.values():
             if file != Path(file).name or not file.endswith(".safetensors"):
-                raise InputError(f"{directory / INDEX} names {shortened(file)}; it must be a file beside it")
+                raise InputError(f"{directory / INDEX} names {shortened(file)}; it must be a file beside the index")
         return [directory / file for file in sorted(set(index.values()))]
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:  # it has no types
-    """A safetensors file; what is wrong with it is an `InputError`, also if it was cut in the meantime."""
+def _opened(path: Path) -> Iterator[Any]:  # the library has no types
+    """Open a safetensors file; any defect raises an `InputError`, even if it was truncated in the meantime."""
     with outside_file(path, "a safetensors file", MAX_BYTES), safetensors.safe_open(path, framework="numpy") as file:
         yield file

@@ -1,4 +1,4 @@
-"""T5 (Raffel et al. 2020), whose two embeddings are one matrix; since T5 1.1 the logits have one of their own."""
+"""T5 (Raffel et al. 2020): one matrix embeds source and target; since T5 1.1 the logits have a separate matrix."""
 
 import functools
 import math
@@ -60,7 +60,7 @@ def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     for name, other in SAME.items():
         keys.same(name, other)
     scale = 1 / math.sqrt(sizes["model_dim"]) if is_scaled else 1.0
-    has_own_output = not is_scaled and (TIED_HEAD in shapes or not shapes)  # no shapes: no file tells
+    has_own_output = not is_scaled and (TIED_HEAD in shapes or not shapes)  # without arrays, a separate one
     head_width = keys.take("d_kv", int, 64)
     keys.one_of("head_dim", head_width, None)
     buckets = keys.take("relative_attention_num_buckets", int, 32)
@@ -102,7 +102,7 @@ def configure(model: Transformer) -> Json:
         "layer_norm_epsilon": settings.layer_norm_epsilon,
         "relative_attention_num_buckets": positions.num_buckets,
         "relative_attention_max_distance": positions.max_distance,
-        "tie_word_embeddings": model.embeddings.output_scale != 1,  # by which `transformers` means this scale
+        "tie_word_embeddings": model.embeddings.output_scale != 1,  # the key that sets this scale in `transformers`
         "is_encoder_decoder": True,
     }
 
@@ -112,7 +112,7 @@ def _is_gated(model: Transformer) -> bool:
 
 
 def layout(model: Transformer) -> Layout:
-    """The names of its arrays."""
+    """Names of the model's arrays."""
     hidden = (("Dense/gate", "Dense/wi_0"), ("Dense/expand", "Dense/wi_1" if _is_gated(model) else "Dense/wi"))
     return Layout((*RENAMES, *hidden, *TORCH_ENDS), transposed=True)
 

@@ -31,7 +31,7 @@ VIT_SIZES |= {"patch_size": "patch_size", "num_channels": "num_channels"}
 
 
 def create(keys: ConfigKeys, shapes: Shapes) -> VisionTransformer:
-    """The model of a `config.json`, with the heads whose arrays are there."""
+    """The model of a `config.json`, with the heads whose arrays exist."""
     image = keys.take("image_size", int | tuple[int, int], 224)
     height, width = image if isinstance(image, tuple) else (image, image)
     keys.one_of("pooler_act", "tanh")
@@ -66,7 +66,7 @@ def configure(model: VisionTransformer) -> Json:
 
 
 def layout(model: VisionTransformer) -> Layout:
-    """The names of its arrays; a patch's kernel is that of a convolution, `[D, channels, height, width]` there."""
+    """Names of the model's arrays; the patch layer is a convolution with kernel `[D, channels, height, width]`."""
     size, width = model.patch_size, model.model_dim
     reshaped = {
         "class_token": (1, 1, width),
