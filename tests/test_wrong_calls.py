@@ -432,7 +432,7 @@ OTHERS = [
     (lambda: call(LANGUAGE_MODEL, prefix=TOKENS + V, method="start_decoding"), "prefix holds the token id 7"),
     (
         lambda: call(LANGUAGE_MODEL, prefix=TOKENS.repeat(2, 1), method="start_decoding"),
-        "6 positions; it may have at most max_len, 5",
+        "6 positions; it may have at most",
     ),
     (lambda: empty_cache(STACKED_MODEL, B), "layers are stacked; a model decodes with unstack_layers(variables)"),
     (lambda: step_of([0], 0, LANGUAGE_MODEL, B), "tokens has 1 rows and the cache has 2; they must be equal"),
