@@ -58,12 +58,13 @@ class TorchTranslator(nn.Module):
         self.transformer = nn.Transformer(D, config.num_heads, *layers, DROPOUT, batch_first=True)
         self.dropout, self.output = nn.Dropout(DROPOUT), nn.Linear(D, config.targets)
 
+    def embed(self, ids: Tensor, embedding: nn.Embedding, position: int = 0) -> Tensor:
+        """Embeddings of tokens, the first of which is at `position`."""
+        positions = self.positions[position : position + ids.shape[1]]
+        return self.dropout(embedding(ids) * math.sqrt(positions.shape[1]) + positions)
+
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        scale = math.sqrt(self.positions.shape[1])
-        x, y = (
-            self.dropout(embedding(ids) * scale + self.positions)
-            for embedding, ids in ((self.source, source), (self.target, target))
-        )
+        x, y = self.embed(source, self.source), self.embed(target, self.target)
         return self.output(self.transformer(x, y, tgt_mask=self.causal, tgt_is_causal=True))
 
 
@@ -86,21 +87,25 @@ class Theirs:
         self.optimizer.step()
 
 
+def translator(config: SizesConfig) -> Transformer:
+    """The same model here."""
+    return Transformer(
+        config.sources,
+        config.targets,
+        model_dim=config.model_dim,
+        num_heads=config.num_heads,
+        num_encoder_layers=config.num_layers,
+        num_decoder_layers=config.num_layers,
+        dim_feedforward=config.dim_feedforward,
+        settings=BlockSettings(DROPOUT, attention=AttentionSettings(dropout_prob=DROPOUT)),
+    )
+
+
 class Ours:
     """Steps of a loop around `jax.jit`."""
 
     def __init__(self, config: SizesConfig, source: np.ndarray, target: np.ndarray) -> None:
-        settings = BlockSettings(DROPOUT, attention=AttentionSettings(dropout_prob=DROPOUT))
-        model = Transformer(
-            config.sources,
-            config.targets,
-            model_dim=config.model_dim,
-            num_heads=config.num_heads,
-            num_encoder_layers=config.num_layers,
-            num_decoder_layers=config.num_layers,
-            dim_feedforward=config.dim_feedforward,
-            settings=settings,
-        )
+        model = translator(config)
         self.batch, self.key = (source, target), jax.random.key(0)
         self.params = jax.jit(model.init)(self.key, source, target[:, :-1])["params"]
         optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(5e-4))

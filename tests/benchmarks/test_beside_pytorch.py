@@ -1,13 +1,18 @@
 """The benchmarks of a GPT over characters and of a translator measure both contestants."""
 
+import numpy as np
 import pytest
 import torch
 
 import characters
+import decoding
 import translation
 from reference_gpt import GPT, Training
 
 pytestmark = pytest.mark.slow
+
+SIZES = {"model_dim": 16, "num_heads": 2, "num_layers": 2, "dim_feedforward": 7, "rows": 3, "length": 5}
+SIZES |= {"sources": 11, "targets": 13, "turns": 1}
 
 
 def test_a_gpt_over_characters_is_measured_beside_pytorch(tmp_path):
@@ -19,8 +24,7 @@ def test_a_gpt_over_characters_is_measured_beside_pytorch(tmp_path):
 
 
 def test_a_translator_is_measured_beside_pytorch():
-    sizes = {"model_dim": 16, "num_heads": 2, "num_layers": 1, "dim_feedforward": 7, "rows": 3, "length": 5}
-    found = translation.measure(translation.SizesConfig(**sizes, sources=11, targets=13, turns=1))
+    found = translation.measure(translation.SizesConfig(**SIZES))
     assert list(found) == ["forward and backward", "a step"]
     assert all(set(of_what) == {"transformer-jax", "torch.nn.Transformer"} for of_what in found.values())
 
@@ -37,3 +41,28 @@ def test_the_reference_sees_no_later_characters_and_learns():
     for _ in range(60):
         training.step(tokens)
     assert training.gradients(tokens).item() < before / 2
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_decoding_is_measured_beside_pytorch(beams):
+    found = decoding.measure(decoding.DecodingConfig(**SIZES, beams=beams))
+    assert set(found) == {"transformer-jax", "PyTorch with a cache"}
+
+
+def test_the_reference_decodes_with_its_cache_as_without_and_beams_find_more_probable_texts():
+    torch.manual_seed(0)
+    config = decoding.DecodingConfig(**SIZES)
+    model, source = translation.TorchTranslator(config).eval(), torch.randint(11, (3, 5))
+
+    def log_probs(tokens):
+        given = torch.cat([torch.full((3, 1), decoding.START), tokens[:, :-1]], dim=1)
+        with torch.no_grad():
+            return model(source, given).log_softmax(-1)
+
+    greedy = decoding.decode_torch(model, source, 5, 1)
+    np.testing.assert_array_equal(greedy, log_probs(greedy).argmax(-1))
+    # As many beams as there are prefixes of two tokens leave nothing out but by rank of the third.
+    found = decoding.decode_torch(model, source, 5, 169)
+    score = [log_probs(tokens).gather(2, tokens[..., None]).sum((1, 2)) for tokens in (found, greedy)]
+    assert (score[0] >= score[1] - 1e-5).all()
+    assert (score[0] > score[1] + 1e-3).any()
