@@ -148,7 +148,8 @@ def _advance_beams(beams: _Beams, *, step: Step, process: LogitsProcessor, rules
         tokens=tokens,
         finished=finished._replace(scores=jnp.where(failed[:, None], jnp.nan, finished.scores)),
         has_stopped=beams.has_stopped | failed | ~_can_improve(totals[:, 0], finished, length, rules),
-        cache=jax.tree.map(lambda leaf: leaf[rows], cache),
+        # What the step passes on unchanged, such as the encoder's output, is the same for all hypotheses of an element.
+        cache=jax.tree.map(lambda new, old: new if new is old else new[rows], cache, beams.cache),
     )
 
 
