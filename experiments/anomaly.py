@@ -1,8 +1,8 @@
 """Train a Transformer to find the odd one out: `python experiments/anomaly.py --help` explains the settings.
 
-`--dataset digits` takes 15 seconds on two CPU cores and reaches about 99 % on test. `--dataset cifar100` should run on a
-GPU, because it computes features with a ResNet. `--dataset files` reads features of your own, which may be larger than
-memory. The default is CIFAR-100 if it is under `--data-dir`, the digits otherwise.
+`--dataset digits` takes 15 seconds on two CPU cores and reaches about 99 % on test. `--dataset cifar100` should run on
+a GPU, because it computes features with a ResNet. `--dataset files` reads features of your own, which may be larger
+than memory. The default is CIFAR-100 if it is under `--data-dir`, the digits otherwise.
 """
 
 if __name__ == "__main__":  # the imports below take seconds

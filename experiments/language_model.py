@@ -23,7 +23,9 @@ def carry_out(config: LanguageModelConfig) -> None:
     only_continues = config.pretrained is not None and config.prompt is not None and config.data is None
     trainer = load_run(config.pretrained) if only_continues else train_language_model(config)[0]
     if not isinstance(trainer, LanguageModelTrainer):
-        raise InputError(f"--pretrained is {config.pretrained}, a model of the task {trainer.name}")
+        raise InputError(
+            f"--pretrained is {config.pretrained}, a model of the task {trainer.name}; it must be a language model"
+        )
     if only_continues or (config.quiet and config.prompt is not None):
         draws = {name: getattr(config, name) for name in ("max_new", "seed", "temperature", "top_k", "top_p")}
         print(trainer.predict(config.prompt, **draws))

@@ -1,9 +1,9 @@
 """Grokking of modular addition (Nanda et al. 2023, *Progress measures for grokking*, sections 3 to 5).
 
-A one-block Transformer learns (a + b) mod p from 30 % of the pairs (a, b). It memorizes these pairs first, then finds an
-algorithm that uses a few frequencies. An epoch of the paper is one full-batch step; an epoch here has 100 of them.
-`results.json` contains the `curves`, the `spectrum` of the embedding's squared norm, its `key_frequencies`, and the loss
-on all pairs with these frequencies removed (`without_keys`) or with all others removed (`keys_alone`).
+A one-block Transformer learns (a + b) mod p from 30 % of the pairs (a, b). It memorizes these pairs first, then finds
+an algorithm that uses a few frequencies. An epoch of the paper is one full-batch step; an epoch here has 100 of them.
+`results.json` contains the `curves`, the `spectrum` of the embedding's squared norm, its `key_frequencies`, and the
+loss on all pairs with these frequencies removed (`without_keys`) or with all others removed (`keys_alone`).
 
     python experiments/papers/grokking.py --seeds 0..4
 """
