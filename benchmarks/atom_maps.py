@@ -35,7 +35,7 @@ REACTIONS = {
     "Wittig reaction": "C=P(c1ccccc1)(c1ccccc1)c1ccccc1.O=C1CCCCC1>>C=C1CCCCC1",
 }
 CONFIDENCES = {"substitution": 0.9565619900376546, "deprotection": 0.9704424331552834}  # as published
-Maps = Callable[[np.ndarray, np.ndarray], np.ndarray]  # maps [L, B, H, T, S] from tokens and their validity (False at padding)
+Maps = Callable[[np.ndarray, np.ndarray], np.ndarray]  # tokens and their validity to maps [L, B, H, T, S]
 
 
 @contextlib.contextmanager
@@ -72,7 +72,7 @@ def mapper_of(maps: Maps, directory: Path | str) -> Any:
             longest = max(map(len, rows))
             if longest > 512:
                 raise ValueError(f"Reaction SMILES has {longest} tokens, should be at most 512")
-            tokens = np.zeros((len(rows), -(-longest // 64) * 64), int)  # few different lengths, to compile few programs
+            tokens = np.zeros((len(rows), -(-longest // 64) * 64), int)  # few lengths to compile for
             for ids, row in zip(tokens, rows, strict=True):
                 ids[: len(row)] = [words.index(token if token in words else "[UNK]") for token in row]
             return rows, maps(tokens, np.arange(tokens.shape[1]) < np.array([[len(row)] for row in rows]))

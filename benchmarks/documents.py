@@ -23,7 +23,8 @@ def blocks_of(page: str, language: str) -> list[str]:
 
 
 def blocks_in(text: str, language: str) -> list[str]:
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)  # fences do not nest
+    # All blocks, whatever their language, because a closing fence looks like an opening one.
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     return [block for its_language, block in blocks if its_language == language]
 
 

@@ -1,8 +1,8 @@
 """Time contestants in turns, and print tables; used by all benchmarks.
 
-Contestants take turns in one process, so that other load on the machine affects all of them. A turn is one untimed call,
-which warms the processor's caches, and then as many timed calls as fill a given time. The result is the median over
-turns. Compilation is not timed.
+Contestants take turns in one process, so that other load on the machine affects all of them. A turn is one untimed
+call, which warms the processor's caches, and then as many timed calls as fill a given time. The result is the median
+over turns. Compilation is not timed.
 """
 
 import time

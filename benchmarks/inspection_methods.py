@@ -3,8 +3,8 @@
 python benchmarks/inspection_methods.py                 # a table, in a few minutes on two CPU cores
 python benchmarks/inspection_methods.py --num-seeds 1   # one model of each circuit
 
-Each method assigns a number to each head. Its score is the average precision, which is 1 if all working heads rank above
-all others. Path patching ranks pairs of heads by what one reads from the other, separately for queries, keys and
+Each method assigns a number to each head. Its score is the average precision, which is 1 if all working heads rank
+above all others. Path patching ranks pairs of heads by what one reads from the other, separately for queries, keys and
 values. Each circuit is constructed with `num_seeds` seeds, which vary its rotations and decoys; the table has the
 means. The last column is the time of the compiled method, relative to activation patching or, for edges, to path
 patching.
