@@ -79,10 +79,10 @@ class Predictor(nn.Module):
 
 
 def initialize(module: nn.Module) -> None:
-    """Initialize a module as Flax does: zero biases, LeCun-normal kernels, Xavier-uniform kernels in attention."""
+    """Initialize a module as Flax does: zero biases, LeCun-normal kernels; Xavier-uniform ones in attention."""
     if isinstance(module, nn.Linear):
         nn.init.zeros_(module.bias)
-        # Truncation at two standard deviations reduces the standard deviation to 0.8796 of its value.
+        # Truncation at two standard deviations leaves 0.8796 of the standard deviation.
         std = module.in_features**-0.5 / 0.87962566103423978
         nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
     if isinstance(module, SelfAttention):  # its children were initialized before
@@ -92,7 +92,7 @@ def initialize(module: nn.Module) -> None:
 
 
 def learning_rate_factor(step: int, warmup: int, num_steps: int) -> float:
-    """Fraction of the peak learning rate: linear 0 → 1 over the warm-up, then a cosine to 0 that ends at `num_steps`."""
+    """Fraction of the peak rate: linear 0 → 1 over the warm-up, then a cosine to 0 that ends at `num_steps`."""
     if step < warmup:
         return step / warmup
     progress = min(1.0, (step - warmup) / (num_steps - warmup))

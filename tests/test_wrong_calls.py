@@ -452,5 +452,5 @@ def test_a_call_that_does_not_fit_is_an_error_that_says_so(wrong_call, fragment)
 
 
 @pytest.mark.parametrize(("function", "good"), [call[:2] for call in TABLE_OF_CALLS])
-def test_the_calls_that_are_made_wrong_are_right_before(function, good):
+def test_the_calls_are_valid_before_their_arguments_are_changed(function, good):
     assert function(**good) is not None

@@ -291,7 +291,7 @@ THREE = [greedy_decode, partial(sample, key=jax.random.key(19)), partial(beam_se
 NAMES = ["greedy_decode", "sample", "beam_search"]
 
 
-def test_the_rows_that_follow_change_nothing_in_a_sampled_row():
+def test_a_sampled_row_does_not_depend_on_the_rows_after_it():
     model = HistoryModel(seed=17, vocabulary=5, max_length=11)
     together = run_model(sample, model, np.arange(7), key=jax.random.key(23))
     fewer = run_model(sample, model, np.arange(3), key=jax.random.key(23))
@@ -300,7 +300,7 @@ def test_the_rows_that_follow_change_nothing_in_a_sampled_row():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("decode", THREE[1:], ids=NAMES[1:])  # greedy decoding has the code of sampling
-def test_a_cache_that_grows_by_segments_gives_what_one_with_room_from_the_start_gives(decode):
+def test_a_cache_that_grows_by_segments_gives_the_same_as_a_full_sized_one(decode):
     model = HistoryModel(seed=23, vocabulary=5, max_length=137)
     model.table[:, END] -= 3  # some rows end in each segment, some never
     rooms = []

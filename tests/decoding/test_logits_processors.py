@@ -47,7 +47,7 @@ def test_a_forced_token_has_the_logit_0_and_no_other_may_come():
     assert excluded(forced_token(2, 3), 2) == [set()] * 3
 
 
-def test_repetition_is_penalised_once_for_each_token_and_padding_is_none():
+def test_repetition_is_penalised_once_for_each_token_and_padding_is_not_penalised():
     found = repetition_penalty(1.3)(LOGITS, jnp.asarray(TOKENS), jnp.int32(0))
     expected = np.array(LOGITS)
     for row, seen in enumerate([{2, 3, 5}, {6}, {4}]):
@@ -60,7 +60,7 @@ def test_repetition_is_penalised_once_for_each_token_and_padding_is_none():
     ("size", "expected"),
     [(1, [{2, 3, 5}, {6}, {4}]), (2, [{3}, {6}, set()]), (3, [set(), {6}, set()]), (5, [set()] * 3)],
 )
-def test_ngrams_that_have_come_do_not_come_again(size, expected):
+def test_ngrams_are_not_repeated(size, expected):
     assert excluded(no_repeated_ngrams(size), 0) == expected
 
 

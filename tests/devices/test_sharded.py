@@ -136,7 +136,7 @@ CONFIG = ReverseConfig(batch_size=12, num_heads=3, model_dim=6)
         ({"mesh": "data=2", "num_devices": 1}, "num_devices is 1, and mesh is data=2, which takes 2"),
     ],
 )
-def test_a_mesh_that_cannot_work_is_an_error_with_what_can(settings, message):
+def test_an_impossible_mesh_is_an_error_that_says_what_is_possible(settings, message):
     with pytest.raises(InputError, match=message):
         choose_devices(dataclasses.replace(CONFIG, **settings))
 

@@ -57,7 +57,7 @@ def translation(params, ids, valid, key):
     return TRANSFORMER.apply(params, ids, ids, mask, mask, train=True, rngs={"dropout": key}).sum()
 
 
-def test_a_training_step_that_nobody_asks_for_weights_holds_no_weights():
+def test_a_training_step_does_not_hold_attention_weights_unless_requested():
     params = jax.eval_shape(TRANSFORMER.init, KEY, IDS, IDS)
     text = jax.jit(jax.grad(translation)).lower(params, IDS, VALID, KEY).compile().as_text()
     assert re.findall(rf"\w+\[(?:\d+,)*{T},{T}[\d,]*\]", text) == []

@@ -126,7 +126,7 @@ def test_tied_embeddings_are_one_matrix():
     assert logits.shape == (B, T, V_SOURCE)
 
 
-def test_a_bias_of_logits_is_nowhere_without_logits():
+def test_a_model_without_logits_has_no_output_bias():
     model = Transformer(**SIZES, embeddings=EmbeddingSettings(output_bias=True))
     output, params = jax.eval_shape(model.init_with_output, jax.random.key(0), draw(B, S, D), draw(B, T, D))
     assert (output.shape, params["params"].keys()) == ((B, T, D), {"encoder", "decoder"})

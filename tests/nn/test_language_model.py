@@ -111,7 +111,7 @@ def test_a_cache_without_room_for_the_longest_result_is_an_error_in_a_compiled_p
         jax.jit(lambda cache: greedy_decode(step, cache, B, **ends))(cache)
 
 
-def test_what_stands_behind_the_filled_positions_changes_nothing(params):
+def test_cache_entries_after_the_filled_positions_have_no_effect(params):
     """A prefix may be padded at its end: the tokens that follow overwrite the padding before they could see it."""
     padded = np.concatenate([TOKENS[:, :3], np.full((B, 2), 7)], axis=1)
     cache = started(MODEL, params, prefix=padded)

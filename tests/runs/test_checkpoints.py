@@ -290,7 +290,7 @@ def test_a_checkpoint_under_another_steps_name_is_noticed(pair):
         assert opened(pair).newest().step == 1
 
 
-def test_half_written_checkpoints_of_a_killed_process_are_none_and_the_next_one_that_writes_removes_them(pair):
+def test_half_written_checkpoints_of_a_killed_process_are_ignored_and_the_next_writer_removes_them(pair):
     (pair / "2").rename(pair / "2.orbax-checkpoint-tmp")
     (pair / "1.bak").mkdir()  # a user's copy
     assert Checkpoints(pair, ACCURACY, create=False).steps == [1]
@@ -329,7 +329,7 @@ def test_a_checkpoint_that_another_process_deletes_while_it_is_read_is_no_damage
     assert reader.best().step == 4  # without a warning, which would be an error here
 
 
-def test_an_error_that_may_be_gone_the_next_time_is_no_damage(pair):
+def test_a_transient_error_is_not_taken_for_damage(pair):
     checkpoints = opened(pair)
     for owner, name in ((ocp.StandardCheckpointHandler, "restore"), (Path, "open")):
         for error in (PermissionError(errno.EACCES, "not yours"), MemoryError("no room")):

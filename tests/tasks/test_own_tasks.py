@@ -78,7 +78,7 @@ def test_an_answer_is_what_predict_says(trainer_class):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("trainer_class", "config"), [(Pair, None), (Otherwise, REVERSE)])
-def test_what_cannot_be_told_is_an_error_that_names_the_hook(trainer_class, config):
+def test_an_answer_that_predict_does_not_give_is_an_error_that_names_the_hook(trainer_class, config):
     trainer = with_params(trainer_class, config)
     for ask in (trainer.answers, lambda examples: inspection_page(trainer, examples)):
         with pytest.raises(InputError, match=r"can't be told from \w+.predict; override `examples`"):
@@ -135,7 +135,7 @@ def test_the_commands_open_a_run_with_the_trainer_in_a_file(saved, tmp_path, cap
         (tiny_own_task.__file__, "--trainer is .*; it must be FILE.py:CLASS"),
     ],
 )
-def test_what_names_no_trainer_is_one_line(saved, tmp_path, monkeypatch, trainer, message):
+def test_a_value_that_names_no_trainer_is_a_one_line_error(saved, tmp_path, monkeypatch, trainer, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", sys.path.copy())
     (tmp_path / "raises.py").write_text("1 / 0")

@@ -67,7 +67,7 @@ def test_bytes_of_no_text_become_replacement_characters(tokenizer):
     assert Tokenizer().to_bytes(Tokenizer().encode(b"a\xff\xfe")) == b"a\xff\xfe"
 
 
-def test_the_tokens_around_a_text_follow_those_of_texts(tokenizer):
+def test_special_tokens_have_the_ids_after_the_tokenizers_own(tokenizer):
     ids = tokenizer.encode("fox", delimited=True)
     size = tokenizer.size
     assert (tokenizer.pad, ids[0], ids[-1], tokenizer.vocabulary_size) == (size, size + 1, size + 2, size + 3)
@@ -118,7 +118,7 @@ def test_a_tokenizer_that_changes_the_text_can_not_score_bits_per_byte():
             PieceTokenizer(pieces).encode_file(np.frombuffer(b"XYZ", np.uint8), "the text")
 
 
-def test_a_file_that_cuts_or_fills_texts_does_neither(tmp_path):
+def test_truncation_and_padding_in_a_tokenizer_file_are_disabled(tmp_path):
     pieces = tokenizers.Tokenizer.from_str(train_tokenizer("characters", [TEXT]).file)
     pieces.enable_truncation(5)
     pieces.enable_padding(length=7)

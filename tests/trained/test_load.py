@@ -91,7 +91,7 @@ def test_a_lost_best_checkpoint_is_a_warning_and_damaged_results_are_an_error(tm
         (np.full((32, 5), np.nan, np.float32), {"accuracy": 0.5}, "kernel in the model in .* holds NaN or infinity"),
     ],
 )
-def test_a_run_without_parameters_that_serve_is_refused(tmp_path, kernel, metrics, message):
+def test_a_run_without_usable_parameters_is_refused(tmp_path, kernel, metrics, message):
     with pytest.raises(InputError, match=message):
         load_run(run_with(tmp_path, kernel, metrics))
 

@@ -161,7 +161,7 @@ def test_the_average_is_that_of_the_parameters_after_each_update_with_exponentia
     np.testing.assert_allclose(state.average["b"]["kernel"], expected, rtol=1e-6)
 
 
-def test_the_average_of_frozen_parameters_is_they_themselves():
+def test_the_average_of_frozen_parameters_is_their_value():
     optimizer, params, state = with_average(with_frozen(optax.sgd(0.1), "a"), 0.9999), PARAMS, None
     for step in range(3):
         params, state = updated(optimizer, params, 2.0, step, state)

@@ -23,7 +23,7 @@ def send(signal_number: int) -> None:
     os.kill(os.getpid(), signal_number)
 
 
-def test_a_signal_that_nobody_raised_reaches_the_handler_from_before():
+def test_a_signal_that_was_not_raised_reaches_the_previous_handler():
     received = []
     signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
     with StopRequest() as request:

@@ -74,7 +74,7 @@ def test_in_bfloat16_the_gradients_of_the_parts_are_added_in_float32(monkeypatch
     assert errors[0].mean() < 1.2 * errors[1].mean()
 
 
-def test_a_model_with_logits_of_its_own_is_asked_for_them(monkeypatch):
+def test_a_subclass_that_overrides_the_logits_is_respected(monkeypatch):
     monkeypatch.setattr(token_losses, "LARGEST", FIVE_POSITIONS)
     model = Doubled(V, 8, 2, 1, 11)
     params = drawn(model, TOKENS[:1])["params"]

@@ -372,7 +372,7 @@ def test_the_line_in_the_refusal_of_pickled_files_converts_them_as_it_is_printed
     jax.tree.map(np.testing.assert_array_equal, from_transformers(directory)[1], expected)
 
 
-def test_layers_that_are_shared_may_be_more_than_arrays(tmp_path):
+def test_shared_layers_may_outnumber_the_arrays(tmp_path):
     drawn("albert", Random(0)).save_pretrained(tmp_path)
     assert from_transformers(damaged(tmp_path, tmp_path / "deep", {"num_hidden_layers": 97}))[0].num_layers == 97
     with pytest.raises(InputError, match="num_hidden_groups in .* is 2; it must be one of 1"):

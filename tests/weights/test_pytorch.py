@@ -126,7 +126,7 @@ def test_weights_of_another_model_are_refused_by_name(change, message):
         params_from_torch(encoder(), state)
 
 
-def test_parameters_of_another_model_do_not_go_out():
+def test_parameters_of_another_model_are_not_exported():
     params = params_from_torch(encoder(), drawn(torch_encoder()))
     with pytest.raises(InputError, match="params has layers_2/.*, for which"):
         params_to_torch(TransformerEncoder(L - 1, D, H, F), params)
@@ -172,7 +172,7 @@ def test_parts_without_a_counterpart_are_errors_in_both_directions(model, messag
         params_to_torch(model, {})
 
 
-def test_settings_that_change_no_prediction_do_not_hinder():
+def test_settings_that_do_not_change_predictions_are_accepted():
     settings = BlockSettings(attention=AttentionSettings(num_kv_heads=4, dropout_prob=0.5, implementation="blockwise"))
     block = EncoderBlock(12, 4, 13, settings=settings)
     assert params_to_torch(block, compiled_models.drawn(block, np.zeros((1, 1, 12), np.float32))["params"])

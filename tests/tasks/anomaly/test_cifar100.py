@@ -85,7 +85,7 @@ def test_without_a_network_the_command_prints_one_line_alone(tmp_path):
     assert "use the data set that needs no download (--dataset digits)" in line
 
 
-def test_both_files_of_features_or_the_archive_are_enough(tmp_path):
+def test_cifar100_is_found_by_both_feature_files_or_by_the_archive(tmp_path):
     (tmp_path / "cifar100_features").mkdir()
     for name, found in (("train_set_features.npz", False), ("test_set_features.npz", True)):
         (tmp_path / "cifar100_features" / name).touch()
