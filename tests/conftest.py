@@ -79,7 +79,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Freeze all objects during pytest's collections at its end, which saves seconds, and unfreeze them for Python's exit.
+    """Freeze all objects for pytest's final collections, which saves seconds, and unfreeze them for Python's.
 
     Libraries complain if their objects are never collected.
     """

@@ -18,7 +18,7 @@ class Verdict(enum.StrEnum):
 
     RIGHT = "bitwise right"  # the result of the undisturbed run
     RECOVERED = "recovered"  # went on with a warning, from another good checkpoint for example
-    CLEAN = "clean error"  # one line that names the fault, and status 2
+    CLEAN = "clean error"  # a one-line error that names the fault, and status 2
     OBSCURE = "obscure"  # a traceback, another library's error, noise, too much memory, no end
     WRONG = "wrong"  # another answer in silence, NaN, code executed, a file written outside the run's directory
     LOST = "lost"  # trained steps or good checkpoints are gone

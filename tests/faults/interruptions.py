@@ -125,7 +125,7 @@ def _wrong_status(ended: Ended, way: str, number: int) -> str | None:
 
 
 def _evaluated_steps(stdout: str) -> list[int]:
-    """Return the steps at which a run was evaluated. Each checkpoint was complete before the next one was begun."""
+    """Return the steps at which a run was evaluated, except the last, whose checkpoint may be incomplete."""
     return [int(step) for step in re.findall(r"step (\d+): validation", stdout)][:-1]
 
 
