@@ -144,7 +144,7 @@ def drawn(family: str, pick: Random) -> Any:
         model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
     with torch.no_grad():
         for parameter in model.parameters():
-            # T5's matrices start large: with larger changes, T5's own float32 maps would differ by 1e-5 from those in float64.
+            # T5's matrices start large. If they changed more, T5's own float32 maps would be 1e-5 off those in float64.
             if family != "t5" or parameter.ndim == 1:
                 parameter.add_(0.2 * torch.randn_like(parameter))
         if family == "marian":

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from repository import REPOSITORY
 
-CLOSE = {"rtol": 0, "atol": 1e-12}  # sums in another order; in float32, rounding would flip a ReLU, and runs would diverge
+CLOSE = {"rtol": 0, "atol": 1e-12}  # sums in another order; in float32, rounding would flip ReLUs
 
 
 class Way(NamedTuple):

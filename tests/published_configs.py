@@ -1,7 +1,7 @@
 """The `config.json` of published models as on HuggingFace's hub (with long lists of labels cut).
 
-Each comes with the number of parameters of the model, without heads that only the arrays would show, or with the key
-that is refused.
+Each comes with the number of parameters of the model, without heads that only the weights would reveal, or with the
+key that is refused.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The benchmark for accelerators, with tiny sizes, where there is none; its times are not judged here."""
+"""The accelerator benchmark with tiny sizes, on a machine without accelerator; its times are not tested."""
 
 import pytest
 from commands import call

@@ -1,4 +1,4 @@
-"""What the benchmarks share: turns."""
+"""The shared harness of the benchmarks: contestants take turns."""
 
 from harness import measure_turns
 

@@ -1,4 +1,4 @@
-"""The benchmark of scaling: what it reads from compiled programs, and the numbers of a tiny model on eight devices."""
+"""The scaling benchmark: how it reads compiled programs, and the numbers of a tiny model on eight devices."""
 
 import json
 

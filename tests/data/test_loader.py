@@ -16,7 +16,7 @@ from transformer_jax.tasks import ReverseDataset
 
 
 class Squares:
-    """A data set that only answers for one index at a time."""
+    """A data set that supports only one index at a time."""
 
     def __len__(self) -> int:
         return 11
@@ -26,7 +26,7 @@ class Squares:
 
 
 class Rows(Squares):
-    """A data set that also answers for whole batches, and records what it is asked."""
+    """A data set that also supports batches of indices, and records its calls."""
 
     def __init__(self) -> None:
         self.requests = []
@@ -63,7 +63,7 @@ def test_text_and_objects_are_not_collated(value):
 
 
 class Unpicklable(Squares):
-    """Has a function that no other process can find."""
+    """Contains a local function, which cannot be pickled."""
 
     def __init__(self) -> None:
         self.double = lambda x: 2 * x

@@ -1,4 +1,4 @@
-"""Functions of logits: which tokens they exclude or change, and what decoding shows them."""
+"""Logits processors: which tokens they exclude or change, and which arguments decoding passes to them."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ TOKENS = np.array([[5, 2, 3, 2], [-1, 6, 6, 6], [-1, -1, -1, 4]], np.int32)  # o
 
 
 def excluded(processor, position, tokens=TOKENS):
-    """The tokens that each row may no longer have; the others keep their logits."""
+    """Return the excluded tokens of each row, and check that the others keep their logits."""
     logits = processor(LOGITS, jnp.asarray(tokens), jnp.int32(position))
     gone = np.isneginf(logits)
     np.testing.assert_array_equal(np.asarray(logits)[~gone], np.asarray(LOGITS)[~gone])

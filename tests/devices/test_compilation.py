@@ -1,4 +1,4 @@
-"""Compiled steps: once for each shape, also where the compilation was begun ahead of the first call."""
+"""Compiled steps: one compilation per shape, even if it begins before the first call."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ def watch() -> Stopwatch:
 
 @pytest.fixture
 def step(watch) -> BackgroundProgram:
-    """A step that is traced as often as `step.traces` has entries."""
+    """A step that appends to `step.traces` each time it is traced."""
 
     def scale(state, batch):
         compiled.traces.append(batch.shape)
@@ -55,7 +55,7 @@ def test_a_state_of_another_type_is_compiled_separately(step):
 
 @pytest.mark.slow
 def test_devices_that_share_batches_take_any_number_of_calls_ahead():
-    """Where they are too many for XLA, it ends the process, here after 20 s of waiting."""
+    """With too many calls in flight XLA ends the process, here after 20 s of waiting."""
     program = """
 import jax, numpy as np
 jax.config.update("jax_num_cpu_devices", 2)
@@ -77,7 +77,7 @@ print({float(sum) for sum in sums})
 
 @pytest.mark.slow
 def test_a_call_reuses_the_memory_of_the_previous_call():
-    """A call with 40 MiB inside touches 10 240 pages, and takes them from the system each time otherwise."""
+    """A call with 40 MiB of temporaries touches 10 240 pages, which it would otherwise request from the system each time."""
     program = """
 import resource, statistics, jax, jax.numpy as jnp
 from transformer_jax import prepare_jax

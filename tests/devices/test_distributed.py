@@ -29,7 +29,7 @@ EPOCHS, DATES = {"max_epochs": 2}, {"task": "dates"}
 
 @pytest.fixture(scope="module")
 def two_by_two(tmp_path_factory):
-    """The directory of trainings of two processes of two devices, and what each of them had of each."""
+    """Directory of trainings by two processes with two devices each, and the results of each process."""
     directory = tmp_path_factory.mktemp("two")
     return directory, train(Way(2, 2), directory, EPOCHS, DATES | {"mesh": "fsdp=2,tensor=2"})
 
@@ -67,7 +67,7 @@ def _interrupted(finished, parent: Path) -> None:
 
 
 class Command:
-    """`experiments/reverse.py`, started as some processes of two devices each."""
+    """`experiments/reverse.py`, started as several processes with two devices each."""
 
     def __init__(self, directory: Path, *flags: str, started: Sequence[int] = (0, 1)) -> None:
         self.run = directory / "together"
@@ -90,7 +90,7 @@ class Command:
             time.sleep(0.05)
 
     def end(self) -> list[tuple[int, str, str]]:
-        """Status, output and errors of each."""
+        """Return status, output and errors of each process."""
         outputs = [process.communicate(timeout=PATIENCE) for process in self.processes]
         statuses = [process.returncode for process in self.processes]
         return [(status, *output) for status, output in zip(statuses, outputs, strict=True)]

@@ -1,4 +1,4 @@
-"""Data parallelism: however many devices share a batch, the training is the same."""
+"""Data parallelism: training does not depend on the number of devices that share a batch."""
 
 import dataclasses
 import subprocess
@@ -36,7 +36,7 @@ def train(directory: Path, num_devices: int, **settings) -> ReverseTrainer:
 @pytest.mark.slow
 @needs_three
 def test_data_parallel_training_equals_training_on_one_device(tmp_path):
-    """Dropout and the short last batch of the validation set included; only sums are rounded in another order."""
+    """Including dropout and the short last batch of the validation set, up to the rounding of sums in another order."""
     one, three = (train(tmp_path / str(num_devices), num_devices) for num_devices in (1, 3))
     assert three.devices.mesh.size == 3
     assert_near(three.params, one.params)

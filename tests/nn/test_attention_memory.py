@@ -1,4 +1,4 @@
-"""Memory of attention, from the compiler's own analysis: it grows as the length, and no model holds `[T, S]`."""
+"""Memory of attention, from the compiler's analysis: it is linear in the length, and no model stores `[T, S]`."""
 
 import functools
 import re
@@ -26,7 +26,7 @@ MIB = 2**20
 
 
 def temporaries(length: int, mask, bias) -> int:
-    """Bytes that a forward and backward pass need beside its inputs and results."""
+    """Bytes that a forward and backward pass need in addition to inputs and results."""
     x = jax.ShapeDtypeStruct((1, H, length, D), jnp.float32)
 
     def gradients(q, k, v, cotangent):

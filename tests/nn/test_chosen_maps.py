@@ -44,7 +44,7 @@ def shapes_of(model, inputs, **chosen):
 
 
 def assert_rows(chosen, full, queries, heads) -> None:
-    """The chosen maps of one kind are those rows of the full ones, in all layers."""
+    """Assert that the chosen maps of one kind are the corresponding rows of the full maps, in all layers."""
     assert len(chosen) == len(full)
     for rows, whole in zip(chosen, full, strict=True):
         np.testing.assert_allclose(rows, np.asarray(whole)[:, heads][:, :, queries], atol=1e-6)

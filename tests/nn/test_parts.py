@@ -1,4 +1,4 @@
-"""Parts that can be swapped, inside attention and models: what each computes, and that decoding computes the same."""
+"""Interchangeable parts of attention and models: what each computes, and that decoding computes the same."""
 
 import functools
 
@@ -45,7 +45,7 @@ SOURCE_MASK = padding_mask(np.arange(S) < np.array([[7], [4]]))
 
 
 def of_heads(x: np.ndarray, projection: dict, norm: dict | None = None) -> np.ndarray:
-    """`[B, heads, T, d]`, of a layer's parameters, in float64."""
+    """Project to heads `[B, heads, T, d]` with a layer's parameters, in float64."""
     heads = (x.astype(np.float64) @ projection["kernel"] + projection["bias"]).reshape(B, x.shape[1], -1, WIDTH)
     heads = heads.swapaxes(1, 2)
     if norm is not None:

@@ -1,4 +1,4 @@
-"""Rotary positions: the paper's angles, and products that depend on differences of positions alone."""
+"""Rotary positions: the paper's angles, and products that depend only on differences of positions."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""Blocks of a stack that share their parameters: one set, the numbers of layers apart, and what is refused."""
+"""Blocks that share their parameters: one set of parameters, the same numbers as equal layers, and errors."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow  # they compile
 
 
 def shared(case: Case) -> Case:
-    """The same model with shared layers, which has all but the parameters of the later layers."""
+    """Return the same model with shared layers, and its parameters without those of the later layers."""
     settings = dataclasses.replace(case.model.settings, share_layers=True)
     return Case(case.model.clone(settings=settings), {"params": without_later(case.variables["params"])}, case.inputs)
 
@@ -32,7 +32,7 @@ def without_later(params):
 
 
 def apart(params):
-    """Parameters of the model without shared layers: those of the first for both."""
+    """Return parameters of the model without shared layers: both layers have those of the first."""
     if not isinstance(params, dict):
         return params
     found = {name: apart(part) for name, part in params.items()}
