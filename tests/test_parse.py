@@ -1,4 +1,4 @@
-"""A config from flags, from a file below them, and what --help and the errors say."""
+"""Configs from flags and from a file that flags override, and the texts of --help and errors."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""A run's directory: who holds it, which settings it accepts, what happens when it vanishes."""
+"""A run's directory: its lock, which settings it accepts, what happens if it vanishes."""
 
 import dataclasses
 import fcntl
@@ -88,7 +88,7 @@ def test_a_divergence_is_marked_until_the_run_is_resumed_or_begun_anew(tmp_path)
         assert not (tmp_path / "Task" / "status.json").exists()
 
 
-# Who holds it.
+# The lock.
 
 
 def test_it_is_locked_until_it_is_closed_and_may_be_closed_twice(tmp_path):

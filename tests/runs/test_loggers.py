@@ -1,4 +1,4 @@
-"""Loggers: curves without gaps or doubles after a kill, and what other programs read in the files."""
+"""Loggers: curves without gaps or duplicates after a kill, and what other programs read in the files."""
 
 import csv
 import io
@@ -39,7 +39,7 @@ def logger_class(request):
 
 
 def killed(logger_class, directory: Path) -> LogPosition:
-    """A process that saved at step 20, before its evaluation, and was killed at step 30; where the next one goes on."""
+    """Log as a process that saved at step 20, before its evaluation, and was killed at step 30; return the position."""
     log = logger_class(directory)
     log.log(10, {"train/loss": 10.0, "val/accuracy": 0.125})
     log.log(20, {"train/loss": 20.0})

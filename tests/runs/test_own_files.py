@@ -1,4 +1,4 @@
-"""What a run writes into its directory: nobody else's files are replaced or removed, and no link is followed."""
+"""Files that a run writes into its directory: foreign files are not replaced or removed, links are not followed."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`predict` and `attention` in the user's own terms: one sequence, set or text, or many; and what is none of these."""
+"""`predict` and `attention` with a user's inputs: one sequence, set or text, or many; and invalid inputs."""
 
 import copy
 import datetime

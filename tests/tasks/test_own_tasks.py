@@ -1,4 +1,4 @@
-"""A task of one's own: what its `predict` says is the answer, and `--trainer` opens its runs on the command line."""
+"""User-defined tasks: the results of `predict` are the answers, and `--trainer` opens runs on the command line."""
 
 import sys
 
@@ -26,7 +26,7 @@ def with_params(trainer_class, config=None):
 
 
 class EachPosition(LargestTrainer):
-    """The model sees other numbers than those of the data set, which `predict` takes."""
+    """A task whose model inputs differ from the numbers of the data set, which `predict` takes."""
 
     def prepare(self, inputs, constants):
         return jax.numpy.arange(7)[::-1][inputs]
@@ -102,7 +102,7 @@ def test_a_run_leaves_the_answers_of_predict_or_a_line_that_says_which_hook_give
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A model of the task, alone."""
+    """A saved model of the task, without a run."""
     directory = tmp_path_factory.mktemp("own") / "largest"
     with_params(LargestTrainer).save(directory)
     return directory

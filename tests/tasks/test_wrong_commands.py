@@ -1,4 +1,4 @@
-"""Wrong commands: each experiment says in one line what is wrong, with status 2, before anything is written."""
+"""Wrong commands: each experiment prints a one-line error and exits with status 2 before it writes any file."""
 
 import pytest
 from commands import call

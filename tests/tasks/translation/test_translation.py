@@ -28,7 +28,7 @@ MAX_BYTES = 17
 
 @pytest.fixture(scope="module")
 def copying(tmp_path_factory) -> Path:
-    """The directory of a run on a file of pairs whose two sides are alike but for their case."""
+    """Directory of a run on a file of pairs whose two sides differ only in case."""
 
     def train(directory: Path) -> None:
         words = ["".join(letters) for n in (2, 3) for letters in itertools.product("abcde", repeat=n)]
