@@ -83,7 +83,7 @@ def test_the_reference_has_each_public_name_once():
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory) -> Path:
-    """Copy of the repository's root as after `make reverse`, in which the documents' code runs."""
+    """A root directory like the repository's after `make reverse`, in which the documents' code runs."""
     root = tmp_path_factory.mktemp("root")
     for path in REPOSITORY.iterdir():
         if not path.name.startswith(".") and path.name not in ("checkpoints", "site"):
@@ -251,7 +251,7 @@ def test_the_code_on_induction_heads_trains_and_its_identities_hold(root):
 
 @pytest.mark.slow
 def test_the_code_on_grokking_trains_and_its_identities_hold(root):
-    """With 200 steps modulo 11, the rule is not yet learned, but shares are between 0 and 1 and identities hold."""
+    """With 200 steps modulo 11, the rule is not yet learned, but shares sum to 1 and the identities hold."""
     names = run_page("docs/grokking.md", root, ("SHARE, STEPS = 53, 64, 0.5, 4000", "SHARE, STEPS = 11, 8, 0.5, 200"))
     assert names["curves"][0].shape == names["curves"][1].shape == (2,)
     assert names["curves"][0][-1] < names["curves"][0][0]

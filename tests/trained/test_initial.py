@@ -1,4 +1,4 @@
-"""`--init-from`: training begins with a trained model's parameters, of every kind that --pretrained takes."""
+"""`--init-from`: training starts from a trained model's parameters, of any kind that --pretrained accepts."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 
 class OwnTrainer(ReverseTrainer):
-    """A task of one's own."""
+    """A user-defined task."""
 
     name = "OwnTask"
 

@@ -1,4 +1,4 @@
-"""Training begins with given parameters: those of `init_only` or all, and they must fit the model."""
+"""Training starts from given parameters: all, or those that `init_only` selects; they must fit the model."""
 
 import jax
 import jax.numpy as jnp

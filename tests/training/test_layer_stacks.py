@@ -1,4 +1,4 @@
-"""Layers that run as a loop in the program: stacked in a training, apart in files; both forms compute the same."""
+"""Layers that run in a loop (`scan_layers`): stacked in training, separate in files; both forms compute the same."""
 
 import dataclasses
 
@@ -66,7 +66,7 @@ def test_unstacking_and_stacking_a_state_is_bitwise_exact(params):
 
 
 def trained(directory, stop_at=None, **settings):
-    """State after training until a step or to the end, layers apart."""
+    """State after training up to a step or to the end, with layers unstacked."""
     config = dataclasses.replace(CONFIG, steps_per_call=1, checkpoint_dir=directory, quiet=True, num_devices=1)
     config = dataclasses.replace(config, **settings)
     data, trainer = reverse_data(config), ReverseTrainer(config)

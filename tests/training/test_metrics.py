@@ -1,4 +1,4 @@
-"""Metrics: weighted by real elements, whatever the sizes of the batches."""
+"""Metrics: weighted by real elements, regardless of batch sizes."""
 
 import numpy as np
 import pytest

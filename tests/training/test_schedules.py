@@ -1,4 +1,4 @@
-"""Learning-rate schedules: their formulas, plain and traced, and their edges."""
+"""Learning-rate schedules: their formulas, plain and traced, and edge cases."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Signals: recorded while a training loop can grant them, raised elsewhere in a command, and never lost."""
+"""Signals: recorded while a training loop can handle them, raised elsewhere in a command, and never lost."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from transformer_jax.training.signals import Interrupted, StopRequest, raise_at_
 
 @pytest.fixture(autouse=True)
 def own_handlers():
-    """This process's handlers come back after a test."""
+    """Restore this process's handlers after a test."""
     previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     for number, handler in previous.items():

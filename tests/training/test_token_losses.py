@@ -1,4 +1,4 @@
-"""The loss of a large vocabulary: computed in parts, it is the plain one, and no array has all of its logits."""
+"""The loss of a large vocabulary: computed in parts it equals the plain loss, and no array holds all logits."""
 
 import re
 
@@ -26,7 +26,7 @@ FIVE_POSITIONS = 4 * B * 5 * V  # of 13: two parts, and one of three
 
 
 class Doubled(TransformerLM):
-    """A model whose logits are others than its parent's."""
+    """A subclass that changes its parent's logits."""
 
     def __call__(self, *arguments, **options):
         return 2 * super().__call__(*arguments, **options)
@@ -38,7 +38,7 @@ def trainer_of(model=None, **settings) -> LanguageModelTrainer:
 
 
 def compiled_gradients(trainer: LanguageModelTrainer, batch: Batch = BATCH):
-    """Gradients and sums of the batch, and the text of their program."""
+    """Return gradients and sums of the batch, and the text of their program."""
     params = drawn(trainer.model, TOKENS[:1])["params"]
     state = initial_state(params, update_rule(trainer, 1000).optimizer, jax.random.key(5))
     step = jax.jit(lambda state: gradients_and_sums(state, batch, None, trainer.batch_loss)).lower(state).compile()

@@ -1,4 +1,4 @@
-"""A GGUF file becomes a directory by the recipe of docs/pretrained.md."""
+"""The recipe of docs/pretrained.md converts a GGUF file to a directory."""
 
 from pathlib import Path
 

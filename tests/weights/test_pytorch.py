@@ -1,7 +1,7 @@
 """Import and export of PyTorch's weights: exact round trips, errors.
 
-That weights which come in give PyTorch's outputs and gradients is shown in the tests of each model. As the round trip
-is exact, those which go out give ours.
+The tests of each model show that imported weights give PyTorch's outputs and gradients. Since the round trip is exact,
+exported weights give ours.
 """
 
 import compiled_models
@@ -41,7 +41,7 @@ def encoder() -> TransformerEncoder:
 
 
 def drawn(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """A state dict of which no two arrays are alike."""
+    """Draw a state dict with no two equal arrays."""
     torch.manual_seed(2)
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
