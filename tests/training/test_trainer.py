@@ -163,7 +163,7 @@ def test_after_an_epoch_nothing_is_compiled_or_stays_on_the_device_and_a_resumed
         gc.collect()
         return len(jax.live_arrays())
 
-    gc.freeze()  # collections need not look through what other tests left
+    gc.freeze()  # so that collections skip objects of other tests
     trainer, sets = trainer_for(tmp_path, eval_every=1), loaders()
     with trainer.training(*sets) as loop:
         loop.train_until(loop.steps_per_epoch)

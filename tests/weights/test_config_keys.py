@@ -101,8 +101,8 @@ WITHOUT_EFFECT = {
     "summary_type": "last", "summary_use_proj": False, "tie_word_embeddings": True, "use_cache": False,
     "vision_aspect_ratio": "x", "vision_feature_layer": 3, "vocab_size": 3,
 }  # fmt: skip
-# Keys that are read, but concern Python classes, the format of a file, or the number of classes (known from the arrays),
-# or that are only checked.
+# Keys that are read, but concern Python classes, the format of a file, or the number of classes (known from the
+# arrays), or that are only checked.
 OF_PYTHON = {
     "gguf_file", "id2label", "label2id", "mlp_layer_types", "model_type", "mtp_layer_types", "num_labels",
     "return_dict", "sub_configs", "transformers_version", "vision_feature_select_strategy",
