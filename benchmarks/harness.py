@@ -18,7 +18,7 @@ def measure_turns(
     Args:
         calls: functions of the contestants, by name; each must block until its result is ready.
         repeats: number of turns.
-        turn_seconds: timed duration of a turn; 0, or less than a call takes, is one call.
+        turn_seconds: timed duration of a turn, which has at least one timed call.
     """
     turns: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):

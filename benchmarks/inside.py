@@ -101,7 +101,7 @@ def _swapped(model: Any, variables: Any, clean: Any, other: Any, target: Any, wh
 
 
 def attention_to_parts(trainer: TrainerModule, locale: str, num: int) -> Float[np.ndarray, "heads 3 3"]:
-    """Mean cross-attention of each head, from the queries that write one part of a date to the words of another.
+    """Mean cross-attention of each head from the queries that write a part of a date to the words of each part.
 
     Rows (written part) and columns (read part) are year, month and day; heads are those of all layers.
     """

@@ -224,7 +224,7 @@ def test_a_models_file_that_cannot_be_written_leaves_the_runs_directory_to_other
         fit(trainer_for(tmp_path, WithFile))
     trainer = trainer_for(tmp_path)
     RunDirectory(trainer.config, trainer.name).close()
-    assert "can't be written any more" in str(caught.value)  # whose traceback still has the first directory
+    assert "can't be written any more" in str(caught.value)  # its traceback still holds the first directory
 
 
 @pytest.mark.parametrize(("split", "value"), [("val", np.nan), ("test", np.nan), ("test", np.inf)])
