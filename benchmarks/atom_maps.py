@@ -1,7 +1,8 @@
-"""RXNMapper (Schwaller et al. 2021) with attention maps that are handed in, and the bonds that each head keeps.
+"""Run RXNMapper (Schwaller et al. 2021) on given attention maps, and count the bonds that each head keeps.
 
-One head of its ALBERT, which was trained on reactions without labels, attends from each atom of a product to the atom
-that it was in the reactants. The package `rxnmapper` makes the mapping of that head's map; here it gets any model's.
+RXNMapper is an ALBERT trained on unlabelled reactions. One of its heads attends from each atom of a product to the same
+atom in the reactants, and the package `rxnmapper` derives the atom mapping from this head's attention map. Here the
+maps may come from any implementation of the model.
 """
 
 import contextlib
@@ -18,9 +19,9 @@ from jaxtyping import Float
 
 from published_models import PACKAGES
 
-LAYER, HEAD = 10, 5  # that map atoms, as the package has it
+LAYER, HEAD = 10, 5  # the head that maps atoms, according to the package
 REACTIONS = {
-    # The two of the package's README; its confidences are below.
+    # The first two are from the package's README, as are the confidences below.
     "substitution": "CC(C)S.CN(C)C=O.Fc1cccnc1F.O=C([O-])[O-].[K+].[K+]>>CC(C)Sc1ncccc1F",
     "deprotection": "C1COCCO1.CC(C)(C)OC(=O)CONC(=O)NCc1cccc2ccccc12.Cl>>O=C(O)CONC(=O)NCc1cccc2ccccc12",
     "Fischer esterification": "CC(=O)O.CCO>>CC(=O)OCC",
@@ -34,12 +35,12 @@ REACTIONS = {
     "Wittig reaction": "C=P(c1ccccc1)(c1ccccc1)c1ccccc1.O=C1CCCCC1>>C=C1CCCCC1",
 }
 CONFIDENCES = {"substitution": 0.9565619900376546, "deprotection": 0.9704424331552834}  # as published
-Maps = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of tokens and which of them are no padding: [L, B, H, T, S]
+Maps = Callable[[np.ndarray, np.ndarray], np.ndarray]  # tokens and their validity to maps [L, B, H, T, S]
 
 
 @contextlib.contextmanager
 def package_at_hand(packages: Path = PACKAGES) -> Iterator[None]:
-    """A block in which `rxnmapper` can be imported; `pkg_resources`, of which it needs one function, is gone."""
+    """Make `rxnmapper` importable in a `with` block; the one function of `pkg_resources` that it needs is replaced."""
     before = sys.modules.get("pkg_resources")
     found: Any = SimpleNamespace(resource_filename=lambda package, name: str(importlib.resources.files(package) / name))
     sys.modules["pkg_resources"] = found
@@ -54,7 +55,7 @@ def package_at_hand(packages: Path = PACKAGES) -> Iterator[None]:
 
 
 def mapper_of(maps: Maps, directory: Path | str) -> Any:
-    """The package's mapper, all of it but the model; it tokenizes with `transformers` below 5."""
+    """Return the package's mapper with model and tokenizer replaced; the package's need `transformers` < 5."""
     from rxnmapper import RXNMapper
     from rxnmapper.tokenization_smiles import BasicSmilesTokenizer
 
@@ -66,12 +67,12 @@ def mapper_of(maps: Maps, directory: Path | str) -> Any:
             return torch.nn.Identity(), SimpleNamespace(**special, basic_tokenizer=BasicSmilesTokenizer())
 
         def maps_of(self, reactions):
-            """The tokens of each reaction, and all maps."""
+            """Tokens of each reaction, and the maps of all heads."""
             rows = [self.tokenize_for_model(reaction) for reaction in reactions]
             longest = max(map(len, rows))
             if longest > 512:
                 raise ValueError(f"Reaction SMILES has {longest} tokens, should be at most 512")
-            tokens = np.zeros((len(rows), -(-longest // 64) * 64), int)  # of few lengths, each of which is compiled
+            tokens = np.zeros((len(rows), -(-longest // 64) * 64), int)  # few lengths to compile for
             for ids, row in zip(tokens, rows, strict=True):
                 ids[: len(row)] = [words.index(token if token in words else "[UNK]") for token in row]
             return rows, maps(tokens, np.arange(tokens.shape[1]) < np.array([[len(row)] for row in rows]))
@@ -87,9 +88,9 @@ def mapper_of(maps: Maps, directory: Path | str) -> Any:
 
 
 def bonds_kept(mapper: Any, reactions: Sequence[str]) -> tuple[Float[np.ndarray, "L H"], int]:
-    """The share of the products' bonds that each head keeps, and their number.
+    """Return the share of the products' bonds that each head keeps, and the number of these bonds.
 
-    A bond is kept if its atoms attend to bonded atoms of the reactants: no label says which atom is which.
+    A bond is kept if its two atoms attend most to atoms of the reactants that are bonded too; this needs no labels.
     """
     from rxnmapper.attention import AttentionScorer
 

@@ -1,10 +1,10 @@
-"""Measures attention, forward and backward: plain, blockwise, and PyTorch's `scaled_dot_product_attention`.
+"""Measure attention, forward and backward: plain, blockwise, and PyTorch's `scaled_dot_product_attention`.
 
 python benchmarks/attention.py                        # a table for T 256 … 16 384: many minutes on two CPU cores
 python benchmarks/attention.py --lengths 256 2048     # half a minute
 
 All contestants have the same operands, use the same cores, and take turns of half a second (`harness.py`). Plain
-attention needs memory of T², and is measured up to `max_plain` alone. PyTorch takes part on CPUs.
+attention needs O(T²) memory, so it is measured only up to `max_plain`. PyTorch is measured only on CPUs, in float32.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from transformer_jax.attention.masks.symbolic import AttentionMask, Causal, Wind
 from transformer_jax.cli import parse, run
 from transformer_jax.fields import set_checked_fields, setting
 
-TURN_SECONDS = 0.5  # on the clock, or one call where that takes longer
+TURN_SECONDS = 0.5  # timed duration of a turn, which has at least one call
 WINDOW = 256
 
 
@@ -48,7 +48,7 @@ Contestant = Callable[[], object]
 
 
 def ours(operands: Operands, implementation: Implementation, mask: AttentionMask | None) -> tuple[Contestant, int]:
-    """A call that gives values' gradients, and the bytes of its temporaries."""
+    """Return a compiled call of attention's forward and backward pass, and the bytes of its temporaries."""
 
     def gradients(q: Any, k: Any, v: Any, cotangent: Any) -> Any:
         attend = partial(dot_product_attention, mask=mask, implementation=implementation)
@@ -90,7 +90,7 @@ def contestants(config: AttentionConfig, length: int) -> tuple[dict[str, Contest
 
 
 def measure(config: AttentionConfig) -> list[dict[str, Any]]:
-    """Milliseconds of each contestant at each length, the bytes of temporaries, and the ratios that are claimed."""
+    """Milliseconds of each contestant at each length, bytes of temporaries, and the ratios for the documentation."""
     rows = []
     for length in tqdm(config.lengths, leave=False, disable=None):
         calls, sizes = contestants(config, length)
@@ -102,7 +102,7 @@ def measure(config: AttentionConfig) -> list[dict[str, Any]]:
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    """Time of each contestant; memory; ratios."""
+    """Print the tables of times, and of memory and ratios."""
     names = list(rows[0]["ms"])
     cells = ([row["length"], *(f"{row['ms'].get(name, float('nan')):.2f}" for name in names)] for row in rows)
     print("Milliseconds, forward and backward", "", markdown(["T", *names], cells), "", sep="\n")

@@ -1,9 +1,9 @@
-"""Measures a GPT over characters, of the sizes of nanoGPT's run for CPUs, beside eager PyTorch (`reference_gpt.py`).
+"""Measure a character-level GPT with the sizes of nanoGPT's CPU run, against eager PyTorch (`reference_gpt.py`).
 
 python benchmarks/characters.py --data input.txt    # a minute on two CPU cores
 
-Two things, in turns: forward and backward pass, of ours by a plain `jax.jit` after `prepare_jax`; and whole steps, of
-ours by the trainer with its loader. The reference has no biases; ours has, 0.7 % of its parameters.
+Two measurements, in turns: the forward and backward pass (ours: a plain `jax.jit` after `prepare_jax`), and whole steps
+(ours: the trainer with its loader). The reference has no biases; in our model they are 0.7 % of the parameters.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class CharactersConfig:
 
 
 def measure(config: CharactersConfig) -> dict[str, dict[str, float]]:
-    """Milliseconds, by what is measured and by contestant."""
+    """Milliseconds by measurement and contestant."""
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         settings = LanguageModelConfig(
             data=config.data, **SIZES, **PARTS, lr=1e-3, train_size=40_000, steps_per_call=8, checkpoint_dir=directory

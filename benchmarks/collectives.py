@@ -1,4 +1,4 @@
-"""What a compiled program exchanges between devices and multiplies, read from its text (XLA's HLO), loops included."""
+"""Count the collectives and matrix products of a compiled program from its text (XLA's HLO), loops included."""
 
 import math
 import re
@@ -14,8 +14,8 @@ INSTRUCTION = re.compile(
 COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?(?P<name>%?[\w.-]+) \(.*\{$")
 ARRAY = re.compile(r"\b([a-z]+[0-9]*)\[([0-9,]*)\]")
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8}
-CALLED = {"while": "body", "call": "to_apply", "fusion": "calls"}  # attribute that names what an operation runs
-# The bytes that each device sends, for those of the whole array and a group of g devices, where they go round a ring.
+CALLED = {"while": "body", "call": "to_apply", "fusion": "calls"}  # attribute that names the computation to run
+# Bytes that each device sends in a ring of g devices, given the bytes of the whole array.
 SENT = dict.fromkeys(("all-gather", "reduce-scatter", "all-to-all"), lambda size, g: size * (g - 1) / g) | {
     "all-reduce": lambda size, g: 2 * size * (g - 1) / g,
     "collective-permute": lambda size, g: size,
@@ -40,10 +40,10 @@ class Collective(NamedTuple):
     """A collective operation of a program."""
 
     kind: str
-    times: int  # that a step runs it
+    times: int  # runs per step
     elements: int  # of the whole arrays
     num_bytes: int  # of the whole arrays
-    groups: Int[np.ndarray, "groups size"]  # numbers of the devices that exchange
+    groups: Int[np.ndarray, "groups size"]  # numbers of the devices that communicate
 
     @property
     def sent(self) -> float:
@@ -51,27 +51,27 @@ class Collective(NamedTuple):
         return self.times * SENT[self.kind](self.num_bytes, self.groups.shape[1])
 
     def hosts(self, devices_per_host: int) -> int:
-        """Most hosts that a group has devices of, where a host has devices of consecutive numbers."""
+        """Largest number of hosts that a group spans; devices of a host have consecutive numbers."""
         return max(len(set(group)) for group in (self.groups // devices_per_host).tolist())
 
     def through_port(self, devices_per_host: int) -> float:
-        """Bytes that each device sends in a step through its network port.
+        """Bytes that each device sends through its network port in a step.
 
-        Where a group has k devices of a host, k rings are laid so that each goes out by another one's port: a k-th of
-        what a device sends then goes to another host.
+        A group with k devices per host uses k rings, each of which leaves the host through the port of a different
+        device. Hence 1/k of what a device sends goes to another host.
         """
         hosts = self.hosts(devices_per_host)
         return self.sent * hosts / self.groups.shape[1] if hosts > 1 else 0.0
 
 
 class Program:
-    """A program as text.
+    """A compiled program, parsed from its text.
 
-    A loop runs as often as XLA has noted (`known_trip_count`), or else as often as its counter is below a constant. One
-    without either counts as one round: of our steps the outermost loop alone, over the steps of a call.
+    The number of rounds of a loop is the one that XLA has noted (`known_trip_count`), or the constant that bounds its
+    counter. A loop with neither counts as one round; in our programs this is the outermost loop, over training steps.
 
     Args:
-        text: of an HLO module.
+        text: text of an HLO module.
     """
 
     def __init__(self, text: str) -> None:
@@ -86,10 +86,10 @@ class Program:
         self._rounds = list(self._walk(entry, 1))
 
     def collectives(self) -> list[Collective]:
-        """The collective operations; a sum of which each device takes its part alone is a `reduce-scatter`.
+        """List the collectives; an `all-reduce` of which each device keeps only its slice is a `reduce-scatter`.
 
-        XLA's partitioner writes such a sum as an `all-reduce` and a `dynamic-slice`. Its compilers for GPUs and TPUs
-        join the two, that for CPUs does not.
+        XLA's partitioner writes a reduce-scatter as an `all-reduce` and a `dynamic-slice`. The compilers for GPUs and
+        TPUs fuse the two; the compiler for CPUs does not.
         """
         found = []
         for computation, times in self._rounds:
@@ -108,7 +108,7 @@ class Program:
         return found
 
     def flops(self) -> int:
-        """Floating-point operations of a step's products of matrices, on each device."""
+        """FLOPs of a step's matrix products, on each device."""
         total = 0
         for computation, times in self._rounds:
             shapes = {one.name: one.shape for one in self._computations[computation]}
@@ -122,7 +122,7 @@ class Program:
         return total
 
     def _walk(self, computation: str, times: int) -> Iterator[tuple[str, int]]:
-        """The computations that a step runs, and how often, one that is called twice twice."""
+        """Yield the computations that a step runs and how often, once for each place that calls them."""
         yield computation, times
         for one in self._computations[computation]:
             rounds = times * (self._trips(one) if one.operation == "while" else 1)
@@ -148,10 +148,10 @@ class Program:
 
 
 def groups_in(attributes: str) -> Int[np.ndarray, "groups size"]:
-    """The groups of devices in the attributes of a collective operation, in any of the forms in which XLA writes them.
+    """Parse the groups of devices from the attributes of a collective, in any of the forms that XLA writes.
 
     Raises:
-        ValueError: it is another form.
+        ValueError: the form is unknown.
     """
     order = r"\[(?P<order>[\d,]+)\](?:T\((?P<transposed>[\d,]+)\))?"
     if found := re.search(
@@ -166,11 +166,11 @@ def groups_in(attributes: str) -> Int[np.ndarray, "groups size"]:
         return _ordered(found["order"], found["transposed"]).reshape(sizes_in(found["shape"]))
     if found := re.search(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{} ]*\})\}", attributes):
         return np.array([sizes_in(group) for group in re.findall(r"\{([\d,]+)\}", found[1])])
-    raise ValueError(f"no groups of devices are known in {attributes[:300]}")
+    raise ValueError(f"unknown form of device groups in {attributes[:300]}")
 
 
 def sizes_in(text: str) -> list[int]:
-    """The whole numbers of `8,16`."""
+    """Return the integers of a text such as `8,16`."""
     return [int(number) for number in re.findall(r"\d+", text)]
 
 

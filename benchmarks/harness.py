@@ -1,8 +1,8 @@
-"""Measures contestants in turns, and prints tables: for all benchmarks.
+"""Time contestants in turns, and print tables; used by all benchmarks.
 
-Contestants take turns in one process, so that whatever else the machine does hits all of them. A turn is one call off
-the clock, as what the one before left in the processor's caches is of no use, and then as many on it as take some time.
-The median of the turns counts. Compiling is not on the clock.
+Contestants take turns in one process, so that other load on the machine affects all of them. A turn is one untimed
+call, which warms the processor's caches, and then as many timed calls as fill a given time. The result is the median
+over turns. Compilation is not timed.
 """
 
 import time
@@ -13,12 +13,12 @@ from statistics import median
 def measure_turns(
     calls: Mapping[str, Callable[[], object]], repeats: int, turn_seconds: float = 0.0
 ) -> dict[str, float]:
-    """Milliseconds of a call of each contestant, the median of `repeats` turns.
+    """Measure the milliseconds per call of each contestant, as the median of `repeats` turns.
 
     Args:
-        calls: of the contestants, by name; each returns when its result is there.
+        calls: functions of the contestants, by name; each must block until its result is ready.
         repeats: number of turns.
-        turn_seconds: of a turn on the clock, or one call where that takes longer.
+        turn_seconds: timed duration of a turn, which has at least one timed call.
     """
     turns: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
@@ -34,12 +34,12 @@ def measure_turns(
 
 
 def print_figures(found: Mapping[str, Mapping[str, float]], unit: str = "") -> None:
-    """A line for each thing that was measured, with the figure of each contestant."""
+    """Print one line per measurement, with the figures of all contestants."""
     for what, figures in found.items():
         print(f"{what}: " + ", ".join(f"{name} {value:.4g}{unit}" for name, value in figures.items()))
 
 
 def markdown(header: list[str], rows: Iterable[Iterable[object]]) -> str:
-    """A table in Markdown; columns after the first are aligned to the right."""
+    """Format a Markdown table; all columns but the first are right-aligned."""
     lines = ["---", *["---:"] * (len(header) - 1)]
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in [header, lines, *rows])

@@ -1,4 +1,4 @@
-"""Finds out how the three models that ship work, by changing what happens inside of them.
+"""Find out how the three models that ship work, by intervening on their activations.
 
 python benchmarks/inside.py                        # the numbers of docs/inside.md, in 2 to 3 minutes on two cores
 python benchmarks/inside.py --images docs/images   # and its pictures
@@ -24,7 +24,7 @@ from transformer_jax.tasks.translation.dates import FIRST_DAY, LAST_DAY, LOCALES
 from transformer_jax.training.trainer import TrainerModule
 
 PARTS = {"year": slice(0, 4), "month": slice(5, 7), "day": slice(8, 10)}  # of a date in ISO 8601
-STYLE = "long"  # without the day of the week, which another day would change too
+STYLE = "long"  # has no weekday, which would change with the date
 LENGTH = 48  # bytes to which texts are padded
 MEMORY = "encoder.output"
 CROSS = "decoder.layers.?.cross_attention.weights"
@@ -41,11 +41,11 @@ class InsideConfig:
 
 
 class Pairs(NamedTuple):
-    """Dates in words, and dates that differ from them in one part alone, of as many bytes."""
+    """Dates in words, and dates of the same number of bytes that differ from them in one part only."""
 
     clean: Int[np.ndarray, "B S"]
     other: Int[np.ndarray, "B S"]
-    mixed: Int[np.ndarray, "B T"]  # the target of the other's part in the clean date: START, ISO 8601
+    mixed: Int[np.ndarray, "B T"]  # START and the other date in ISO 8601
     words: Bool[np.ndarray, "B S"]  # positions of the words in which the texts differ
 
 
@@ -65,26 +65,26 @@ def date_pairs(part: str, locale: str, num: int, seed: int = 0) -> Pairs:
 
 
 def _random_date(rng: np.random.Generator) -> datetime.date:
-    """A day up to the 28th, which every month has."""
+    """Draw a date; its day is at most 28, which every month has."""
     day = datetime.date.fromordinal(int(rng.integers(FIRST_DAY.toordinal(), LAST_DAY.toordinal() + 1)))
     return day.replace(day=int(rng.integers(1, 29)))
 
 
 def words_of(clean: Int[np.ndarray, "B S"], other: Int[np.ndarray, "B S"]) -> Bool[np.ndarray, "B S"]:
-    """Positions of the words and numbers in which texts differ."""
+    """Positions of the words and numbers in which the texts differ."""
     is_space = (clean == ord(" ")) | (clean == PAD)
     is_digit = (clean >= ord("0")) & (clean <= ord("9"))
     kind = np.where(is_space, 0, 1 + is_digit)
-    number = (np.diff(kind, axis=1, prepend=0) != 0).cumsum(1)  # of the run of digits, of letters, or of spaces
+    number = (np.diff(kind, axis=1, prepend=0) != 0).cumsum(1)  # index of the run of digits, letters or spaces
     differs = (clean != other)[:, None, :] & (number[:, :, None] == number[:, None, :])
     return differs.any(2) & ~is_space
 
 
 def swap_rate(trainer: TrainerModule, pairs: Pairs, where: Bool[np.ndarray, "B S"]) -> float:
-    """The share of pairs that come out as the clean date with the other date's part, and with nothing else of it.
+    """Share of pairs that the model translates to the other date when part of the encoder's output is swapped.
 
-    The encoder's output at some positions is that of the other text. The right bytes so far are given; where all bytes
-    are right then, the model writes them by itself.
+    The encoder's output at the positions `where` comes from the other text. Each byte is predicted from the correct
+    bytes before it; if all predictions are correct, greedy decoding writes the same bytes.
     """
     written = _swapped(trainer.model, trainer.variables, *pairs[:3], where)
     return float((np.asarray(written)[:, :-1] == pairs.mixed[:, 1:]).all(1).mean())
@@ -101,13 +101,13 @@ def _swapped(model: Any, variables: Any, clean: Any, other: Any, target: Any, wh
 
 
 def attention_to_parts(trainer: TrainerModule, locale: str, num: int) -> Float[np.ndarray, "heads 3 3"]:
-    """Mean cross-attention of each head, from the queries that write a part to the words of a part.
+    """Mean cross-attention of each head from the queries that write a part of a date to the words of each part.
 
-    Rows and columns are year, month and day; heads are those of all layers.
+    Rows (written part) and columns (read part) are year, month and day; heads are those of all layers.
     """
     table = []
     for part in PARTS:
-        of_part = date_pairs(part, locale, num)  # they say where the part stands in their clean dates
+        of_part = date_pairs(part, locale, num)  # `words` marks the part in the clean dates
         inputs = of_part.clean, of_part.mixed, tj.padding_mask(of_part.clean != PAD)
         _, seen = tj.capture(trainer.model, trainer.variables, *inputs, names=[CROSS])
         weights = np.concatenate(list(seen.values()), 1)  # [B heads T S]
@@ -117,15 +117,15 @@ def attention_to_parts(trainer: TrainerModule, locale: str, num: int) -> Float[n
 
 
 class Sets(NamedTuple):
-    """Sets of digits as the model takes them."""
+    """Sets of digits, as inputs of the model."""
 
-    inputs: tuple[Any, ...]  # of the model, features [B S F] first
+    inputs: tuple[Any, ...]  # of the model; the first are the features [B S F]
     odd: Int[np.ndarray, " B"]  # position of the odd one
     digits: Int[np.ndarray, "B S"]
 
 
 def digit_sets(trainer: TrainerModule) -> Sets:
-    """The test set."""
+    """Return the test set."""
     data = type(trainer).load_data(trainer.config)
     batches = list(data.test_loader)
     images, odd = (np.concatenate([batch[part] for batch in batches]) for part in (0, 1))
@@ -134,7 +134,7 @@ def digit_sets(trainer: TrainerModule) -> Sets:
 
 
 def accuracy_without(trainer: TrainerModule, sets: Sets, edges: Bool[np.ndarray, "B S S"], layers: str) -> float:
-    """Accuracy where queries cannot see keys, by layers such as `0` or `*`."""
+    """Accuracy when some queries cannot see some keys in the given layers (`0`, `1`, or `*` for all)."""
     blind = jnp.asarray(edges)[:, None]  # the same for all heads
 
     @jax.jit
@@ -146,7 +146,7 @@ def accuracy_without(trainer: TrainerModule, sets: Sets, edges: Bool[np.ndarray,
 
 
 def edges_between(sets: Sets) -> dict[str, Bool[np.ndarray, "B S S"]]:
-    """Kinds of edges of attention, by query and key."""
+    """Masks of the edges to remove from attention, by name."""
     is_odd = np.arange(sets.digits.shape[1]) == sets.odd[:, None]
     query, key = is_odd[:, :, None], is_odd[:, None, :]
     other = ~np.eye(sets.digits.shape[1], dtype=bool)
@@ -160,7 +160,7 @@ def edges_between(sets: Sets) -> dict[str, Bool[np.ndarray, "B S S"]]:
 
 
 def probes(trainer: TrainerModule, sets: Sets) -> list[list[tj.inspection.Probe]]:
-    """After the embedding and each layer: probes for the digit of each image, and for whether it is the odd one."""
+    """Probes for the digit of each image and for whether it is the odd one, after the embedding and each layer."""
     names = ["embeddings", "encoder.layers.?.output"]
     _, streams = tj.capture(trainer.model, trainer.variables, *sets.inputs, names=names)
     is_train = np.repeat(np.arange(len(sets.odd)) % 2 == 0, sets.digits.shape[1])
@@ -172,7 +172,7 @@ def probes(trainer: TrainerModule, sets: Sets) -> list[list[tj.inspection.Probe]
 
 
 def mirrored(trainer: TrainerModule, num: int) -> dict[str, float]:
-    """What the head of reverse attends to, and whether that depends on the numbers."""
+    """Measure where the head of `reverse` attends, and whether its attention depends on the numbers."""
     numbers = np.random.default_rng(0).integers(trainer.config.num_categories, size=(2, num, trainer.config.seq_len))
     inputs, others = (trainer.model_inputs(each)[0] for each in numbers)
     name = "encoder.layers.0.attention.weights"
@@ -194,12 +194,12 @@ def mirrored(trainer: TrainerModule, num: int) -> dict[str, float]:
 
 
 def table(header: list[str], rows: list[list[Any]]) -> str:
-    """A table in Markdown; numbers below or of 1 as per cent."""
+    """Format a Markdown table, with floats as percentages."""
     return markdown(header, ([f"{100 * x:.1f}" if isinstance(x, float) else x for x in row] for row in rows))
 
 
 def print_reverse(trainer: TrainerModule) -> None:
-    """Which head reverses."""
+    """Print what the head of `reverse` does."""
     for by in ("zero", "mean"):
         found = tj.inspection.ablation_table(trainer, by=by)
         print(f"reverse: accuracy {found.whole:.2%}; head replaced by {by}: {found.without['encoder'].item():.2%}")
@@ -208,14 +208,14 @@ def print_reverse(trainer: TrainerModule) -> None:
 
 
 def print_heads(trainer: TrainerModule) -> None:
-    """The accuracy without each head."""
+    """Print the accuracy without each head."""
     for kind, of_kind in tj.inspection.ablation_table(trainer).without.items():
         rows = [[f"{kind} {layer}", *map(float, row)] for layer, row in enumerate(of_kind)]
         print(table(["without head", "0", "1", "2", "3"], rows))
 
 
 def print_digits(trainer: TrainerModule) -> None:
-    """What the odd-one-out model compares."""
+    """Print what the odd-one-out model compares."""
     sets = digit_sets(trainer)
     print_heads(trainer)
     layers = {"layer 0": "0", "layer 1": "1", "both": "*"}
@@ -233,7 +233,7 @@ def print_digits(trainer: TrainerModule) -> None:
 
 
 def print_dates(trainer: TrainerModule, num: int) -> None:
-    """Where each part of a date is read from."""
+    """Print where the model reads each part of a date."""
     rows: list[list[Any]] = []
     for locale in LOCALES:
         of_parts = [date_pairs(part, locale, num) for part in PARTS]
@@ -245,7 +245,7 @@ def print_dates(trainer: TrainerModule, num: int) -> None:
 
 
 def save_pictures(directory: Path, dates: TrainerModule, digits: TrainerModule, num: int) -> None:
-    """Pictures for docs/inside.md."""
+    """Save the pictures of docs/inside.md."""
     from matplotlib.figure import Figure
 
     reverse = tj.load_run("reverse")
@@ -280,7 +280,7 @@ def save_pictures(directory: Path, dates: TrainerModule, digits: TrainerModule, 
 
 
 def main(config: InsideConfig) -> None:
-    """Print the numbers, and save the pictures if there is a directory for them."""
+    """Print the numbers, and save the pictures if a directory is given."""
     reverse, digits, dates = (tj.load_run(name) for name in ("reverse", "digits", "dates"))
     print_reverse(reverse)
     print_digits(digits)

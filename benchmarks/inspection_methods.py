@@ -1,12 +1,13 @@
-"""Scores methods that look for the heads that do the work, on models in which these are known.
+"""Score methods that locate the heads that do the work, on models in which these heads are known.
 
 python benchmarks/inspection_methods.py                 # a table, in a few minutes on two CPU cores
 python benchmarks/inspection_methods.py --num-seeds 1   # one model of each circuit
 
-Each method gives each head a number. Its score is the average precision: 1 where all working heads are above all
-others. Path patching ranks pairs of heads by what one reads of the other, for its queries, its keys and its values.
-Each circuit is written `num_seeds` times, with other rotations and decoys; the table has the means. The last column
-has the time of the compiled method, as a share of that of activation patching, or for edges of path patching.
+Each method assigns a number to each head. Its score is the average precision, which is 1 if all working heads rank
+above all others. Path patching ranks pairs of heads by what one reads from the other, separately for queries, keys and
+values. Each circuit is constructed with `num_seeds` seeds, which vary its rotations and decoys; the table has the
+means. The last column is the time of the compiled method, relative to activation patching or, for edges, to path
+patching.
 """
 
 import dataclasses
@@ -32,7 +33,7 @@ CIRCUITS: Mapping[str, Callable[..., tj.inspection.Circuit]] = {
 }
 READS = "queries", "keys", "values"
 WEIGHTS = "*.attention.weights"
-REPEATS = 5  # of each measurement, of which the shortest counts
+REPEATS = 5  # timings of each method, of which the shortest counts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ class Example(NamedTuple):
     """A circuit, sequences that it answers, and others of the same length."""
 
     circuit: tj.inspection.Circuit
-    model: tuple[Any, Any]  # and its variables
+    model: tuple[Any, Any]  # module and variables
     inputs: tuple[Any, ...]
     other_inputs: tuple[Any, ...]
     answers: np.ndarray  # [B T 1]
@@ -71,7 +72,7 @@ def example(circuit: tj.inspection.Circuit, num_sequences: int) -> Example:
 
 
 def ablation(of: Example, means: Mapping[str, jax.Array] | None = None) -> jax.Array:
-    """Lost log-probability where the head's output is zero, or its mean."""
+    """Lost log-probability when the head's output is replaced by zero or by its mean."""
     (table,) = tj.inspection.ablate_heads(*of.model, *of.inputs, metric=of.log_probability, means=means).values()
     model, variables = of.model
     return of.log_probability(model.apply(variables, *of.inputs)) - table
@@ -82,7 +83,7 @@ def mean_ablation(of: Example) -> jax.Array:
 
 
 def patching(of: Example, method: Callable[..., Mapping[str, jax.Array]], **options: int) -> jax.Array:
-    """Restored part of the log-probability where the head has the output for the right sequence, or its estimate."""
+    """Part of the log-probability that the head's output for the right sequence restores, exact or estimated."""
     restored = method(
         *of.model,
         of.inputs,
@@ -96,14 +97,14 @@ def patching(of: Example, method: Callable[..., Mapping[str, jax.Array]], **opti
 
 
 def attribution(of: Example) -> jax.Array:
-    """Mean size of what the head writes into the right answer's logit by itself."""
+    """Mean absolute contribution of the head's output to the right answer's logit."""
     parts = tj.attribute_logits(*of.model, *of.inputs, of=of.right_logit)
     heads = [part for name, part in parts.items() if name.endswith("head_outputs")]  # [H B T] of each layer
     return jnp.stack([jnp.abs(part).mean((1, 2)) for part in heads])
 
 
 def gradient_attention(of: Example) -> jax.Array:
-    """Mean size of weight times gradient of the right answers' log-probability."""
+    """Sum of the absolute products of each weight and the log-probability's gradient with respect to it."""
     products = tj.inspection.gradient_attention(*of.model, *of.inputs, metric=of.log_probability)
     return jnp.stack([jnp.abs(product).sum((0, 2, 3)) for product in products.values()])
 
@@ -114,7 +115,7 @@ def attention_weights(of: Example) -> jax.Array:
 
 
 def rollout(of: Example) -> jax.Array:
-    """Mean change of the rollout where the head is left out of its layer's mean."""
+    """Mean absolute change of the rollout when the head is left out of its layer's mean."""
     layers = weights_of(of)
     means = [each.mean(1, keepdims=True) for each in layers]
     whole = tj.inspection.attention_rollout(means)[-1]
@@ -146,7 +147,7 @@ METHODS: Mapping[str, Callable[[Example], jax.Array]] = {
 
 
 def path_patching(of: Example) -> Float[jax.Array, "pairs 3"]:
-    """Size of the change of the log-probability by each path from layer 0 to layer 1."""
+    """Absolute change of the log-probability when each path from layer 0 to layer 1 is patched."""
 
     def change(sender: Any, receiver: Any, reads: str) -> jax.Array:
         return tj.inspection.patch_path(
@@ -165,7 +166,7 @@ def path_patching(of: Example) -> Float[jax.Array, "pairs 3"]:
 
 
 def edge_attribution(of: Example) -> Float[jax.Array, "pairs 3"]:
-    """The same by gradients, of all paths at once."""
+    """Estimate of `path_patching` from gradients, for all paths at once."""
     edges = tj.inspection.attribute_edges(*of.model, of.inputs, of.other_inputs, metric=of.log_probability)
     sender, receiver = "encoder.layers.0.attention.head_outputs", "encoder.layers.1.attention"
     found = [edges[sender, f"{receiver}.{reads}"].reshape(-1) for reads in READS]
@@ -180,23 +181,23 @@ EXACT = dict.fromkeys(METHODS, "activation patching") | dict.fromkeys(OF_EDGES, 
 
 
 def is_edge(of: Example) -> Bool[np.ndarray, "pairs 3"]:
-    """Which pairs of heads of the two layers read each other, for what."""
+    """Mark which heads of layer 1 read from which heads of layer 0, for queries, keys and values."""
     numbers = np.indices((of.circuit.model.num_heads,) * 2).reshape(2, -1)
     edges = {(edge.source[1], edge.target[1], edge.reads) for edge in of.circuit.edges}
     return np.array([[(*pair, reads) in edges for reads in READS] for pair in numbers.T.tolist()])
 
 
 class Score(NamedTuple):
-    """What a method reached on one circuit."""
+    """Result of a method on one circuit."""
 
     average_precision: float
-    seconds: float  # of one call, compiled before
+    seconds: float  # of one call, without compilation
 
 
 def scores_of(
     circuit: tj.inspection.Circuit, num_sequences: int, methods: Container[str] | None = None
 ) -> dict[str, Score]:
-    """The score of each method on one circuit, or of those that are named."""
+    """Score all methods, or those in `methods`, on one circuit."""
     of = example(circuit, num_sequences)
     scores = {}
     for name, method in {**METHODS, **(OF_EDGES if circuit.edges else {})}.items():
@@ -215,7 +216,7 @@ def scores_of(
 
 
 def table(scores: Mapping[str, Mapping[str, Score]]) -> str:
-    """Markdown: a row for each method, a column for each circuit, and the share of time over all circuits."""
+    """Format a Markdown table: a row per method, a column per circuit, and the relative time over all circuits."""
     methods = list(dict.fromkeys(method for of_circuit in scores.values() for method in of_circuit))
     rows = []
     for method in methods:

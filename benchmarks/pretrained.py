@@ -1,14 +1,14 @@
-"""Measures a causal model, opened by `from_transformers` and by `transformers` in PyTorch.
+"""Measure a causal language model, loaded by `from_transformers` and by `transformers` in PyTorch.
 
 python benchmarks/pretrained.py           # GPT-2 small with random weights: about six minutes on two CPU cores
 python benchmarks/pretrained.py --num-layers 2 --width 64 --vocabulary 97   # seconds, as the test does
 taskset -c 0 .venv/bin/python benchmarks/pretrained.py --directory data/real/smollm2 --batch-size 1 --no-compiled
                                           # published weights, a prompt of 512 tokens, one core: six minutes
 
-A pass is that of 8 × 512 tokens; a generated token is one step with a cache of 128 positions, of 1 and of 16 rows. The
-contestants take turns (`harness.py`). The least time to read the weights from memory is measured by summing them up.
-What counts memory or first calls has a process of its own (`pretrained_process.py`): loading, and, where the directory
-has a tokenizer, the first answers and steps of fine-tuning.
+A forward pass is over 8 × 512 tokens; a generated token is one decoding step with a cache of 128 positions, for 1 and
+for 16 rows. The contestants take turns (`harness.py`). The time to sum all weights is a lower bound for reading them
+from memory. Memory and first calls are measured in subprocesses (`pretrained_process.py`): loading and, with
+`--directory`, which then needs a tokenizer, the first answers and steps of fine-tuning.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ Calls = dict[str, Callable[[], object]]
 
 
 def contestants(config: PretrainedConfig, directory: str) -> dict[str, Calls]:
-    """By what is measured the call of each contestant; those of PyTorch want its `inference_mode`."""
+    """Calls by measurement and contestant; those of PyTorch must run in `torch.inference_mode`."""
     import torch
     import transformers
 
@@ -87,7 +87,7 @@ def contestants(config: PretrainedConfig, directory: str) -> dict[str, Calls]:
 
 
 def _steps(step: Callable[..., tuple[jax.Array, object]], cache: object, tokens: np.ndarray) -> Iterator[jax.Array]:
-    """One more step of decoding each time, at the cache's last position; the cache is used up and replaced."""
+    """Yield the logits of one decoding step after another at the cache's last position; each donates the cache."""
     while True:
         logits, cache = step(tokens, jnp.int32(CACHE - 1), cache)
         yield jax.block_until_ready(logits)
@@ -95,11 +95,11 @@ def _steps(step: Callable[..., tuple[jax.Array, object]], cache: object, tokens:
 
 def _torch_step(model: Callable[..., object], cache: object, tokens: object) -> None:
     model(tokens, past_key_values=cache, use_cache=True)
-    cache.crop(-1)  # what it added
+    cache.crop(-1)  # removes the position that the call added
 
 
 def measure_processes(what: str, directory: str, repeats: int) -> dict[str, float]:
-    """Figures of both contestants by `pretrained_process.py`, medians of processes in turns."""
+    """Figures of both contestants from `pretrained_process.py`: medians over processes that take turns."""
     found: dict[str, list[float]] = {}
     for _, contestant in itertools.product(range(repeats), ("ours", "theirs")):
         command = [sys.executable, str(PROCESS), contestant, what, directory]
@@ -110,7 +110,7 @@ def measure_processes(what: str, directory: str, repeats: int) -> dict[str, floa
 
 
 def measure(config: PretrainedConfig) -> dict[str, dict[str, float]]:
-    """By what is measured and by contestant milliseconds, or in the order of loading the figures of processes."""
+    """Results by measurement and contestant: milliseconds, or the figures of `pretrained_process.py`."""
     import torch
     import transformers
 

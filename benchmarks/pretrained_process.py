@@ -1,4 +1,4 @@
-"""One measurement of one contestant, in a process of its own, since its memory and its first calls count.
+"""Measure one contestant in a separate process, for its memory and its first calls.
 
 python benchmarks/pretrained_process.py ours load DIRECTORY   # as `benchmarks/pretrained.py` calls it; prints figures
 
@@ -24,7 +24,7 @@ PROMPTS = (10, 11, 22)  # tokens
 
 
 def peak() -> int:
-    """Bytes of memory that this process had at its peak; `ru_maxrss` begins with that of its parent."""
+    """Peak memory of this process in bytes; `ru_maxrss` would start from the parent's peak."""
     return 1024 * int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0])
 
 
@@ -52,7 +52,7 @@ def load_theirs(directory: str) -> dict[str, float]:
     import transformers
 
     torch.zeros(1)
-    kind = transformers.AutoModelForCausalLM  # imports what it needs before the clock begins
+    kind = transformers.AutoModelForCausalLM  # imports its modules before the clock starts
     kind.from_config(transformers.AutoConfig.from_pretrained(directory, num_hidden_layers=1, vocab_size=8))
     before, began = peak(), time.perf_counter()
     model = kind.from_pretrained(directory, dtype=torch.float32)
@@ -61,7 +61,7 @@ def load_theirs(directory: str) -> dict[str, float]:
 
 
 def prompts() -> Iterator[tuple[str, str]]:
-    """Name and text; " a" is one token of GPT-2, Llama and their like."""
+    """Yield name and text; " a" is one token in the vocabularies of GPT-2, Llama and similar models."""
     for name, length in zip(("first", "longer by 1", "longer by 11"), PROMPTS, strict=True):
         yield name, "a" + " a" * (length - 1)
 

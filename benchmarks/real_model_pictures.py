@@ -1,4 +1,4 @@
-"""The pictures of docs/real_models.md."""
+"""Plot the pictures of docs/real_models.md."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from atom_maps import HEAD, LAYER
 
 
 def induction_picture(scores: Float[np.ndarray, "L H"], losses: Float[np.ndarray, "2_plus_draws T_less_1"]) -> Figure:
-    """Scores of all heads; losses by position of the whole model, without the leading heads, and without others."""
+    """Plot all heads' scores, and the loss by position: whole model, without leading heads, without other heads."""
     figure = Figure(figsize=(9, 2.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     image = left.imshow(scores.T, vmin=0, vmax=1, cmap="viridis", aspect="auto")
@@ -29,7 +29,7 @@ def induction_picture(scores: Float[np.ndarray, "L H"], losses: Float[np.ndarray
 
 
 def atoms_picture(mapped: Mapping[str, Any], kept: Float[np.ndarray, "L H"]) -> Figure:
-    """The mapping head's map of one reaction, atoms to atoms, with the mapping; the share of bonds each head keeps."""
+    """Plot the mapping head's atom-to-atom map of a reaction with the mapping, and the bonds that each head keeps."""
     from rxnmapper.attention import AttentionScorer
 
     tokens = mapped["tokens"]

@@ -1,10 +1,10 @@
-"""Looks into published models, and makes docs/real_models.md again: its tables and its pictures.
+"""Inspect published models, and regenerate the tables and pictures of docs/real_models.md.
 
 python benchmarks/real_models.py                   # about five minutes on two CPU cores
 python benchmarks/real_models.py --only sentences  # one of its sections
 
-`make real-models` fetches the models first. The code of the page is what runs; `pytorch_hooks.py` computes the same
-numbers with PyTorch.
+`make real-models` fetches the models first. The code that runs is that of the page; `pytorch_hooks.py` computes the
+same numbers with PyTorch.
 """
 
 import contextlib
@@ -30,20 +30,20 @@ from transformer_jax.cli import parse, run
 
 PAGE = "docs/real_models.md"
 MARKED = re.compile(r"(<!-- made (\w+) -->\n).*?(?=\n## |\Z)", re.DOTALL)  # to the section's end
-MOVES = 23  # layer of SmolLM2 that moves what a country's name says to the last token
+MOVES = 23  # layer of SmolLM2 that moves information from the country's name to the last token
 LENS_LAYERS = 23, 28, 29, 30  # numbers of layers before the lens
 
 
 class Section(NamedTuple):
-    """What the page says of one question."""
+    """Generated contents of a section of the page."""
 
     text: str
     picture: Figure
-    differences: dict[str, float]  # to PyTorch, by what is compared
+    differences: dict[str, float]  # from PyTorch, by quantity
 
 
 def ran(heading: str, *changed: tuple[str, str]) -> dict[str, Any]:
-    """The names that the page's code below a heading defines; in a test some of the code is changed."""
+    """Run the page's code below a heading and return the names that it defines; tests replace some of the code."""
     code = "\n".join(blocks_in(section_of(PAGE, heading), "python"))
     for text, other in changed:
         assert text in code
@@ -55,7 +55,7 @@ def ran(heading: str, *changed: tuple[str, str]) -> dict[str, Any]:
 
 
 def compared(pairs: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
-    """The largest difference of each two arrays, as a share of the largest number of the second."""
+    """Largest difference of each pair of arrays, relative to the largest absolute value of the second."""
     arrays = {name: [np.asarray(array, float) for array in pair] for name, pair in pairs.items()}
     return {name: float(np.abs(ours - theirs).max() / np.abs(theirs).max()) for name, (ours, theirs) in arrays.items()}
 
@@ -65,7 +65,7 @@ def agreement(differences: Mapping[str, float]) -> str:
 
 
 def induction(found: Mapping[str, Any], draws: int = 5) -> Section:
-    """The scores and the losses without heads of the page's code, with losses without others, and PyTorch's."""
+    """Induction scores and ablated losses of the page's code, with other heads ablated, and PyTorch's."""
     theirs = pytorch_hooks.opened("AutoModelForCausalLM", published_models.smollm2())
     tokens, scores, leading = found["tokens"], found["scores"], found["leading"]
     maps = pytorch_hooks.attention_maps(theirs, input_ids=tokens)
@@ -91,14 +91,14 @@ def induction(found: Mapping[str, Any], draws: int = 5) -> Section:
 
 
 def drawn_others(leading: Bool[np.ndarray, "L H"], draws: int) -> list[Bool[np.ndarray, "L H"]]:
-    """Other heads than the leading ones, as many of each layer, drawn several times."""
+    """Draw sets of other heads, each with as many heads per layer as the leading ones."""
     rng = np.random.default_rng(0)
     order = [np.where(leading, np.inf, rng.random(leading.shape)).argsort(1).argsort(1) for _ in range(draws)]
     return [each < leading.sum(1, keepdims=True) for each in order]
 
 
 def capitals(found: Mapping[str, Any]) -> Section:
-    """The lens, the grid and the heads of the page's code, and PyTorch's."""
+    """Logit lens, patching grid and heads of the page's code, and PyTorch's."""
     theirs = pytorch_hooks.opened("AutoModelForCausalLM", published_models.smollm2())
     prompts, answers = found["prompts"], found["answers"]
     pair, metric = found["pair"], found["difference"]
@@ -131,12 +131,12 @@ def ranks_of(answers: np.ndarray, logits: np.ndarray) -> np.ndarray:
 
 
 def atoms(found: Mapping[str, Any]) -> Section:
-    """The mappings and the kept bonds of the page's code, and the mappings with PyTorch's maps."""
+    """Atom mappings and kept bonds of the page's code, and the mappings from PyTorch's attention maps."""
     theirs, seen = pytorch_hooks.opened("AlbertForMaskedLM", published_models.rxnmapper()), []
 
     def their_maps(tokens: np.ndarray, valid: np.ndarray) -> np.ndarray:
         maps = pytorch_hooks.attention_maps(theirs, input_ids=tokens, attention_mask=valid.astype(int))
-        real = valid[:, None, :, None] & valid[:, None, None, :]  # at padding anything may stand
+        real = valid[:, None, :, None] & valid[:, None, None, :]  # values at padding are arbitrary
         seen.append((np.where(real, found["maps"](tokens, valid), 0), np.where(real, maps, 0)))
         return maps
 
@@ -163,7 +163,7 @@ def atoms(found: Mapping[str, Any]) -> Section:
 
 
 def sentences(found: Mapping[str, Any]) -> Section:
-    """The cosines of the page's code, and PyTorch's."""
+    """Cosine similarities of the page's code, and PyTorch's vectors."""
     their_vectors = pytorch_hooks.mean_pooled(published_models.minilm(), SENTENCES)
     cosines, number = found["cosines"], np.arange(len(SENTENCES))
     is_other = number[:, None] // 2 != number // 2
@@ -187,16 +187,16 @@ SECTIONS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RealModels:
-    """Make docs/real_models.md again."""
+    """Regenerate the tables and pictures of docs/real_models.md."""
 
     only: Literal["all", *SECTIONS] = "all"  # section that is made
 
 
 def main(config: RealModels) -> None:
-    """Run the code of the page, and renew its tables and pictures."""
+    """Run the code of the page, and update its tables and pictures."""
     for directory_of in (published_models.smollm2, published_models.rxnmapper, published_models.minilm):
         directory_of()
-    torch.set_num_threads(1)  # its threads and those of JAX get in each other's way
+    torch.set_num_threads(1)  # its threads would compete with those of JAX
     page = REPOSITORY / PAGE
     for name, (heading, make) in SECTIONS.items():
         if config.only in ("all", name):
@@ -207,7 +207,7 @@ def main(config: RealModels) -> None:
 
 
 def renewed(page: str, name: str, text: str) -> str:
-    """The page with another text in a marked place."""
+    """Return the page with the text of a marked place replaced."""
     return MARKED.sub(lambda place: f"{place[1]}\n{text}\n" if place[2] == name else place[0], page)
 
 

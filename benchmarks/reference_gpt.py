@@ -1,7 +1,7 @@
-"""Reference: a GPT over characters and its training step in eager PyTorch, with the sizes of nanoGPT's run for CPUs.
+"""Reference: a character-level GPT and its training step in eager PyTorch, with the sizes of nanoGPT's CPU run.
 
-Learned positions, pre-norm, GELU, no biases, the embedding's matrix as head, one product for queries, keys and values;
-AdamW without weight decay of vectors, gradients clipped at 1 (github.com/karpathy/nanoGPT, README and train.py).
+Learned positions, pre-norm, GELU, no biases, tied embeddings, one fused projection for queries, keys and values; AdamW
+without weight decay on vectors, gradients clipped at 1 (github.com/karpathy/nanoGPT, README and train.py).
 """
 
 import torch
@@ -59,7 +59,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99))
 
     def gradients(self, tokens: Tensor) -> Tensor:
-        """The loss, and the parameters' gradients in their place."""
+        """Return the loss, and leave the gradients in the parameters' `grad`."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = F.cross_entropy(self.model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()

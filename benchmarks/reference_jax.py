@@ -1,4 +1,4 @@
-"""Reference loop: the tutorial's procedure in JAX, kept plain. It shares no code with `transformer_jax`.
+"""Reference loop: the tutorial's procedure in plain JAX. It shares no code with `transformer_jax`.
 
 One jitted step per batch, and a loader that stacks samples in Python.
 """
@@ -39,7 +39,7 @@ class SelfAttention(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention, then feed-forward, each with residual, dropout and LayerNorm after them."""
+    """Self-attention and feed-forward network, each followed by dropout, residual connection and LayerNorm."""
 
     num_heads: int  # H
     dropout_prob: float
@@ -75,7 +75,7 @@ class Predictor(nn.Module):
 
 
 def numpy_collate(samples: Sequence[tuple]) -> list[np.ndarray]:
-    """Stack samples, one field after the other."""
+    """Stack samples field by field."""
     return [np.stack(field) for field in zip(*samples, strict=True)]
 
 
@@ -88,7 +88,7 @@ class ReferenceJax(ReferenceLoop):
         super().__init__(task, seed)
         self.model = Predictor(task)
         params_key, self.key = jax.random.split(jax.random.key(seed))
-        batch = numpy_collate([task.dataset(seed)[0]] * task.batch_size)  # for its shapes
+        batch = numpy_collate([task.dataset(seed)[0]] * task.batch_size)  # only its shapes matter
         initialize = jax.jit(self.model.init, static_argnames="train")
         params = initialize(params_key, self._inputs_and_labels(batch)[0], train=False)["params"]
         schedule = optax.warmup_cosine_decay_schedule(0.0, task.lr, task.warmup, self.num_steps)
@@ -96,7 +96,7 @@ class ReferenceJax(ReferenceLoop):
         self.state = TrainState.create(apply_fn=self.model.apply, params=params, tx=optimizer)
         self._train_step = jax.jit(self._pure_train_step)
         start = time.perf_counter()
-        jax.block_until_ready(self._train_step(self.state, self.key, batch))  # what this step computes is not kept
+        jax.block_until_ready(self._train_step(self.state, self.key, batch))  # the result is discarded
         self.compile_seconds = time.perf_counter() - start
 
     def train_step(self, batch: Sequence[np.ndarray]) -> tuple[Array, Array]:

@@ -1,6 +1,6 @@
-"""The tutorial's loop, which both reference loops run: an epoch after the other, without evaluation.
+"""Training loop of the tutorial, shared by both references: epoch after epoch, without evaluation.
 
-What it leaves out is in its favour: it writes neither TensorBoard events nor checkpoints.
+It writes neither TensorBoard events nor checkpoints, which is in its favour.
 """
 
 import itertools
@@ -17,14 +17,14 @@ from reference_tasks import ReferenceTask
 
 
 class ReferenceLoop:
-    """A contestant, which overrides three methods; `run` measures steps of its loop.
+    """Base class of the references, which override three methods; `run` times steps of the loop.
 
     Args:
         task: settings and data.
-        seed: of the parameters, the dropout, the order of the training set and its draws.
+        seed: seed of the parameters, of dropout, and of the training set's order and draws.
     """
 
-    collate: Callable[[Sequence[Any]], Any] | None = None  # samples to a batch; None is PyTorch's
+    collate: Callable[[Sequence[Any]], Any] | None = None  # makes a batch of samples; None: PyTorch's
     pin_memory = False
 
     def __init__(self, task: ReferenceTask, seed: int) -> None:
@@ -47,13 +47,13 @@ class ReferenceLoop:
         """Update the model; loss and accuracy stay on the device."""
 
     def fetch(self, metrics: Sequence[tuple[Any, ...]]) -> np.ndarray:
-        """Numbers from the device `[steps, metrics]`."""
+        """Return metrics from the device as an array `[steps, metrics]`."""
 
     def synchronize(self) -> None:
-        """Wait until the device has done what it was given."""
+        """Wait until the device has finished its work."""
 
     def run(self, num_steps: int) -> float:
-        """Go on training for some steps, into further epochs where an epoch ends; milliseconds a step."""
+        """Train for some more steps, across epochs, and return the milliseconds per step."""
         self.synchronize()
         start = time.perf_counter()
         metrics = list(itertools.islice(self._steps, num_steps))
@@ -68,7 +68,7 @@ class ReferenceLoop:
         return self.compile_seconds, float(losses.mean()) if len(losses) else float("nan")
 
     def _train_epoch(self) -> Iterator[tuple[Any, Any]]:
-        """One pass over the training set; it stands still after each step, with that step's metrics."""
+        """Train for one epoch; yield the metrics of each step."""
         metrics = []
         for batch in tqdm(self.train_loader, desc="Training", leave=False, disable=None):
             metrics.append(self.train_step(batch))

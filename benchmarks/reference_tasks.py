@@ -9,12 +9,12 @@ from torch.utils.data import Dataset
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReferenceTask:
-    """Settings of both tasks; each gives its own values, and `dataset(seed)`.
+    """Settings of both tasks; a subclass sets their values, and defines `dataset(seed)`.
 
-    The seed is of what the training set draws anew every epoch.
+    The seed is that of the samples that the training set redraws in every epoch.
     """
 
-    is_sequence: ClassVar[bool]  # numbers with a label each, and positions; else a set of features with one label
+    is_sequence: ClassVar[bool]  # labels for each number, and positions; otherwise one label for a set of features
 
     input_dim: int  # features of an element
     num_classes: int  # C
@@ -55,7 +55,7 @@ class ReverseTask(ReferenceTask):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnomalyTask(ReferenceTask):
-    """Find the odd one out in a set: CIFAR-100's sizes, with features that are made up."""
+    """Find the odd one out in a set, with the sizes of CIFAR-100 and synthetic features."""
 
     is_sequence: ClassVar[bool] = False
 
@@ -72,10 +72,10 @@ class AnomalyTask(ReferenceTask):
     set_size: int = 10  # T, images in a set, the odd one included
     num_image_classes: int = 100  # classes that the images are of
     images_per_class: int = 450
-    class_spread: float = 1.0  # standard deviation of the class means, where that of images around theirs is 1
+    class_spread: float = 1.0  # standard deviation of the class means; that within a class is 1
 
     def features(self) -> np.ndarray:
-        """Features, float32 `[classes, images of a class, features]`, always the same."""
+        """Return features, float32 `[classes, images of a class, features]`, with a fixed seed."""
         rng = np.random.default_rng(0)
         class_means = self.class_spread * rng.standard_normal((self.num_image_classes, 1, self.input_dim), np.float32)
         shape = self.num_image_classes, self.images_per_class, self.input_dim
@@ -86,7 +86,7 @@ class AnomalyTask(ReferenceTask):
 
 
 class ReverseDataset(Dataset):
-    """Sequences of numbers drawn uniformly, each with itself reversed as its label."""
+    """Sequences of uniformly drawn numbers, each with its reversal as labels."""
 
     def __init__(self, num_categories: int, seq_len: int, size: int, seed: int) -> None:
         self.inputs = np.random.default_rng(seed).integers(num_categories, size=(size, seq_len))  # [N T]
@@ -96,16 +96,16 @@ class ReverseDataset(Dataset):
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         inputs = self.inputs[index]
-        return inputs, inputs[::-1].copy()  # PyTorch's collate function takes no negative strides
+        return inputs, inputs[::-1].copy()  # PyTorch does not support negative strides
 
 
 class AnomalyDataset(Dataset):
-    """For each image a set in which it is the odd one: with images of one other class before it.
+    """A set for each image, in which it is the odd one and comes after images of one other class.
 
     Args:
         features: `[classes, images of a class, features]`.
         set_size: T, images in a set.
-        seed: of the draws, one at each access.
+        seed: seed of the random sets; each access draws a new one.
     """
 
     def __init__(self, features: np.ndarray, set_size: int, seed: int) -> None:
@@ -120,10 +120,10 @@ class AnomalyDataset(Dataset):
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray, int]:
         """Features `[T, features]`, the images' indices `[T]`, and which of them is the odd one."""
         image_class = self.rng.integers(self.num_image_classes - 1)
-        image_class += image_class >= index // self.images_per_class  # any but that of the odd one
+        image_class += image_class >= index // self.images_per_class  # any class but that of the odd one
         others = self.rng.choice(self.images_per_class, size=self.set_size - 1, replace=False)
         members = np.append(image_class * self.images_per_class + others, index)
-        # The odd one is the last, as in the tutorial: the model cannot see it, being permutation-equivariant.
+        # The odd one is last, as in the tutorial; a permutation-equivariant model cannot use the position.
         return self.features[members], members, self.set_size - 1
 
 

@@ -1,4 +1,4 @@
-"""Reference loop: the same model and procedure in eager PyTorch, on CUDA where there is any, else on all cores."""
+"""Reference loop: the same model and procedure in eager PyTorch, on CUDA if available, else on all CPU cores."""
 
 import math
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class SelfAttention(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention, then feed-forward, each with residual, dropout and LayerNorm after them."""
+    """Self-attention and feed-forward network, each followed by dropout, residual connection and LayerNorm."""
 
     def __init__(self, model_dim: int, num_heads: int, dropout_prob: float) -> None:
         super().__init__()
@@ -79,20 +79,20 @@ class Predictor(nn.Module):
 
 
 def initialize(module: nn.Module) -> None:
-    """Draw a module's parameters as Flax does: zero biases, LeCun's normal kernels; Xavier-uniform in the attention."""
+    """Initialize a module as Flax does: zero biases, LeCun-normal kernels; Xavier-uniform ones in attention."""
     if isinstance(module, nn.Linear):
         nn.init.zeros_(module.bias)
-        # Cut at two standard deviations, after which 0.8796 of the deviation is left.
+        # Truncation at two standard deviations leaves 0.8796 of the standard deviation.
         std = module.in_features**-0.5 / 0.87962566103423978
         nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
-    if isinstance(module, SelfAttention):  # after the layers that it holds
+    if isinstance(module, SelfAttention):  # its children were initialized before
         # Xavier-uniform for each of the three [D, D] kernels, not for the one [3 D, D]: √2 larger.
         nn.init.xavier_uniform_(module.qkv_proj.weight, gain=math.sqrt(2))
         nn.init.xavier_uniform_(module.output_proj.weight)
 
 
 def learning_rate_factor(step: int, warmup: int, num_steps: int) -> float:
-    """Of the peak learning rate: linear 0 → 1 over the warm-up, then a cosine to 0 that ends at `num_steps`."""
+    """Fraction of the peak rate: linear 0 → 1 over the warm-up, then a cosine to 0 that ends at `num_steps`."""
     if step < warmup:
         return step / warmup
     progress = min(1.0, (step - warmup) / (num_steps - warmup))

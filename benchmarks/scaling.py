@@ -2,14 +2,14 @@
 
 `python benchmarks/scaling.py` takes two minutes on two CPU cores, and 1 GiB of memory.
 
-*Compiled*: for each model and mesh a process of its own (`scaling_step.py`) lets XLA compile the project's own training
-step for that many CPU devices, from shapes alone. Memory is what the compiler has planned for each device. Products and
-exchanged arrays are counted in the program that XLA's partitioner gives each device (`collectives.py`), before the CPU
-backend turns bfloat16 into float32, and a `reduce-scatter` into an `all-reduce`. Each exchange is taken to go round a
-ring, which says how much of an array a device sends.
+*Compiled*: for each model and mesh, a subprocess (`scaling_step.py`) lets XLA compile the package's training step for
+that many CPU devices, from shapes alone. Memory is what the compiler has planned for each device. Matrix products and
+collectives are counted in the per-device program that XLA's partitioner writes (`collectives.py`), before the CPU
+backend converts bfloat16 to float32, and a `reduce-scatter` to an `all-reduce`. Collectives are assumed to run in a
+ring, which determines how much of an array a device sends.
 
-*Arithmetic*: closed formulas beside the compiled numbers, and the times, from data sheets (`H100`) and from one
-assumption (`UTILISATION`). Nothing is measured.
+*Arithmetic*: closed formulas for comparison with the compiled numbers, and the times, from data sheets (`H100`) and
+one assumption (`UTILISATION`). Nothing is measured.
 """
 
 import dataclasses
@@ -37,10 +37,10 @@ from transformer_jax.fields import set_checked_fields
 class Machine(NamedTuple):
     """A device and its links, from the vendor's data sheets."""
 
-    flops: float  # a second, of dense products in bfloat16
+    flops: float  # per second, dense bfloat16
     memory: float  # bytes
-    in_host: float  # bytes a second that a device sends to those of its host
-    between_hosts: float  # bytes a second that a device sends through its network port
+    in_host: float  # bytes per second that a device sends to other devices of its host
+    between_hosts: float  # bytes per second that a device sends through its network port
 
 
 # Data sheets of the NVIDIA H100 SXM (80 GB; NVLink 900 GB/s in both directions together) and of the DGX H100 (eight of
@@ -51,7 +51,7 @@ UTILISATION = 0.5  # assumed: the share of the peak that the products reach
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """Size of a language model, and of the rows that it is trained on."""
+    """Sizes of a language model and of its training batches."""
 
     model_dim: int  # D
     num_heads: int
@@ -67,9 +67,9 @@ SIZES = {
     "1 B": Size(2048, num_heads=16, num_layers=19),
     "10 B": Size(4096, num_heads=32, num_layers=48),
 }
-# Parameters are split over the devices of a host, which have the fast links; hosts share the rows.
+# Parameters are sharded over the devices of a host, which have fast links; the rows are divided among hosts.
 MESHES = {8: {"data": 1, "fsdp": 8}, 64: {"data": 8, "fsdp": 8}, 256: {"data": 32, "fsdp": 8}}
-# For comparison, where a device should hold less.
+# For comparison: parameters sharded over more devices, so that each holds fewer.
 WIDER = {("10 B", 64): {"data": 1, "fsdp": 64}, ("10 B", 256): {"data": 4, "fsdp": 64}}
 
 
@@ -86,7 +86,7 @@ class Settings:
 
 
 class Case(NamedTuple):
-    """A model on a mesh, and what its compiled step has (see `compiled` of `scaling_step.py`)."""
+    """A model on a mesh, and the figures of its compiled step (see `compiled` in `scaling_step.py`)."""
 
     model: str
     data: int
@@ -100,22 +100,22 @@ class Case(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Of a step, on each device."""
+        """Tokens of a step on each device."""
         size = SIZES[self.model]
         return size.rows_per_device * size.seq_len
 
     def sent(self, kind: str, key: str = "sent", where: str = "") -> float:
-        """Sum over the collective operations of a kind."""
+        """Sum over the collectives whose kind and place contain the given words."""
         return sum(one[key] for one in self.compiled["collectives"] if kind in one["kind"] and where in one["where"])
 
     @property
     def arithmetic(self) -> dict[str, float]:
-        """What closed formulas say of a device and a step: bytes, and FLOPs.
+        """Bytes and FLOPs of a step on each device, from closed formulas.
 
-        State: parameters and Adam's two means in float32. Exchanges in bfloat16: parameters are gathered in the forward
-        and in the backward pass, gradients summed and scattered, their parts summed over `data`; the gradient of the
-        embedding is in float32. FLOPs: the forward
-        pass twice and the backward pass, 8 for each token and parameter but the embedding's, and `attention_flops`.
+        State: parameters and Adam's two moments in float32. Collectives in bfloat16: parameters are gathered in the
+        forward and in the backward pass, gradients are reduce-scattered, and their parts summed over `data`; the
+        gradient of the embedding is in float32. FLOPs: two forward passes (one recomputes) and one backward pass, 8
+        per token and parameter except those of the embedding, plus `attention_flops`.
         """
         size, count = SIZES[self.model], self.parameters
         parts, copies = (self.fsdp - 1) / self.fsdp, (self.data - 1) / self.data
@@ -132,7 +132,7 @@ class Case(NamedTuple):
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Of computing, and of sending on the two kinds of links, each alone."""
+        """Seconds of computation, and of communication over each of the two kinds of links."""
         return {
             "compute": self.arithmetic["flops"] / (H100.flops * UTILISATION),
             "in host": self.sent("", where="in a host") / H100.in_host,
@@ -141,12 +141,13 @@ class Case(NamedTuple):
 
 
 def attention_flops(length: int, attention: Implementation) -> float:
-    """FLOPs of causal attention for each token, layer and unit of the width, forward twice and backward once.
+    """FLOPs of causal attention per token, layer and unit of width, for two forward passes and one backward pass.
 
-    A product of all queries and keys has 2 T. Plain attention has two in a forward and four in a backward pass,
-    blockwise attention, which computes logits again, five; it computes a staircase of the logits, up to the diagonal.
+    A product of all queries and keys takes 2 T. Plain attention has two products in a forward and four in a backward
+    pass. Blockwise attention recomputes the logits, five products in a backward pass, but computes only a staircase
+    of the logits, up to the diagonal.
     """
-    row = jax.ShapeDtypeStruct((4, 12, length, 64), jnp.bfloat16)  # no fewer rows and heads than any size has
+    row = jax.ShapeDtypeStruct((4, 12, length, 64), jnp.bfloat16)  # fewest rows and heads of the sizes, except tiny
     chosen = attention if attention != "auto" else explain(row, row, row, Causal(), backend="cpu").implementation
     if chosen == "plain":
         return (2 * 2 + 4) * 2 * length
@@ -155,7 +156,7 @@ def attention_flops(length: int, attention: Implementation) -> float:
 
 
 def compile_case(model: str, mesh: dict[str, int], attention: Implementation) -> Case:
-    """Compile a step in a process of its own, which has as many devices as the mesh."""
+    """Compile a step in a subprocess that has as many devices as the mesh."""
     size, devices = SIZES[model], mesh["data"] * mesh["fsdp"]
     settings = {name: value for name, value in dataclasses.asdict(size).items() if name != "rows_per_device"}
     settings |= {"batch_size": size.rows_per_device * devices, "mesh": f"data={mesh['data']},fsdp={mesh['fsdp']}"}
@@ -166,14 +167,14 @@ def compile_case(model: str, mesh: dict[str, int], attention: Implementation) ->
             "--xla_dump_hlo_module_re=run_stacked --xla_dump_hlo_pass_re=spmd-partitioning"
         )
         command = [sys.executable, str(Path(__file__).with_name("scaling_step.py")), json.dumps(settings)]
-        # XLA writes out what it compiles anew alone.
+        # Without the cache, because XLA dumps only the programs that it compiles.
         chosen = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | chosen).stdout
     return Case(model, mesh["data"], mesh["fsdp"], attention, json.loads(printed.splitlines()[-1]))
 
 
 def table(header: str, cases: list[Case], cells: Callable[[Case], list[str]]) -> str:
-    """A table with the case in front of each line."""
+    """Format a table whose rows begin with the case."""
     rows = []
     for case in cases:
         mesh = ",".join(f"{axis}={size}" for axis, size in (("data", case.data), ("fsdp", case.fsdp)) if size > 1)
@@ -182,19 +183,19 @@ def table(header: str, cases: list[Case], cells: Callable[[Case], list[str]]) ->
 
 
 def number(value: float) -> str:
-    """Three digits, or all that stand in front of the point."""
+    """Format with three significant digits, or as an integer from 100 on."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 1e-3 else "0"
 
 
 def memory(case: Case) -> list[str]:
-    """Cells of the table of memory."""
+    """Cells of the memory table."""
     held, temporary = case.compiled["held"], case.compiled["temporary"]
     sizes = (number(size / 1e9) for size in (held, case.arithmetic["state"], temporary, held + temporary))
     return [f"{number(case.parameters / 1e6)} M", *sizes]
 
 
 def exchanges(case: Case) -> list[str]:
-    """Cells of the table of exchanges."""
+    """Cells of the communication table."""
     cells = []
     for kind in ("all-gather", "reduce-scatter", "all-reduce"):
         cells += [case.sent(kind, "times"), case.sent(kind) / 1e9, case.arithmetic[kind] / 1e9]
@@ -202,7 +203,7 @@ def exchanges(case: Case) -> list[str]:
 
 
 def times(case: Case) -> list[str]:
-    """Cells of the table of times."""
+    """Cells of the table of step times."""
     seconds = case.seconds
     sending = seconds["in host"] + seconds["between hosts"]
     steps = max(seconds["compute"], sending), seconds["compute"] + sending

@@ -1,8 +1,8 @@
-"""Compiles the training step of a language model for a mesh of CPU devices, for `scaling.py`; nothing is run.
+"""Compile the training step of a language model for a mesh of CPU devices, for `scaling.py`; nothing is run.
 
-`python benchmarks/scaling_step.py '{"model_dim": 64, …}'`, with the flags for XLA that `scaling.py` sets, prints a JSON
-object: see `compiled`. The step is the one that a trainer runs: its loss, strategy, layout and optimizer. Of the state
-there are only shapes; the batch is one of zeros.
+`python benchmarks/scaling_step.py '{"model_dim": 64, …}'`, with the XLA flags that `scaling.py` sets, prints a JSON
+object (see `compiled`). The step is the one that a trainer runs, with its loss, strategy, layout and optimizer. The
+state exists only as shapes; the batch is all zeros.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ class LanguageConfig(TrainingConfig):
 
 
 class LanguageTrainer(TrainerModule):
-    """Trains a language model."""
+    """Trainer of a language model."""
 
     name = "LanguageTask"
     config_class = LanguageConfig
@@ -64,9 +64,9 @@ class LanguageTrainer(TrainerModule):
 
 
 def compiled(settings: dict[str, Any]) -> dict[str, Any]:
-    """What the compiler says of a step: see `scaling.py`.
+    """Compile a step, and return its memory, FLOPs and collectives (see `scaling.py`).
 
-    XLA's flags must make it write the program behind the partitioner into a directory, as `scaling.py` sets them.
+    `XLA_FLAGS`, as `scaling.py` sets them, must dump the partitioned program to a directory.
     """
     begin = time.perf_counter()
     config = LanguageConfig(**settings, steps_per_call=1, dtype="bfloat16", remat="all", scan_layers=True)
@@ -89,7 +89,7 @@ def compiled(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def totals(program: Program) -> list[dict[str, Any]]:
-    """The collective operations, by kind and by whether they stay in a host."""
+    """Sum up the collectives by kind and by whether they stay in a host."""
     total: dict[tuple[str, str], dict[str, Any]] = {}
     for one in program.collectives():
         where = "between hosts" if one.hosts(DEVICES_PER_HOST) > 1 else "in a host"

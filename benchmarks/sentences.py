@@ -1,4 +1,4 @@
-"""Sentences, two by two of the same meaning."""
+"""Pairs of sentences with the same meaning."""
 
 SENTENCES = [
     "The train was two hours late.",

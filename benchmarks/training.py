@@ -1,17 +1,17 @@
-"""Measures training: the loop of `transformer_jax` against the tutorial's loop in JAX and the same model in PyTorch.
+"""Measure training: the loop of `transformer_jax` against the tutorial's loop in JAX and the same model in PyTorch.
 
 python benchmarks/training.py                      # both tasks: about four minutes on two CPU cores (make bench)
-python benchmarks/training.py --quick              # fewer steps, from which nobody learns: a minute
+python benchmarks/training.py --quick              # three turns, too few to compare losses: a minute
 python benchmarks/training.py --task reverse --json training.json
 
-The contestants are those of `training_contestants.py`, each in its own process. They take turns, so that whatever else
-the machine does hits all of them; the others wait without using the processor. The median of the turns counts. A turn
-is a stretch of the real loop, with loading, logging and progress bar, until its last result is there; compiling and
-the first turn do not count.
+Each contestant (`training_contestants.py`) has its own process. They take turns, so that other load on the machine
+affects all of them; the others are idle meanwhile. The result is the median over turns. A turn is a number of steps of
+the real loop, with loading, logging and progress bar, until the last result is ready. Compilation and the first turn
+are not counted.
 
-Efficiency is the time of our compiled computation alone, on data that lies on the device already, over that of our
-loop; it is measured in the same turns. After the same number of steps all must have learned: their losses may differ as
-much as seeds do.
+Efficiency is the time of our compiled computation alone, with the data already on the device, divided by the time of
+our loop; both are measured in the same turns. After the same number of steps all contestants must have learned: their
+losses may not differ by more than those of different seeds.
 """
 
 import dataclasses
@@ -35,12 +35,12 @@ from transformer_jax.fields import set_checked_fields, setting
 class Plan:
     """How a task is measured."""
 
-    steps: int  # in a turn
-    window: Window  # in which the losses are compared
-    spread: float  # largest loss over smallest that is still noise
+    steps: int  # per turn
+    window: Window  # steps whose losses are compared
+    spread: float  # largest ratio of two losses that counts as noise
 
 
-# Seed 42 gives spreads of 1.07 and 1.31; who does not learn is beyond 10.
+# Seed 42 gives ratios of 1.07 and 1.31; a contestant that does not learn exceeds 10.
 PLANS = {"reverse": Plan(200, (900, 1000), 1.25), "anomaly": Plan(25, (150, 200), 1.5)}
 
 
@@ -58,7 +58,7 @@ class BenchmarkConfig:
 
 
 def measure(task: str, turns: int, seed: int, *, check: bool) -> dict[str, Any]:
-    """The results of one task.
+    """Measure one task.
 
     Raises:
         RuntimeError: with `check`, the losses differ by more than noise.
@@ -91,13 +91,13 @@ def measure(task: str, turns: int, seed: int, *, check: bool) -> dict[str, Any]:
     losses = {name: result["loss"] for name, result in results.items()}
     if check and not max(losses.values()) <= plan.spread * min(losses.values()):
         raise RuntimeError(
-            f"{task}: the mean losses of steps {plan.window} are {losses}; not all have learned the same"
+            f"{task}: the mean losses of steps {plan.window} are {losses}; they differ by more than noise"
         )
     return results
 
 
 def summarize(times: list[float]) -> dict[str, float]:
-    """What became of the milliseconds per step of some turns."""
+    """Summarize the milliseconds per step of several turns."""
     return {
         "ms_per_step": median(times),
         "min_ms_per_step": min(times),
@@ -107,7 +107,7 @@ def summarize(times: list[float]) -> dict[str, float]:
 
 
 def print_table(task: str, results: dict[str, Any]) -> None:
-    """One line for each contestant."""
+    """Print one line per contestant."""
     print(f"{task:17}  ms/step (min – max)      steps/s   ours is    compile    memory     loss")
     for name, result in results.items():
         spread = f"({result['min_ms_per_step']:.2f} – {result['max_ms_per_step']:.2f})"

@@ -1,7 +1,7 @@
 """Three ways to train the reference tasks, for `training.py` to measure; each runs in a process of its own.
 
-- `ours`: the training loop of `transformer_jax`, as the experiments run it, with events and checkpoints in a directory
-  that is removed afterwards.
+- `ours`: the training loop of `transformer_jax`, as the experiments run it, with events and checkpoints in a temporary
+  directory.
 - `reference_jax` and `reference_torch`: the tutorial's loop, which writes neither.
 """
 
@@ -19,11 +19,11 @@ import numpy as np
 
 from reference_tasks import TASKS, AnomalyTask, ReferenceTask, ReverseTask
 
-Window = tuple[int, int]  # steps after the first number, up to the second
+Window = tuple[int, int]  # from the first step (exclusive) to the second (inclusive)
 
 
 class Ours:
-    """The loop of `transformer_jax`, stopped and continued."""
+    """The loop of `transformer_jax`, run in pieces."""
 
     def __init__(self, task: ReferenceTask, seed: int) -> None:
         self._directory = tempfile.TemporaryDirectory()
@@ -35,7 +35,7 @@ class Ours:
             self.loop = self._stack.enter_context(trainer.training(train_loader, val_loader))
 
     def run(self, num_steps: int) -> float:
-        """Go on for about so many steps; milliseconds per step."""
+        """Train for about `num_steps` more steps, and return the milliseconds per step."""
         first, compiling = self.loop.step, self._trainer.stopwatch.seconds["compile"]
         start = time.perf_counter()
         self.loop.train_until(first + num_steps)
@@ -43,7 +43,7 @@ class Ours:
         return 1000 * seconds / (self.loop.step - first)
 
     def compute(self, num_steps: int) -> float:
-        """Milliseconds per step of the compiled computation alone, its data on the device already."""
+        """Milliseconds per step of the compiled computation alone, with the data already on the device."""
         import jax
 
         runner = self.loop.runner
@@ -69,7 +69,7 @@ class Ours:
         self._trainer.run.close()
         events = EventAccumulator(str(self._trainer.run.path), size_guidance={"scalars": 0})
         events.Reload()
-        logged = events.Scalars("train/loss")  # each the mean since the one before
+        logged = events.Scalars("train/loss")  # each value is the mean since the last one
         losses = [float(event.value) for event in logged if window[0] < event.step <= window[1]]
         self._directory.cleanup()
         return self._trainer.stopwatch.seconds["compile"], float(np.mean(losses)) if losses else float("nan")
@@ -80,7 +80,7 @@ def prepare_reverse(task: ReverseTask, directory: Path, seed: int) -> tuple[Any,
     from transformer_jax.devices.compilation import prepare_jax
     from transformer_jax.tasks.reverse import ReverseConfig, ReverseTrainer, reverse_data
 
-    # Without evaluation, which the references' turns have not either.
+    # No evaluation within the measured steps, as in the references.
     config = ReverseConfig(seed=seed, eval_every=10, checkpoint_dir=directory)
     prepare_jax(config)
     data = reverse_data(config)
@@ -104,7 +104,7 @@ def prepare_anomaly(task: AnomalyTask, directory: Path, seed: int) -> tuple[Any,
     return trainer, train_loader, make_loader(sets, config.batch_size)
 
 
-# By name their modules, of which each process imports one, and classes.
+# Module and class by name; each process imports only its own.
 CONTESTANTS = {
     "ours": (__name__, "Ours"),
     "reference_jax": ("reference_jax", "ReferenceJax"),
@@ -123,7 +123,7 @@ def prepare(name: str, task: str, seed: int) -> None:
 
 
 def ask(method: str, argument: Any) -> Any:
-    """What a method of this process's contestant returns."""
+    """Call a method of this process's contestant."""
     return getattr(_prepared[0], method)(argument)
 
 

@@ -1,10 +1,10 @@
-"""Measures an encoder–decoder, of the sizes of a widely read tutorial on Multi30k, beside `torch.nn.Transformer`.
+"""Measure an encoder–decoder with the sizes of a widely read tutorial on Multi30k, against `torch.nn.Transformer`.
 
 python benchmarks/translation.py    # four minutes on two CPU cores
 
-One batch of 128 random pairs of 15 tokens, of vocabularies of 7 853 and 5 893: forward and backward pass, and whole
-steps of Adam with clipped gradients, in turns. Ours is a loop of a user's own: `prepare_jax`, then `jax.jit`. Both have
-dropout of 0.1 in the sub-layers and in attention, sinusoidal positions, and no padding.
+The batch has 128 random pairs of 15 tokens, from vocabularies of 7 853 and 5 893. The forward and backward pass and
+whole steps of Adam with clipped gradients are measured in turns. Ours is a hand-written loop: `prepare_jax`, then
+`jax.jit`. Both have dropout of 0.1 in the sub-layers and in attention, sinusoidal positions, and no padding.
 """
 
 import dataclasses
@@ -102,7 +102,7 @@ def translator(config: SizesConfig) -> Transformer:
 
 
 class Ours:
-    """Steps of a loop around `jax.jit`."""
+    """Steps of a hand-written loop around `jax.jit`."""
 
     def __init__(self, config: SizesConfig, source: np.ndarray, target: np.ndarray) -> None:
         model = translator(config)
@@ -132,7 +132,7 @@ class Ours:
 
 
 def measure(config: SizesConfig) -> dict[str, dict[str, float]]:
-    """Milliseconds, by what is measured and by contestant."""
+    """Milliseconds by measurement and contestant."""
     prepare_jax()
     draw = np.random.default_rng(0).integers
     source = draw(4, config.sources, size=(config.rows, config.length))

@@ -1,8 +1,8 @@
 """Train a Transformer to find the odd one out: `python experiments/anomaly.py --help` explains the settings.
 
-`--dataset digits` takes 15 seconds on two CPU cores and reaches about 99 % on test. `--dataset cifar100` wants a GPU
-for the ResNet's features. `--dataset files` takes features of your own, which may be larger than memory. Without
-`--dataset`, CIFAR-100 is taken where it lies under `--data-dir`, else the digits.
+`--dataset digits` takes 15 seconds on two CPU cores and reaches about 99 % on test. `--dataset cifar100` should run on
+a GPU, because it computes features with a ResNet. `--dataset files` reads features of your own, which may be larger
+than memory. The default is CIFAR-100 if it is under `--data-dir`, the digits otherwise.
 """
 
 if __name__ == "__main__":  # the imports below take seconds
@@ -28,7 +28,7 @@ from transformer_jax.tasks.anomaly.task import (
     train_anomaly,
 )
 
-TASK = "SetAnomalyTask_"  # begins the tasks' names
+TASK = "SetAnomalyTask_"  # prefix of the tasks' names
 CONFIGS: Mapping[Literal["cifar100", "digits", "files"], type[AnomalyConfig]] = {
     "cifar100": Cifar100Config,
     "digits": DigitsConfig,
@@ -38,7 +38,7 @@ CONFIGS: Mapping[Literal["cifar100", "digits", "files"], type[AnomalyConfig]] = 
 
 @dataclasses.dataclass(frozen=True)
 class DatasetChoice:
-    """The images that the sets are made of; each data set has defaults and flags of its own."""
+    """Source of the images; each data set has its own defaults and flags."""
 
     # images of the sets; auto is cifar100 if it lies under data_dir, else digits; files are --features and --labels
     dataset: Literal["auto", "cifar100", "digits", "files"] = "auto"
@@ -46,13 +46,13 @@ class DatasetChoice:
 
 
 def read_config(arguments: list[str]) -> AnomalyConfig:
-    """The chosen data set's config; the other's flags are unknown to it."""
+    """Return the config of the chosen data set; flags of other data sets are rejected."""
     choice, others = parse_known(_choice_in(take_file(arguments)[0]), arguments)
     if choice.dataset == "auto":
         default = default_config(choice.data_dir)
     else:
         if choice.dataset != "cifar100" and choice.data_dir != DatasetChoice.data_dir:
-            raise InputError(f"--data-dir is {choice.data_dir}, which has no effect: it is that of CIFAR-100")
+            raise InputError(f"--data-dir is {choice.data_dir}, which has no effect: only cifar100 uses it")
         default = CONFIGS[choice.dataset](data_dir=choice.data_dir)
     config = parse(type(default), others, default=default, task=f"{TASK}{default.dataset}", choices=DatasetChoice)
     if choice.dataset == "auto":
@@ -61,7 +61,7 @@ def read_config(arguments: list[str]) -> AnomalyConfig:
 
 
 def _choice_in(file: ConfigFile | None) -> DatasetChoice:
-    """The choice that a file of settings makes: with its keys, or as the run of one of the data sets."""
+    """Return the choice in a file of settings: by its keys or, if a run wrote it, by the run's task."""
     if file is None:
         return DatasetChoice()
     if file.is_run:

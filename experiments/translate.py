@@ -1,8 +1,8 @@
 """Train a translator: `python experiments/translate.py --help` explains the settings.
 
-Without `--data` it learns dates, in about 3 minutes on two CPU cores. `--data pairs.tsv` takes any file of sentence
-pairs. `--interactive` translates what is typed, or stands on standard input, with the run that was trained;
-`--interactive --pretrained dates` with a model that ships, or any run.
+Without `--data` it learns to translate dates, in about 3 minutes on two CPU cores. `--data pairs.tsv` takes any file of
+sentence pairs. `--interactive` translates standard input line by line with the trained run; add `--pretrained dates` to
+use the model that ships, or the directory of any run.
 """
 
 if __name__ == "__main__":  # the imports below take seconds
@@ -19,7 +19,7 @@ from transformer_jax.tasks.registry import load_run
 from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer, train_translation
 from transformer_jax.training.inspected_example import in_one_cell
 
-# Settings that --interactive reads: they name the model, and how it searches for a translation.
+# Settings that --interactive reads: which model to load, and how to search for a translation.
 OF_MODEL, OF_SEARCH = ("pretrained", "checkpoint_dir", "name"), ("beam_width", "length_penalty")
 
 
@@ -35,21 +35,21 @@ class Mode:
 class Interactive:
     """Translate line by line with a trained model."""
 
-    config: TranslationConfig  # as the flags give it
+    config: TranslationConfig  # made from the flags
 
 
 def read_command(arguments: list[str]) -> TranslationConfig | Interactive:
-    """The settings of a training, or of a translation."""
+    """Return the settings for training, or for interactive translation."""
     mode, others = parse_known(Mode(), arguments)
     config = parse(TranslationConfig, others, choices=Mode, task=TranslationTrainer.name)
     return Interactive(config) if mode.interactive else config
 
 
 def trained_translator(config: TranslationConfig) -> TranslationTrainer:
-    """The trained model that the settings name.
+    """Load the trained model that the settings name.
 
     Raises:
-        InputError: a setting of the training is given; there is no such model, or it is of another task.
+        InputError: a training setting is given, the model does not exist, or it is of another task.
     """
     given = {
         f.name: getattr(config, f.name) for f in dataclasses.fields(config) if getattr(config, f.name) != f.default
@@ -57,7 +57,7 @@ def trained_translator(config: TranslationConfig) -> TranslationTrainer:
     if idle := [name for name in given if name not in OF_MODEL + OF_SEARCH]:
         idle_flag, *flags = [f"--{name.replace('_', '-')}" for name in (idle[0], *OF_MODEL, *OF_SEARCH)]
         raise InputError(
-            f"{idle_flag} is {given[idle[0]]}, but --interactive trains nothing; it reads {', '.join(flags)}"
+            f"{idle_flag} is {given[idle[0]]}, but --interactive does not train; it reads {', '.join(flags)}"
         )
     if config.pretrained is not None:
         trainer = load_run(config.pretrained)
@@ -85,7 +85,7 @@ def translate_lines(config: TranslationConfig) -> None:
 
 
 def carry_out(command: TranslationConfig | Interactive) -> None:
-    """Train, or translate."""
+    """Train, or translate interactively."""
     if isinstance(command, Interactive):
         translate_lines(command.config)
     else:

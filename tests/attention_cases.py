@@ -16,7 +16,7 @@ from transformer_jax.attention.masks.symbolic import reach
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Operands `[N, H, T, d]`, and everything that attention can be asked for besides."""
+    """Operands `[N, H, T, d]`, and all other arguments of attention."""
 
     q: np.ndarray
     k: np.ndarray
@@ -97,7 +97,7 @@ def biases(rng: np.random.Generator, num_batch: int, num_heads: int, T: int, S: 
 
 @st.composite
 def cases(draw) -> Case:
-    """A case of at most 4 batch elements, 4 heads, 23 queries and 29 keys, some of which may see nothing."""
+    """A case with up to 4 batch elements, 4 heads, 23 queries and 29 keys; some queries may see no key."""
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     num_batch, more = draw(st.integers(1, 2)), draw(st.sampled_from([1, 1, 2]))
     num_groups, group = draw(st.integers(1, 2)), draw(st.sampled_from([1, 1, 2]))
@@ -123,7 +123,7 @@ def cases(draw) -> Case:
 
 
 def sizes_of_blocks(mask, T: int, S: int) -> st.SearchStrategy:  # noqa: N803
-    """Any sizes, or a staircase where the mask is one."""
+    """Any block sizes, or a staircase if the mask allows one."""
     sizes = st.builds(BlockSizes, st.integers(1, min(T, 12)), st.integers(1, min(S, 12)))
     left, right = (None, None) if mask is None else reach(mask) or (None, None)
     if T != S or right != 0:

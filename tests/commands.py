@@ -1,4 +1,4 @@
-"""Experiments' commands: called in this process, which is quick, or started in one of their own, as a user does."""
+"""Commands of the experiments: called in this process, which is fast, or started in a subprocess, as by a user."""
 
 import contextlib
 import gc
@@ -15,7 +15,7 @@ from repository import REPOSITORY
 
 
 class Outcome(NamedTuple):
-    """What a command leaves behind."""
+    """Result of a command."""
 
     status: int
     stdout: str
@@ -24,7 +24,7 @@ class Outcome(NamedTuple):
 
 @contextlib.contextmanager
 def own_handlers() -> Iterator[None]:
-    """This process's handlers of signals and errors come back after a command, which leaves its own in place."""
+    """Restore this process's signal and error handlers after a command, which does not restore them itself."""
     previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     hook = sys.unraisablehook
     try:
@@ -36,17 +36,17 @@ def own_handlers() -> Iterator[None]:
 
 
 def path_of(script: str) -> str:
-    """The path of a script of `experiments/`."""
+    """Return the path of a script in `experiments/`."""
     return str(REPOSITORY / "experiments" / script)
 
 
 def typed(content: bytes) -> io.TextIOWrapper:
-    """Standard input of this content."""
+    """Standard input with this content."""
     return io.TextIOWrapper(io.BytesIO(content), encoding="ascii")  # whose encoding no command may depend on
 
 
 def run_here(script: str, *arguments: object, stdin: str = "") -> None:
-    """Run a script of `experiments/` in this process, which goes on afterwards."""
+    """Run a script of `experiments/` in this process, which continues afterwards."""
     with (
         own_handlers(),
         mock.patch.object(sys, "argv", [path_of(script), *map(str, arguments)]),
@@ -57,7 +57,7 @@ def run_here(script: str, *arguments: object, stdin: str = "") -> None:
 
 
 def call(script: str, *arguments: object, stdin: str = "") -> Outcome:
-    """What a script of `experiments/` that runs here leaves behind."""
+    """Run a script of `experiments/` in this process, and return its outcome."""
     stdout, stderr = io.StringIO(), io.StringIO()
     status = 0
     with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
@@ -69,11 +69,11 @@ def call(script: str, *arguments: object, stdin: str = "") -> Outcome:
 
 
 def command(script: str, parent: object, *settings: object) -> list[str]:
-    """The command line of a script of `experiments/` whose runs lie below `parent`."""
+    """Return the command line of a script of `experiments/` with runs under `parent`."""
     return [sys.executable, path_of(script), f"--checkpoint-dir={parent}", *map(str, settings)]
 
 
 def start(script: str, *arguments: object, **options) -> subprocess.CompletedProcess:
-    """Run a script of `experiments/` in a process of its own, and wait for its end."""
+    """Run a script of `experiments/` in a subprocess, and wait for its end."""
     command = [sys.executable, path_of(script), *map(str, arguments)]
     return subprocess.run(command, **{"capture_output": True, "text": True, "timeout": 600, **options})

@@ -13,20 +13,21 @@ import jaxtyping
 import pytest
 from repository import QUICKLY, REPOSITORY
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # `nohup … &` would have tests and their commands ignore it
-jax.config.update("jax_num_cpu_devices", 3)  # batches are shared where a test says so, on any machine
+signal.signal(signal.SIGINT, signal.default_int_handler)  # after `nohup … &`, tests and their commands would ignore it
+jax.config.update("jax_num_cpu_devices", 3)  # only tests that ask for it distribute batches, on any machine
 # GPUs multiply float32 in 19 or fewer bits unless told otherwise; the tests' tolerances are those of float32.
 jax.config.update("jax_default_matmul_precision", "highest")
 
-# The last of two values of a flag counts.
+# If a flag is given twice, the last value counts.
 os.environ |= QUICKLY | {"XLA_FLAGS": f"{QUICKLY['XLA_FLAGS']} {os.environ.get('XLA_FLAGS', '')}".strip()}
 jax.config.update("jax_disable_most_optimizations", True)
 
-# Compiled programs that all workers, the commands that they run, and later runs of the tests use again. JAX's key holds
-# the program, its compile options, XLA's flags and the version of jaxlib. There is no `jax_compilation_cache_max_size`:
-# with one JAX reads all entries at each write (0.6 s where there are 5 000). Without one it takes no lock: who reads an
-# entry that another process is writing compiles for itself, with a warning that pyproject.toml lets pass.
-# Programs of any size are kept: from a tenth of a second on, a second run would take a third longer, the first no less.
+# Compiled programs are shared by all workers, the commands that they run, and later test runs. JAX's cache key contains
+# the program, its compile options, XLA's flags and the version of jaxlib. `jax_compilation_cache_max_size` is not set:
+# with it, JAX reads all entries at each write (0.6 s with 5 000 entries). Without it JAX takes no lock: a process that
+# reads an entry that is being written compiles the program itself, with a warning that pyproject.toml ignores.
+# All programs are cached: with a minimum compile time of 0.1 s, a second run would take a third longer, and the first
+# run would not be faster.
 COMPILED = REPOSITORY / ".pytest_cache" / "compiled"
 MAX_BYTES = 4 * 2**30  # of programs of older code
 for _name, _value in {
@@ -40,7 +41,7 @@ for _name, _value in {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin with an empty cache of programs where the old one has grown too large; a worker finds it as it is."""
+    """Empty the cache of programs if it has grown too large; workers do not touch it."""
     if hasattr(config, "workerinput") or not COMPILED.is_dir():
         return
     if sum(entry.stat().st_size for entry in os.scandir(COMPILED)) > MAX_BYTES:
@@ -49,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def quick_steps() -> Iterator[None]:
-    """Trainings in this process compile their steps with the options of programs that run once: a fifth faster."""
+    """Compile training steps in this process with the options of programs that run once, which is a fifth faster."""
     from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, STEP_OPTIONS  # not before JAX is set up
 
     with mock.patch.dict(STEP_OPTIONS, RUN_ONCE_OPTIONS):
@@ -58,29 +59,29 @@ def quick_steps() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Shapes are checked in the fast tests; slow ones run as users' programs do."""
+    """Check shapes in the fast tests; slow tests run without checks, like users' programs."""
     jaxtyping.config.update("jaxtyping_disable", item.get_closest_marker("slow") is not None)
     return (yield)
 
 
 @pytest.fixture
 def without_type_checks() -> Iterator[None]:
-    """Users call without the type checks of the tests, which would come first."""
+    """Turn off the type checks of the tests, which would raise before the package's own errors."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def pytest_collection_finish() -> None:
-    """Modules and tests stay until the end: garbage collection need not look through them, nor often through others."""
+    """Exclude modules and tests, which stay until the end, from garbage collection, and make it rarer."""
     gc.freeze()
     gc.set_threshold(200_000, 50, 1_000)  # at the default, tracing collects so often that tests take 5 % longer
 
 
 def pytest_sessionfinish() -> None:
-    """Pytest's collections at its end look through nothing, which saves seconds; Python's, later, through all again.
+    """Freeze all objects for pytest's final collections, which saves seconds, and unfreeze them for Python's.
 
-    Libraries complain of objects of theirs that are never collected.
+    Libraries complain if their objects are never collected.
     """
     gc.freeze()
     atexit.register(gc.unfreeze)

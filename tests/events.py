@@ -1,4 +1,4 @@
-"""Reads TensorBoard events back with TensorBoard's own reader."""
+"""Read TensorBoard events with TensorBoard's own reader."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 
 def read_scalars(directory: Path, *, as_pairs: bool = False) -> dict[str, Any]:
-    """For each tag its values by step; with `as_pairs` a list of (step, value), where a double would show."""
+    """Return the values by step for each tag; with `as_pairs`, a list of (step, value) that shows duplicates."""
     reader = EventAccumulator(str(directory), size_guidance={"scalars": 0})  # 0 = all of them
     reader.Reload()
     pairs = {
@@ -19,5 +19,5 @@ def read_scalars(directory: Path, *, as_pairs: bool = False) -> dict[str, Any]:
 
 
 def is_timing(tag: str) -> bool:
-    """Whether the curve is of durations, which differ from run to run."""
+    """Whether a curve shows durations, which differ from run to run."""
     return tag == "train/steps_per_second" or tag.startswith("throughput/")

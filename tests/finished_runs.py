@@ -1,4 +1,4 @@
-"""Finished trainings, each made once per test run: read them where they lie, copy them to change them."""
+"""Finished trainings, each made once per test session: read them in place, copy them to change them."""
 
 import shutil
 from collections.abc import Callable
@@ -46,22 +46,22 @@ TRAININGS: dict[str, Callable[[Path], object]] = {
 
 
 def finished_run(factory: pytest.TempPathFactory, name: str) -> Path:
-    """The directory of a finished run of two short epochs, for reading alone.
+    """Return the directory of a finished run of two short epochs; it must not be changed.
 
     Args:
         factory: the fixture `tmp_path_factory`.
-        name: of the run, a key of `TRAININGS`.
+        name: name of the run, a key of `TRAININGS`.
     """
     return made_once(factory, f"tiny_{name}", TRAININGS[name]) / name
 
 
 def copied_run(factory: pytest.TempPathFactory, name: str, parent: Path) -> Path:
-    """A copy of the finished run as a directory below `parent`, for changing."""
+    """Copy the finished run to a directory under `parent`, which may be changed."""
     return Path(shutil.copytree(finished_run(factory, name), parent / name))
 
 
 def reverse_run(factory: pytest.TempPathFactory) -> Path:
-    """A directory with the run of `make reverse` at all its defaults, and a file with what it `printed`."""
+    """Return a directory with the run of `make reverse` at its defaults, and its output in the file `printed`."""
 
     def train(parent: Path) -> None:
         process = start("reverse.py", "--checkpoint-dir", parent)

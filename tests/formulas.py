@@ -1,4 +1,4 @@
-"""The models' formulas in NumPy's float64: every activation of a pass by its name."""
+"""The models' formulas in NumPy and float64: every activation of a forward pass by name."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ EPSILON = 1e-6  # of the norms
 
 
 def wide(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Parameters by their paths, in float64."""
+    """Return parameters by path, in float64."""
     return {path: np.asarray(leaf, np.float64) for path, leaf in flatten_dict(params, sep="/").items()}
 
 
@@ -28,13 +28,13 @@ def sinusoids(length: int, width: int) -> np.ndarray:
 
 
 class Formulas:
-    """A pass written down formula by formula; `seen` gets its activations.
+    """A forward pass, formula by formula; `seen` collects its activations.
 
     Args:
-        params: of the model.
+        params: parameters of the model.
         num_heads: H.
         norm_first: pre-norm instead of post-norm.
-        is_gated: of the feed-forward.
+        is_gated: whether the feed-forward is gated.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Formulas:
         return self.see(f"token_embeddings{number}", x) + self.see(f"positions{number}", positions)
 
     def predictor(self, x: np.ndarray, num_layers: int, mask: np.ndarray) -> Activations:
-        """All activations of a `TransformerPredictor`."""
+        """Return all activations of a `TransformerPredictor`."""
         x = self.with_positions(self.dense("input_layer", np.asarray(x, np.float64)))
         x = self.stack("encoder", num_layers, self.see("embeddings", x), mask)
         hidden = np.maximum(self.norm("output_norm", "output_norm", self.dense("output_hidden", x)), 0)
@@ -140,7 +140,7 @@ class Formulas:
     def encoder_decoder(
         self, source: np.ndarray, target: np.ndarray, num_layers: tuple[int, int], source_mask: np.ndarray
     ) -> Activations:
-        """All activations of a `Transformer` over tokens, its embeddings not tied."""
+        """Return all activations of a `Transformer` over tokens with untied embeddings."""
         embeddings = []
         for side, tokens in (("source", source), ("target", target)):
             table = self.params[f"{side}_embedding/embedding"]

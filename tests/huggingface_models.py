@@ -1,4 +1,4 @@
-"""Models of `transformers` with random sizes and weights, in which nothing is an identity."""
+"""Models of `transformers` with random sizes and weights; no layer is an identity."""
 
 import functools
 import tempfile
@@ -26,7 +26,7 @@ LINEAR, DEFAULT = (
 
 
 class Sizes(NamedTuple):
-    """Sizes that all families have."""
+    """Sizes that all families share."""
 
     vocabulary: int
     heads: int
@@ -39,7 +39,7 @@ class Sizes(NamedTuple):
         return self.heads * self.head_width
 
     def named(self) -> dict[str, Any]:
-        """As most configs name them."""
+        """Return the sizes under the names that most configs use."""
         return {
             "vocab_size": self.vocabulary, "hidden_size": self.width, "num_attention_heads": self.heads,
             "num_hidden_layers": self.layers, "intermediate_size": self.hidden,
@@ -134,7 +134,7 @@ FAMILIES = {each.__name__: each for each in (gpt2, gpt_neox, llama, bert, albert
 
 
 def drawn(family: str, pick: Random) -> Any:
-    """A model of a family: sizes, options and weights are drawn, norms and biases too."""
+    """Draw a model of a family: its sizes, options and weights, including norms and biases."""
     options = [13, 31], [1, 2, 3], [4, 6], [1, 2], [11, 17]
     model_class, config = FAMILIES[family](Sizes(*map(pick.choice, options)), pick)
     torch.manual_seed(pick.randrange(1000))
@@ -144,7 +144,7 @@ def drawn(family: str, pick: Random) -> Any:
         model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
     with torch.no_grad():
         for parameter in model.parameters():
-            # With more on T5's matrices, which begin large, its own maps in float32 would be 1e-5 off those in float64.
+            # T5's matrices start large. If they changed more, T5's own float32 maps would be 1e-5 off those in float64.
             if family != "t5" or parameter.ndim == 1:
                 parameter.add_(0.2 * torch.randn_like(parameter))
         if family == "marian":
@@ -155,7 +155,7 @@ def drawn(family: str, pick: Random) -> Any:
 
 
 class Passed(NamedTuple):
-    """What a forward pass of `transformers` gave."""
+    """Results of a forward pass of `transformers`."""
 
     output: np.ndarray
     blocks: list[np.ndarray]  # output of each, those of the encoder first
@@ -164,7 +164,7 @@ class Passed(NamedTuple):
 
 
 def passed(model: Any, weights: np.ndarray | None = None, **inputs: np.ndarray) -> Passed:
-    """The pass of a model for inputs by name."""
+    """Run the forward pass of a model for named inputs."""
     blocks: list[np.ndarray] = []
     hooks = [
         module.register_forward_hook(
@@ -188,14 +188,14 @@ def passed(model: Any, weights: np.ndarray | None = None, **inputs: np.ndarray) 
 
 
 def opened(theirs: Any) -> tuple[Any, Any]:
-    """Ours with the weights of a model of `transformers`, from its files, and its variables."""
+    """Load a model of `transformers` from its files as our model; return the model and its variables."""
     with tempfile.TemporaryDirectory() as directory:
         theirs.save_pretrained(directory)
         return from_transformers(directory)
 
 
 def inputs_of(model: Any, pick: Random) -> tuple[tuple[Any, ...], dict[str, np.ndarray]]:
-    """Inputs of ours, and the same by the names of `transformers`: 2 rows, one of which may end with padding."""
+    """Return inputs of our model, and the same by name for `transformers`: 2 rows, one possibly padded at the end."""
     rng, length = np.random.default_rng(pick.randrange(1000)), pick.choice([11, 13])
     if isinstance(model, VisionTransformer):
         images = rng.normal(size=(2, *model.image_size, model.num_channels)).astype(np.float32)
@@ -214,7 +214,7 @@ def inputs_of(model: Any, pick: Random) -> tuple[tuple[Any, ...], dict[str, np.n
 
 @functools.cache
 def ours(family: str, seed: int = 0) -> tuple[Any, Any, tuple[np.ndarray, ...]]:
-    """Our model with the weights of one of these, its variables, and inputs without a mask."""
+    """Return our model of a drawn `transformers` model, its variables, and inputs without a mask."""
     model, variables = opened(drawn(family, Random(seed)))
     inputs, _ = inputs_of(model, Random(seed))
     return model, variables, inputs[: 2 if isinstance(model, Transformer) else 1]

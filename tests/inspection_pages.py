@@ -1,4 +1,4 @@
-"""The page `inspection.html` in a headless Chromium without a network, as a person uses it."""
+"""The page `inspection.html` in a headless Chromium without a network, used as by a person."""
 
 import base64
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-SECONDS = 120  # that anything may take, on a machine that does other things too
+SECONDS = 120  # timeout of each action, also on a busy machine
 
 
 class Opened(NamedTuple):
@@ -26,7 +26,7 @@ class Opened(NamedTuple):
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
-    """A headless Chromium, which takes a second to start: one for many pages."""
+    """Start a headless Chromium; it takes a second, so that many pages share it."""
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=CHROMIUM)
         yield started
@@ -35,7 +35,7 @@ def chromium() -> Iterator[Browser]:
 
 @contextlib.contextmanager
 def empty_page(browser: Browser, *, width: int = 1280, height: int = 720, **options: Any) -> Iterator[Page]:
-    """An empty page, in pixels; `options` are Playwright's of a context."""
+    """Open an empty page of a size in pixels; `options` are those of a Playwright context."""
     page = browser.new_page(viewport={"width": width, "height": height}, **options)
     page.set_default_timeout(1000 * SECONDS)
     expect.set_options(timeout=1000 * SECONDS)
@@ -47,7 +47,7 @@ def empty_page(browser: Browser, *, width: int = 1280, height: int = 720, **opti
 def opened(
     browser: Browser, file: Path, *, dark: bool = False, width: int = 1280, height: int = 900
 ) -> Iterator[Opened]:
-    """A file of a page, opened with the network off."""
+    """Open a page from a file, with the network off."""
     scheme = "dark" if dark else "light"
     with empty_page(browser, width=width, height=height, color_scheme=scheme, offline=True) as page:
         problems: list[str] = []
@@ -61,7 +61,7 @@ def opened(
 
 
 def choose_example(page: Page, index: int, title: str) -> None:
-    """Choose one of the page's examples, and wait until it is there."""
+    """Choose one of the page's examples, and wait until it is shown."""
     page.get_by_label("Example").select_option(index=index)
     expect(page.locator("#given")).to_contain_text(title)
 
@@ -72,12 +72,12 @@ def choose_kind(page: Page, kind: str) -> None:
 
 
 def head_button(page: Page, layer: int, head: int):
-    """The button of a head."""
+    """Return the button of a head."""
     return page.locator(f'#heads button[data-row="{layer}"][data-column="{head}"]')
 
 
 def shown_map(page: Page, kind: str, layer: int, head: int) -> None:
-    """Wait until this head's map is there."""
+    """Wait until this head's map is shown."""
     name = re.compile(rf"Attention map of {kind}, layer {layer}, head {head}:")
     expect(page.get_by_role("application", name=name)).to_be_visible()
 
@@ -94,7 +94,7 @@ def hover(page: Page, query: int, key: int, num_queries: int, num_keys: int) -> 
 
 
 def value(page: Page) -> str:
-    """The weight that the page says, as it says it."""
+    """Return the weight that the page shows, as text."""
     return re.search(r": ([\d.e+-]+)(?: \(± .*\))?$", page.locator("#attention .value").inner_text())[1]
 
 
@@ -104,22 +104,22 @@ def choose_tab(page: Page, name: str) -> None:
 
 
 def parts(page: Page) -> list[list[str]]:
-    """The answer's table without its heading: place, text and probability, and the latter two of the zeroed head."""
+    """Return the answer's rows: place, text and probability, then text and probability with the head zeroed."""
     rows = page.locator("#parts tr").all()[1:]
     return [row.locator("th, td").all_inner_texts() for row in rows]
 
 
 def unpacked(text: str) -> bytes:
-    """The bytes that a view stores as this text."""
+    """Decode the bytes that a view stores as text."""
     return gzip.decompress(base64.b64decode(text))
 
 
 def data_of(view: Any) -> dict:
-    """What the script of a view reads first."""
+    """Return the data that the script of a view reads first."""
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', view.text)[1])
 
 
 def content_of(page: Any, number: int = 0) -> dict:
-    """What a page says of an example."""
+    """Return the page's content for an example."""
     blob = data_of(page)["examples"][number]["blob"]
     return json.loads(unpacked(re.search(rf'id="blob-{blob}">(.*?)</script>', page.text)[1]))

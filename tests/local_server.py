@@ -1,4 +1,4 @@
-"""A web server on this machine, in place of those that publish data sets and weights."""
+"""A local web server that stands in for those that publish data sets and weights."""
 
 import contextlib
 import http.server
@@ -10,10 +10,9 @@ UNREACHABLE = "http://127.0.0.1:9"  # the discard port, on which nothing listens
 
 @contextlib.contextmanager
 def serve(pages: Mapping[str, bytes | tuple[bytes, int] | None]) -> Iterator[tuple[str, list[str]]]:
-    """Serve content by path; of `(content, n)` only the first n bytes arrive before the connection breaks,
-    and None is answered in no known protocol.
+    """Serve content by path; for `(content, n)` the connection breaks after n bytes, for None the reply is invalid.
 
-    Gives the server's address, and the list to which the path of each request is added.
+    Yields the server's address, and a list to which the path of each request is appended.
     """
     requests: list[str] = []
 
@@ -31,7 +30,7 @@ def serve(pages: Mapping[str, bytes | tuple[bytes, int] | None]) -> Iterator[tup
             self.send_response(200)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            with contextlib.suppress(ConnectionError):  # who only asks for the header hangs up
+            with contextlib.suppress(ConnectionError):  # a client that only wants the header hangs up
                 self.wfile.write(content[:num_sent])
 
         def log_message(self, *_: object) -> None:

@@ -1,10 +1,11 @@
 """Trainings on CPU devices, in one process or in several: `python mesh_runs.py DIRECTORY RUNS…`.
 
-There is a process for each RUNS, forked from one that has imported all. That is a JSON list of settings, a training
-each; `task` in it is a key of `TASKS`, and `stop_after` ends the training after that epoch. A JSON list is printed: for
-each process a list with, for each training, the losses of all steps, the last metrics, the share of the parameters and
-of the optimizer's state that the fullest device of the process holds, at the start and at the end, and the rows of
-training batches that it loaded. With JAX_ENABLE_X64=1 they are trained in float64, which leaves rounding 1e-12.
+Each RUNS is a JSON list of settings, one per training, and runs in one process, forked from a parent that has imported
+everything. In the settings, `task` is a key of `TASKS`, and `stop_after` ends the training after that epoch. The output
+is a JSON list with a list per process. It has, for each training, the losses of all steps, the last metrics, the share
+of the parameters and of the optimizer's state on the fullest device of the process at the start and at the end, and
+the number of training rows that the process loaded. With JAX_ENABLE_X64=1, training is in float64, so that rounding
+errors are below 1e-12.
 """
 
 import json
@@ -56,7 +57,7 @@ TASKS = {
 
 
 def share_of_fullest(tree: Any) -> float:
-    """Elements on the device that holds the most, over the elements in all."""
+    """Return the elements on the fullest device as a share of all elements."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.ndim]
     held: dict[Any, int] = {}
     for leaf in leaves:
@@ -66,7 +67,7 @@ def share_of_fullest(tree: Any) -> float:
 
 
 class CountingRows:
-    """A data set that counts the rows it is asked for."""
+    """A data set that counts the rows that are read."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset, self.rows = dataset, 0

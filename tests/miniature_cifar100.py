@@ -17,7 +17,7 @@ CIFAR100 = "torchvision.datasets.CIFAR100"  # as `monkeypatch` takes it: importi
 def write_miniature(
     data_dir: Path, *, num_classes: int = 100, train_per_class: int = 3, test_per_class: int = 1, seed: int = 0
 ) -> None:
-    """Write `cifar-100-python/{train,test,meta}` with random images, the classes in random order."""
+    """Write `cifar-100-python/{train,test,meta}` with random images and classes in random order."""
     rng = np.random.default_rng(seed)
     folder = data_dir / FOLDER
     folder.mkdir(parents=True)
@@ -44,7 +44,7 @@ def write_miniature(
 
 
 def archive_of(data_dir: Path) -> bytes:
-    """The folder as the bytes of `cifar-100-python.tar.gz`."""
+    """Return the folder as the bytes of `cifar-100-python.tar.gz`."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         archive.add(data_dir / FOLDER, FOLDER)
@@ -52,7 +52,7 @@ def archive_of(data_dir: Path) -> bytes:
 
 
 def accept(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
-    """Let torchvision take these files for the true ones, and find nobody who publishes them."""
+    """Make torchvision accept these files as the published ones, and unable to download any."""
     md5 = {name: hashlib.md5((data_dir / FOLDER / name).read_bytes()).hexdigest() for name in ("train", "test", "meta")}
     for name in ("train", "test"):
         monkeypatch.setattr(f"{CIFAR100}.{name}_list", [[name, md5[name]]])

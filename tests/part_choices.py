@@ -1,4 +1,4 @@
-"""Parts of blocks in combinations: each two choices of different parts meet in some combination."""
+"""Combinations of the parts of blocks: any two choices of different parts occur together in some combination."""
 
 import itertools
 
@@ -41,7 +41,7 @@ def pairs_of(row: Row) -> set:
 
 
 def pairwise() -> list[Row]:
-    """Combinations in which each two choices meet: again and again the one that has most new pairs."""
+    """Return combinations that cover all pairs of choices, greedily: each has as many new pairs as possible."""
     every = list(itertools.product(*(range(len(choices)) for choices in CHOICES.values())))
     missing, rows = set().union(*map(pairs_of, every)), []
     while missing:

@@ -1,4 +1,4 @@
-"""Runs in several processes, or on many devices, each a process of `mesh_runs.py`."""
+"""Trainings in several processes or on several devices, by `mesh_runs.py`."""
 
 import json
 import os
@@ -11,25 +11,25 @@ from typing import Any, NamedTuple
 
 from repository import REPOSITORY
 
-CLOSE = {"rtol": 0, "atol": 1e-12}  # sums in another order; in float32 rounding would turn a ReLU, and runs would part
+CLOSE = {"rtol": 0, "atol": 1e-12}  # sums in another order; in float32, rounding would flip ReLUs
 
 
 class Way(NamedTuple):
-    """A way to train."""
+    """Numbers of processes and devices of a training."""
 
     processes: int
     devices: int  # of each
 
 
 def free_address() -> str:
-    """Of a port that nobody listens to."""
+    """Return an address with an unused port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 def environment(devices: int, precision: int = 32) -> dict[str, str]:
-    """For a process of so many CPU devices, with numbers of 32 or 64 bits."""
+    """Return the environment of a process with some CPU devices, and numbers of 32 or 64 bits."""
     flags = re.sub(r"\S*host_platform_device_count=\d+", "", os.environ.get("XLA_FLAGS", ""))
     return os.environ | {
         "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}",
@@ -40,7 +40,7 @@ def environment(devices: int, precision: int = 32) -> dict[str, str]:
 
 
 def train(way: Way, directory: Path, *runs: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    """What `mesh_runs.py` prints for these settings, one run after another, in each process."""
+    """Run `mesh_runs.py` with these settings, one training after another; return its output for each process."""
     together = {"distributed": True, "coordinator": free_address(), "num_processes": way.processes}
     own = [together | {"process_id": n} if way.processes > 1 else {} for n in range(way.processes)]
     command = [sys.executable, str(REPOSITORY / "tests" / "mesh_runs.py"), str(directory)]

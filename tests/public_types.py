@@ -1,4 +1,4 @@
-"""What a type checker says of the public names; `make types` checks this file, and nothing runs it."""
+"""Types of the public names; `make types` checks this file, which is never run."""
 
 from typing import Any, assert_type
 

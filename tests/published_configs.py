@@ -1,7 +1,7 @@
-"""The `config.json` of published models as they stand on HuggingFace's hub (long lists of labels cut).
+"""The `config.json` of published models as on HuggingFace's hub (with long lists of labels cut).
 
-Each has the number of parameters of the model without heads that the arrays alone would show, or the key that is
-refused.
+Each comes with the number of parameters of the model, without heads that only the weights would reveal, or with the
+key that is refused.
 """
 
 from typing import Any
@@ -198,7 +198,7 @@ BIG: Json = {  # of the Tatoeba challenge
 
 
 def opus(size: int, **more: object) -> Json:
-    """A translator with a vocabulary of this size, whose last token is padding, and further keys."""
+    """Config of a translator with a vocabulary of this size, whose last token is padding, and further keys."""
     tokens = {"bad_words_ids": [[size - 1]], "decoder_start_token_id": size - 1, "pad_token_id": size - 1}
     return OPUS | tokens | {"vocab_size": size} | more
 

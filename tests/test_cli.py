@@ -1,4 +1,4 @@
-"""A command ends with one line, or in silence, and with a status that says why; it saves what it can."""
+"""A command ends silently or with one line, and with a status that says why; it saves what it can."""
 
 import contextlib
 import io
@@ -25,7 +25,7 @@ PATIENCE = 300  # seconds
 
 @contextmanager
 def started(arguments: list[str]) -> Iterator[subprocess.Popen]:
-    """A command in a process group of its own, with buffered output as most users have it, killed after the block."""
+    """Start a command in its own process group, with buffered output as usual; kill it after the `with` block."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(arguments, start_new_session=True, **pipes) as process:
         try:
@@ -56,7 +56,7 @@ def test_output_that_nobody_reads_is_no_error(arguments, tmp_path):
 
 @contextmanager
 def standard_output(file: Path, **options) -> Iterator[None]:
-    """A block whose standard output is a file, as Python opens it for a process, and then as a command does."""
+    """Redirect standard output to a file in a `with` block, opened as by Python, then as by a command."""
     with file.open("wb", buffering=options.pop("buffering", -1)) as raw, pytest.MonkeyPatch.context() as patch:
         stream = io.TextIOWrapper(raw, **options)
         for name in ("stdout", "__stdout__"):
@@ -101,7 +101,7 @@ def test_a_compilation_cache_that_is_no_directory_is_an_error(tmp_path):
 
 @pytest.fixture
 def error_of(monkeypatch, capsys):
-    """A function that runs a training as a command, which fails, and gives what it prints."""
+    """Function that runs a training as a command that fails, and returns its output."""
     monkeypatch.setattr(sys, "argv", ["/experiments/task.py"])
     monkeypatch.setattr("gc.freeze", lambda: None)  # this process goes on afterwards
 

@@ -1,4 +1,4 @@
-"""The documents are true: their code runs as it is written, their commands are read, their links lead somewhere."""
+"""The documentation is correct: its code runs as written, its commands parse, its links have targets."""
 
 import contextlib
 import dataclasses
@@ -45,7 +45,7 @@ def prose_of(page: str) -> str:
 
 
 def headings_of(page: str) -> set[str]:
-    """The anchors of a page, as GitHub and MkDocs both make them of headings in plain words."""
+    """Return the anchors of a page, as both GitHub and MkDocs make them from headings in plain words."""
     headings = re.findall(r"^#+ (.+)$", prose_of(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
@@ -83,7 +83,7 @@ def test_the_reference_has_each_public_name_once():
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory) -> Path:
-    """The repository's root as a reader has it after `make reverse`; what the documents' code writes stays there."""
+    """A root directory like the repository's after `make reverse`, in which the documents' code runs."""
     root = tmp_path_factory.mktemp("root")
     for path in REPOSITORY.iterdir():
         if not path.name.startswith(".") and path.name not in ("checkpoints", "site"):
@@ -98,7 +98,7 @@ def root(tmp_path_factory) -> Path:
 
 @contextlib.contextmanager
 def inside(root: Path) -> Iterator[None]:
-    """A block in which Python runs as it is started there."""
+    """Run a `with` block as if Python were started in a directory."""
     modules = set(sys.modules)
     with contextlib.chdir(root), mock.patch.object(sys, "path", [str(root), *sys.path]):
         yield
@@ -108,7 +108,7 @@ def inside(root: Path) -> Iterator[None]:
 
 
 def run_page(page: str, root: Path, *changed: tuple[str, str], first: int = 0) -> dict:
-    """The names that a page's code defines, all of it in its order; from the block number `first` on."""
+    """Run a page's code blocks in order, from number `first` on, and return the names that they define."""
     file = root / f"{Path(page).stem}_page.py"
     code = "\n\n".join(blocks_of(page, "python")[first:])
     for text, other in changed:
@@ -126,7 +126,7 @@ def commands_of(page: str) -> list[str]:
 
 
 def refusal_of(command: str) -> str | None:
-    """Why a command would not begin: an unknown script, flag, setting or target; None if it would."""
+    """Return why a command would not start (unknown script, flag, setting or target); None if it would."""
     words = shlex.split(command, comments=True)
     if words[0] == "make":
         recipe = re.search(rf"^{words[1]}:.*\n((?:\t.*\n)+)", text_of("Makefile"), re.MULTILINE)
@@ -238,7 +238,7 @@ def test_code_prints_what_the_page_shows(page, shown, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_code_on_induction_heads_trains_and_its_identities_hold(root):
-    """Twenty steps in the place of 1 200: no head has formed, but what must be the same is the same."""
+    """With 20 steps instead of 1 200, no head has formed, but the identities hold."""
     names = run_page("docs/induction.md", root, ("STEPS, V, T = 1200", "STEPS, V, T = 20"))
     assert names["losses"].shape == (20,)
     assert names["losses"][-1] < names["losses"][0]
@@ -251,7 +251,7 @@ def test_the_code_on_induction_heads_trains_and_its_identities_hold(root):
 
 @pytest.mark.slow
 def test_the_code_on_grokking_trains_and_its_identities_hold(root):
-    """Two hundred steps modulo 11: no rule yet, but shares are shares, and nothing changed where nothing is."""
+    """With 200 steps modulo 11, the rule is not yet learned, but shares sum to 1 and the identities hold."""
     names = run_page("docs/grokking.md", root, ("SHARE, STEPS = 53, 64, 0.5, 4000", "SHARE, STEPS = 11, 8, 0.5, 200"))
     assert names["curves"][0].shape == names["curves"][1].shape == (2,)
     assert names["curves"][0][-1] < names["curves"][0][0]
@@ -267,7 +267,7 @@ def test_the_code_on_grokking_trains_and_its_identities_hold(root):
 
 @pytest.mark.slow
 def test_the_code_on_features_finds_the_known_ones_and_its_identities_hold(tmp_path):
-    """Fewer rows, steps and passes than the page has, and its speed is looked at once."""
+    """With fewer rows, steps and passes than on the page, and one measurement of speed."""
     fewer = ("12, 2000", "12, 1000"), ("100_000, 20, 20, 2_000", "30_000, 20, 4, 500"), (", 50)", ", 10)")
     smaller = "run = load_run(model)\n    run.config = dataclasses.replace(run.config, test_size=1000)"
     fewer += ("import optax", "import dataclasses, optax"), ("run = load_run(model)", smaller)
@@ -283,7 +283,7 @@ def test_the_code_on_features_finds_the_known_ones_and_its_identities_hold(tmp_p
 
 @pytest.fixture(scope="module")
 def new_task(root) -> dict:
-    """The names that all code of docs/new_task.md defines, in its order."""
+    """Run all code of docs/new_task.md in order, and return the names that it defines."""
     for change in blocks_of("docs/new_task.md", "python")[2:]:
         assert sum(bool(line.strip()) for line in change.splitlines()) <= MAX_LINES
     with inside(root):

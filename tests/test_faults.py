@@ -1,4 +1,4 @@
-"""The fault campaign in short, with fixed seeds, and the campaign's own judgement. `make faults` is the long form."""
+"""A short fault campaign with fixed seeds, and tests of the campaign's verdicts. `make faults` is the long form."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""The package's structure, beside the contracts of import-linter and the rules of Ruff in pyproject.toml."""
+"""The package's structure, in addition to the contracts of import-linter and Ruff's rules in pyproject.toml."""
 
 import os
 import subprocess

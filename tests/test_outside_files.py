@@ -1,4 +1,4 @@
-"""Files from outside: what is wrong with one is one line, said before a byte of it is believed."""
+"""Untrusted files: a bad file is a one-line error, raised before any of its contents are used."""
 
 import json
 import os

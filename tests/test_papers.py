@@ -1,4 +1,4 @@
-"""The page of papers: its numbers are those of the committed results, and its commands work."""
+"""The page of papers: its numbers come from the committed results, and its commands work."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The data of the papers' problems: known answers of known inputs, and the published counts."""
+"""The data of the papers' problems: known answers for known inputs, and the published counts."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""A config from flags, from a file below them, and what --help and the errors say."""
+"""Configs from flags and from a file that flags override, and the texts of --help and errors."""
 
 import dataclasses
 import json
@@ -89,7 +89,7 @@ def test_flags_are_spelled_with_hyphens_or_as_the_fields_and_take_none():
     assert found == OwnConfig(mix=(1.0, 2.5))
 
 
-def test_a_flag_may_mend_what_in_the_file_alone_cannot_work(write):
+def test_a_flag_may_correct_a_setting_of_the_file_that_is_invalid_alone(write):
     file = write("num_heads = 3")
     assert read("--config", file, "--model-dim=33").num_heads == 3
     message = f"--num-heads is 3; it must be at least 1 and divide the model's width 32 (with the settings of {file})"
@@ -129,7 +129,7 @@ def test_a_runs_settings_are_taken_without_those_of_its_machine(tmp_path):
         read("--config", run)
 
 
-def test_with_other_data_a_run_leaves_what_follows_from_the_number_of_steps(tmp_path):
+def test_with_other_data_settings_derived_from_the_number_of_steps_are_not_taken_from_a_run(tmp_path):
     config = TranslationConfig(checkpoint_dir=tmp_path, data=Path("one.tsv"), lr=0.25).resolved(steps_per_epoch=100)
     with RunDirectory(config, "TranslationTask") as directory:
         run = str(directory.path)

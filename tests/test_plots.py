@@ -1,4 +1,4 @@
-"""Plots: figures of what they are given, with the labels a reader needs, and no window."""
+"""Plots: figures of the given data, with the labels that a reader needs, and without a window."""
 
 import sys
 
@@ -23,7 +23,7 @@ MAPS = [np.random.default_rng(layer).dirichlet(np.ones(T), size=(B, H, T)) for l
 
 
 def maps_in(figure) -> list:
-    """The axes of the heads' maps; those of the colour bars beside them hold no image."""
+    """Return the axes of the heads' maps; the axes of colour bars have no image."""
     return [ax for ax in figure.axes if ax.images and ax.get_title().startswith("Head")]
 
 

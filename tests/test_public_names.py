@@ -1,4 +1,4 @@
-"""The public names: the stubs are their tables, and each name is what Python imports."""
+"""The public names: the stubs define them, and each name is the object that Python imports."""
 
 import ast
 from importlib import import_module
@@ -12,7 +12,7 @@ PACKAGE = Path(transformer_jax.__file__).parent
 
 
 def names_of(stub: Path) -> dict[str, str]:
-    """The modules that define a stub's names."""
+    """Return the modules that define a stub's names."""
     package = ".".join(stub.relative_to(PACKAGE.parent).parent.parts)
     imports = [node for node in ast.parse(stub.read_text("ascii")).body if isinstance(node, ast.ImportFrom)]
     return {alias.name: f"{package}.{node.module}" for node in imports if node.module for alias in node.names}

@@ -1,4 +1,4 @@
-"""What has to be read to know what a training does: the calls on the way, and the files behind it."""
+"""How much must be read to understand a training: the calls on its path, and the files behind it."""
 
 import re
 import subprocess
@@ -18,7 +18,7 @@ import transformer_jax
 from transformer_jax import TrainerModule, TrainingConfig, TransformerPredictor, make_loader
 from transformer_jax.data import ArrayDataset
 
-# Files of ours that are imported, without those of packages, which have names alone.
+# Imported files of the package, without `__init__` files, which only have names.
 COUNTED = """
 import sys, transformer_jax.{module}
 ours = [found for name, found in sys.modules.items() if name.startswith("transformer_jax.")]
@@ -29,7 +29,7 @@ PACKAGE = Path(transformer_jax.__file__).parent
 
 
 def calls_of_ours(first: str, *, outermost: bool = False) -> list[str]:
-    """Names of the package's functions on the stack, from the last one that is called `first` on, or the first one."""
+    """Return the package's functions on the stack, from the last one named `first`, or from the first one."""
     names = [frame.name for frame in traceback.extract_stack() if Path(frame.filename).is_relative_to(PACKAGE)]
     return names[names.index(first) if outermost else len(names) - 1 - names[::-1].index(first) :]
 

@@ -1,4 +1,4 @@
-"""Directories that are written as a whole: after a kill at any moment a reader finds the earlier or the new content."""
+"""Directories are replaced atomically: after a kill at any moment, a reader finds the old or the new content."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ FILES = ("a", "b")
 
 
 class Killed(BaseException):
-    """Nothing more happens in this process."""
+    """Simulates the death of this process."""
 
 
 def names_of(directory: Path) -> tuple[str, ...] | None:
@@ -28,7 +28,7 @@ def write(directory: Path, content: str) -> None:
 
 
 def killed(directory: Path, moment: int, content: str) -> bool:
-    """Whether the process was killed, at this change of the disk: it makes none from then on."""
+    """Kill the process at the given change of the disk, and return whether it was killed."""
     number = -1
 
     def stopping(change):

@@ -1,4 +1,4 @@
-"""The site of `docs/` is built without a warning, and needs no other host; `make site` runs this."""
+"""The site of `docs/` builds without warnings and needs no other host; `make site` runs this."""
 
 import re
 import subprocess

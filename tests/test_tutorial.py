@@ -1,4 +1,4 @@
-"""The tutorial runs from top to bottom, and each exercise's check tells right answers from wrong ones."""
+"""The tutorial runs from top to bottom, and the check of each exercise distinguishes right from wrong answers."""
 
 import ast
 import contextlib
@@ -14,7 +14,7 @@ from tutorial_notebook import CHECK, EXERCISE, LONG, code_cells, errors, exercis
 
 NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
 MAX_BYTES = 500_000  # of the notebook with its pictures
-# Cells that take seconds train as shortly as they may: what comes of the whole training is in the stored outputs.
+# Cells that take seconds are shortened as far as possible; results of the full training are in the stored outputs.
 SHORT = {
     "max_epochs=5,": "max_epochs=1, train_size=256, test_size=256, warmup=0,",
     "accuracy_after(60,": "accuracy_after(1,",
@@ -23,7 +23,7 @@ NOTEBOOK = tutorial_notebook.read()
 ANSWERS = tutorial_notebook.solutions()
 EXERCISES = [exercise_of(cell) for cell in code_cells(NOTEBOOK) if has_tag(cell, EXERCISE)]
 
-# Exercise, what is changed in its solution, and what the check then says.
+# Exercise, change of its solution, and message of the check.
 WRONG = [
     ("attend", "/ exponentials.sum()", "", "read the mean of all values, 2.8, but read 14.00"),
     ("masked_attention", "np.where(sums == 0, 1, sums)", "sums", "nan where a query sees nothing"),
@@ -38,14 +38,14 @@ WRONG = [
 
 
 class Shown(NamedTuple):
-    """What a cell put out."""
+    """Output of a cell."""
 
     printed: str
     pictures: int
 
 
 class Run(NamedTuple):
-    """The notebook, run with the solutions in the exercises' places."""
+    """The notebook, run with solutions instead of exercises."""
 
     shown: list[Shown]  # by each cell with code
     exercises: dict[str, tuple[dict, str]]  # by name what an exercise's check finds, and the check

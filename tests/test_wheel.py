@@ -1,4 +1,4 @@
-"""An installed wheel needs nothing of the repository: it runs from any directory, with the models that ship."""
+"""An installed wheel does not need the repository: it runs in any directory, with the models that ship."""
 
 import os
 import re

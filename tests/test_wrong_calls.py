@@ -50,7 +50,7 @@ QUERIES = (zeros(3), zeros(0, 4), zeros(3, 0), np.ones((3, 4), bool), "text", No
 FEATURES = (X[0], X[None], X[:, :0], X.astype(int), X.astype(bool), "text")  # where [B, T, D] is meant
 MASKS = (np.ones((S, S), bool), np.ones(3, bool), np.ones((B, T + 2), bool), X, "x", 2 * MASK.astype(int))
 IDS = (TOKENS + V, TOKENS - 1, TOKENS[0], TOKENS[None], TOKENS[:, :0], "text", None)  # where token ids are meant
-# By the argument's name: values that are wrong wherever a row of the table says nothing else.
+# By name of the argument: values that are wrong unless a row of the table gives others.
 WRONG = {
     **dict.fromkeys(
         ("features", "model_dim", "embed_dim", "d_model", "dim_feedforward", "length", "max_length"), COUNTS
@@ -124,12 +124,12 @@ def call(model, *arguments, **options):
 
 
 def built(model_class, *inputs):
-    """A function of a model's fields that traces the model."""
+    """Return a function of a model's fields that traces the model."""
     return lambda **fields: call(model_class(**fields), *inputs)
 
 
 def called(model, **options):
-    """A function of a model's inputs in their order."""
+    """Return a function of a model's inputs, in order."""
     return lambda **inputs: call(model, *inputs.values(), **options)
 
 
@@ -155,7 +155,7 @@ DECODING = {"cache": {}, "batch_size": B, "start_token": 0, "end_token": 1, "pad
 
 
 class Call(NamedTuple):
-    """A function, arguments that are right, and for each argument values that are wrong."""
+    """A function, valid arguments, and wrong values for each argument."""
 
     function: Callable[..., object]
     good: dict[str, object]
@@ -163,7 +163,7 @@ class Call(NamedTuple):
 
     @classmethod
     def of(cls, function, good, names="", /, **wrong):
-        """Arguments with these names have the values of `WRONG`."""
+        """Return the values in `WRONG` for arguments with these names."""
         return cls(function, good, {name: WRONG[name] for name in names.split()} | wrong)
 
 
@@ -313,7 +313,7 @@ TABLE_OF_CALLS = [
         model=(None, 3, "x"),
     ),
 ]
-# Calls that other tests make right.
+# Functions that other tests call correctly.
 MORE_CALLS = [
     Call.of(
         partial(of_pass, tj.patch),
@@ -355,7 +355,7 @@ MORE_CALLS = [
     Call.of(parse, {"config_class": tj.ReverseConfig, "arguments": []}, arguments=("--lr", None), default=(3, "x")),
     Call.of(tj.export_torch, {"model": None, "params": {}, "directory": "x"}, model=(None, 3)),
 ]
-# Other words by which a message may name an argument.
+# Other names by which a message may refer to an argument.
 ALSO_NAMED = {
     "input_dim": "embed_dim", "memory_mask": "mask", "source_mask": "mask", "weights": "state dict",
     "prefix": "tokens?", "target": "memory has 2 rows",
@@ -365,7 +365,7 @@ ALSO_NAMED = {
 
 
 def shown(value) -> list[str]:
-    """Texts of which a message holds one."""
+    """Return texts of which a message must contain one."""
     kind = f"is a {type(value).__name__}"
     if isinstance(value, np.ndarray | np.generic | dict | list):
         of_arrays = ["shape", "type", "hold", "rows", "labels", "lacks", "finite", "NaN", "bytes"]
@@ -406,7 +406,7 @@ def empty_cache(model, *begin):
 
 
 WITHOUT_TOKENS = partial(call, tj.Transformer(None, None, D, H, 1, 1, F))
-# Calls of which two arguments do not fit, and calls that are wrong in ways of their own.
+# Calls with two inconsistent arguments, and other wrong calls.
 OTHERS = [
     (lambda: Dense(2).apply({"params": {"kernel": zeros(7, 2), "bias": zeros(2)}}, X), "must be 7 wide"),
     (lambda: tj.Transformer(V, V + 1, D, H, tie_embeddings=True), "tie_embeddings"),
@@ -455,5 +455,5 @@ def test_a_call_that_does_not_fit_is_an_error_that_says_so(wrong_call, fragment)
 
 
 @pytest.mark.parametrize(("function", "good"), [call[:2] for call in TABLE_OF_CALLS])
-def test_the_calls_that_are_made_wrong_are_right_before(function, good):
+def test_the_calls_are_valid_before_their_arguments_are_changed(function, good):
     assert function(**good) is not None

@@ -35,7 +35,7 @@ SETTINGS = {
 
 
 class Case(NamedTuple):
-    """A model with parameters that are all drawn, biases too, and inputs."""
+    """A model with inputs and random parameters, including biases."""
 
     model: nn.Module
     variables: Variables
@@ -43,7 +43,7 @@ class Case(NamedTuple):
 
 
 def case(model: nn.Module, *inputs: Any) -> Case:
-    """With scales of norms about 1, as those of a trained model."""
+    """Make a case with norm scales around 1, like those of a trained model."""
     variables = drawn(model, *inputs)
     moved = jax.tree_util.tree_map_with_path(lambda path, leaf: leaf + (path[-1].key == "scale"), variables)
     return Case(model, moved, inputs)
@@ -51,7 +51,7 @@ def case(model: nn.Module, *inputs: Any) -> Case:
 
 @functools.cache
 def predictor(settings: BlockSettings = SETTINGS["post_norm"], seed: int = 0, **fields: Any) -> Case:
-    """2 layers of 3 heads of width 4, 5 classes; 2 rows of 7 positions with 11 features."""
+    """Predictor with 2 layers, 3 heads of width 4, 5 classes; inputs of 2 rows, 7 positions, 11 features."""
     sizes = {"model_dim": 12, "num_classes": 5, "num_heads": 3, "num_layers": 2} | fields
     model = TransformerPredictor(**sizes, settings=settings, max_len=7)
     x = draw(2, 7, 11, seed=seed)
@@ -60,7 +60,7 @@ def predictor(settings: BlockSettings = SETTINGS["post_norm"], seed: int = 0, **
 
 @functools.cache
 def encoder_decoder(settings: BlockSettings = SETTINGS["post_norm"], *, tied: bool = True, num_layers: int = 2) -> Case:
-    """2 + 2 layers of 3 heads of width 4, 13 tokens; sources of 7, one with 2 of padding, and targets of 5."""
+    """Model with 2 + 2 layers, 3 heads of width 4, 13 tokens; sources of 7 (one with 2 of padding), targets of 5."""
     sizes = 13, 13, 12, 3, num_layers, num_layers, 23
     model = Transformer(*sizes, settings=settings, max_len=7, tie_embeddings=tied)
     rng = np.random.default_rng(1)
@@ -71,24 +71,24 @@ def encoder_decoder(settings: BlockSettings = SETTINGS["post_norm"], *, tied: bo
 
 @functools.cache
 def language_model(settings: BlockSettings = SETTINGS["post_norm"], *, tied: bool = True) -> Case:
-    """2 layers of 3 heads of width 4, 13 tokens; 2 rows of 7."""
+    """Language model with 2 layers, 3 heads of width 4, 13 tokens; inputs of 2 rows, 7 positions."""
     model = TransformerLM(13, 12, 3, 2, 23, settings=settings, max_len=7, tie_embeddings=tied)
     tokens = np.random.default_rng(1).integers(13, size=(2, 7))
     return case(model, tokens)
 
 
 def clean_and_corrupted(settings: BlockSettings = SETTINGS["post_norm"], **fields: Any) -> tuple[Case, tuple[Any, ...]]:
-    """A predictor, with its inputs as the clean ones, and corrupted inputs; inside of `jax.enable_x64`."""
+    """A predictor with clean and corrupted inputs; call it inside `jax.enable_x64`."""
     return in_float64(predictor(settings, **fields)), in_float64(predictor(seed=5)).inputs
 
 
 def logit_difference(logits: jax.Array) -> jax.Array:
-    """A metric of a predictor, for each of its two rows: it reads position 3 alone."""
+    """Metric of a predictor, for each of two rows, from the logits at position 3."""
     return logits[:, 3, 1] - logits[:, 3, 4]
 
 
 def in_float64(case: Case) -> Case:
-    """The same in float64, inside of `jax.enable_x64`."""
+    """Convert to float64; call it inside `jax.enable_x64`."""
 
     def wide(leaf: Any) -> Any:
         return jnp.asarray(leaf, jnp.float64) if jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating) else leaf

@@ -1,4 +1,4 @@
-"""A task of one's own in a file of its own: the largest of five numbers, told at the last position."""
+"""A user-defined task in a separate file: predict the largest of five numbers at the last position."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from transformer_jax.data import ArrayDataset
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LargestConfig(TrainingConfig):
-    """Tiny, and trained for a moment."""
+    """Settings of a tiny model and a short training."""
 
     model_dim: int = 6
     warmup: int = 1
@@ -28,7 +28,7 @@ def largest_data(config: LargestConfig) -> TaskData:
 
 
 class LargestTrainer(TrainerModule):
-    """Says nothing of examples."""
+    """Trainer without an `examples` hook."""
 
     name = "LargestTask"
     config_class = LargestConfig

@@ -1,4 +1,4 @@
-"""A tiny reverse training for tests of the trainer: 15 steps, 5 an epoch, evaluated after 10 and 15."""
+"""A tiny reverse training for tests of the trainer: 15 steps, 5 per epoch, evaluated after 10 and 15."""
 
 import dataclasses
 from pathlib import Path
@@ -18,28 +18,28 @@ STEPS = 15
 
 
 def loader(size: int, seed: int = 1, **options: Any) -> Loader:
-    """Batches of 7 of so many sequences."""
+    """Loader of a number of sequences in batches of 7."""
     return make_loader(ReverseDataset(3, 5, size, seed), CONFIG.batch_size, **options)
 
 
 def loaders() -> tuple[Loader, Loader]:
-    """For training, whose last two sequences are dropped, and for validation, whose last batch is short."""
+    """Loaders for training, which drops its last two sequences, and validation, whose last batch is short."""
     return loader(37, drop_last=True), loader(23)
 
 
 def trainer_for(directory: Path, trainer_class: Any = ReverseTrainer, **settings: Any) -> Any:
-    """A trainer whose runs lie in this directory."""
+    """Trainer with its runs in this directory."""
     return trainer_class(dataclasses.replace(CONFIG, checkpoint_dir=directory, **settings))
 
 
 def fit(trainer: Any) -> Any:
-    """The trainer, when it has trained."""
+    """Train, and return the trainer."""
     trainer.fit(*loaders())
     return trainer
 
 
 def assert_near(found: Any, expected: Any) -> None:
-    """The same but for rounding, and biases of keys: their gradient is rounding alone, which Adam scales up."""
+    """Assert equality up to rounding, except for key biases: their gradient is only rounding, which Adam amplifies."""
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for (path, array), other in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(expected), strict=True):
         name = jax.tree_util.keystr(path, simple=True, separator="/")

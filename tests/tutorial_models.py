@@ -1,4 +1,4 @@
-"""The tutorials' model as a PyTorch module with the names in Lightning's files, and with the arrays of a Flax file."""
+"""The tutorials' model as a PyTorch module with the names of Lightning's files, and as the arrays of a Flax file."""
 
 import os
 from pathlib import Path
@@ -47,7 +47,7 @@ class Block(nn.Module):
 
 
 class TorchPredictor(nn.Module):
-    """Its state dict has the keys of the tutorials' Lightning files; the settings have the names there."""
+    """Module with the state-dict keys and setting names of the tutorials' Lightning files."""
 
     def __init__(self, **hyperparameters) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class TorchPredictor(nn.Module):
         return self.output_net(x)
 
     def checkpoint(self) -> dict:
-        """Content of a checkpoint that Lightning saves."""
+        """Return the content of a checkpoint as Lightning saves it."""
         others = {"epoch": 3, "optimizer_states": [{"state": {0: {"exp_avg": torch.ones(3)}}}]}
         return others | {"state_dict": self.state_dict(), "hyper_parameters": self.hyperparameters}
 
@@ -85,7 +85,7 @@ NAMES = {"input_net.1": "input_layer", "layers.": "layers_", "linear_net.": "lin
 
 
 def path_in_flax(name: str) -> tuple[str, ...]:
-    """The place in a Flax file's tree of an array with this name in PyTorch."""
+    """Return the path in a Flax file of the array with this name in PyTorch."""
     for of_torch, of_flax in NAMES.items():
         name = name.replace(of_torch, of_flax)
     *layer, leaf = name.split(".")
@@ -94,7 +94,7 @@ def path_in_flax(name: str) -> tuple[str, ...]:
 
 
 def flax_tree(num_features: int, width: int, num_classes: int, num_layers: int) -> dict:
-    """The tree of a tutorial's Flax file, no two arrays alike."""
+    """Return the tree of a tutorial's Flax file, with no two arrays equal."""
     rng, arrays = np.random.default_rng(0), {}
     for name, tensor in _without_dropout(num_features, width, num_classes, 1, num_layers).state_dict().items():
         path = path_in_flax(name)
@@ -103,7 +103,7 @@ def flax_tree(num_features: int, width: int, num_classes: int, num_layers: int) 
 
 
 def evaluate(tree: dict, x: np.ndarray, num_heads: int) -> np.ndarray:
-    """Logits [B, T, C] of a Flax file's tree in float64."""
+    """Compute the logits [B, T, C] of a Flax file's tree in float64."""
     arrays = flatten_dict(tree)
     num_features, width = arrays["input_layer", "kernel"].shape
     num_classes, num_layers = len(arrays["output_net_4", "bias"]), len(tree["transformer"])

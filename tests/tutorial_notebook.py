@@ -1,4 +1,4 @@
-"""The notebook `docs/tutorial.ipynb`: its cells, its exercises with answers, and runs of it."""
+"""Read and run the notebook `docs/tutorial.ipynb` and its exercises with solutions."""
 
 import base64
 import copy
@@ -13,12 +13,12 @@ from repository import REPOSITORY
 
 NOTEBOOK = REPOSITORY / "docs/tutorial.ipynb"
 SOLUTIONS = REPOSITORY / "docs/tutorial_solutions.py"
-# Tags of cells: what the reader writes, what checks it, what takes seconds and prints other numbers each time.
+# Tags of cells: exercises, checks of the exercises, and cells that take seconds and print different numbers each time.
 EXERCISE, CHECK, LONG = "exercise", "check", "long"
 
 
 def read() -> NotebookNode:
-    """The notebook as it is stored."""
+    """Read the notebook as it is stored."""
     return nbformat.read(NOTEBOOK, as_version=4)
 
 
@@ -31,19 +31,19 @@ def has_tag(cell: NotebookNode, tag: str) -> bool:
 
 
 def exercise_of(cell: NotebookNode) -> str:
-    """The name of the function that an exercise's cell defines, or that a check's cell checks."""
+    """Return the name of the function that an exercise defines or a check tests."""
     return re.search(r"^def (?:check_)?(\w+)\(\)" if has_tag(cell, CHECK) else r"^def (\w+)", cell.source, re.M)[1]
 
 
 def solutions() -> dict[str, str]:
-    """The text of each exercise's solution, by the function's name."""
+    """Return the solution of each exercise by the function's name."""
     names = runpy.run_path(str(SOLUTIONS), run_name="tutorial_solutions")
     functions = [entry for entry in names.values() if getattr(entry, "__module__", None) == "tutorial_solutions"]
     return {function.__name__: inspect.getsource(function) for function in functions}
 
 
 def run(notebook: NotebookNode) -> NotebookNode:
-    """Run all cells in a process of their own, and return a copy with what they put out.
+    """Run all cells in a separate process, and return a copy with their outputs.
 
     Cells with the tag `raises-exception`, the checks, may fail.
 
@@ -56,12 +56,12 @@ def run(notebook: NotebookNode) -> NotebookNode:
 
 
 def printed(cell: NotebookNode) -> str:
-    """The text that a cell printed."""
+    """Return the text that a cell printed."""
     return "".join(output.text for output in cell.outputs if output.output_type == "stream")
 
 
 def pictures(cell: NotebookNode) -> list[bytes]:
-    """The files of the pictures that a cell shows; each must be a PNG.
+    """Return the files of the pictures that a cell shows, which must be PNGs.
 
     Raises:
         ValueError: the cell shows something else.
@@ -74,5 +74,5 @@ def pictures(cell: NotebookNode) -> list[bytes]:
 
 
 def errors(cell: NotebookNode) -> list[str]:
-    """The messages of the errors with which a cell ended: one or none."""
+    """Return the error messages of a cell: one or none."""
     return [f"{output.ename}: {output.evalue}" for output in cell.outputs if output.output_type == "error"]

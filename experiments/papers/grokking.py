@@ -1,8 +1,9 @@
 """Grokking of modular addition (Nanda et al. 2023, *Progress measures for grokking*, sections 3 to 5).
 
-One block learns (a + b) mod p from 30 % of the pairs: first by heart, then by a few frequencies. The paper's epoch is a
-step on all these pairs; 100 of them are one here. `results.json` has the `curves`, the `spectrum` of the embedding's
-squared norm, and the loss on all pairs without its `key_frequencies` or with them alone.
+A one-block Transformer learns (a + b) mod p from 30 % of the pairs (a, b). It memorizes these pairs first, then finds
+an algorithm that uses a few frequencies. An epoch of the paper is one full-batch step; an epoch here has 100 of them.
+`results.json` contains the `curves`, the `spectrum` of the embedding's squared norm, its `key_frequencies`, and the
+loss on all pairs with these frequencies removed (`without_keys`) or with all others removed (`keys_alone`).
 
     python experiments/papers/grokking.py --seeds 0..4
 """
@@ -23,7 +24,7 @@ from transformer_jax.fields import setting
 from transformer_jax.nn import MAB, NoNorm
 
 QUICK = {"max_epochs": 1, "modulus": 11, "batch_size": 36, "model_dim": 16, "num_heads": 2}
-STEPS, PARTS = 100, ("train", "val")  # steps of an epoch; the pairs that are trained on, and the others
+STEPS, PARTS = 100, ("train", "val")  # steps per epoch; training pairs and held-out pairs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,16 +45,16 @@ class GrokkingConfig(PaperConfig):
 
 
 def pairs(config: GrokkingConfig) -> TaskData:
-    """Prompts a b = with the target (a + b) mod p: a random part of them, the others, and all."""
+    """Prompts `a b =` with targets (a + b) mod p: random training pairs, the held-out pairs, and all pairs."""
     p = config.modulus
     tokens = np.array([(a, b, p) for a in range(p) for b in range(p)], np.int32)
     chosen, others = np.split(np.random.default_rng(config.seed).permutation(p * p), [int(config.share * p * p)])
-    parts = [tokens[rows] for rows in (np.tile(chosen, STEPS), others, np.arange(p * p))]  # in order: a tile a batch
+    parts = [tokens[rows] for rows in (np.tile(chosen, STEPS), others, np.arange(p * p))]  # one tile per batch
     return TaskData(*(make_loader(ArrayDataset(part, part.sum(1) % p), config.batch_size) for part in parts))
 
 
 class OneBlock(nn.Module):
-    """A Transformer of one block, computed at the last position alone, since nothing else is read."""
+    """One-block Transformer; only the last position is computed, because only its logits are used."""
 
     sizes: tuple[int, int, int]  # p, D, H
 
@@ -76,21 +77,21 @@ class GrokkingTrainer(PaperTrainer):
         return OneBlock((self.config.modulus, self.config.model_dim, self.config.num_heads))
 
     def create_optimizer(self, num_steps):
-        return optax.adamw(self.create_schedule(num_steps), b2=0.98, weight_decay=1.0)  # of biases too
+        return optax.adamw(self.create_schedule(num_steps), b2=0.98, weight_decay=1.0)  # decays biases too
 
     def loss_function(self, params, batch, key, *, train):
         logits = self.apply(params, batch.inputs, key, train=train)
-        ahead = logits - jnp.take_along_axis(logits, batch.targets[:, None], -1)  # of the target
-        # Cross-entropy whose gradient does not round 1 - p to 0, for which the paper computes it in float64.
+        ahead = logits - jnp.take_along_axis(logits, batch.targets[:, None], -1)  # relative to the target's logit
+        # This form of the cross-entropy does not round 1 - p to 0 in its gradient; the paper uses float64 instead.
         losses = nn.softplus(nn.logsumexp(ahead, -1, where=batch.targets[:, None] != jnp.arange(self.config.modulus)))
         return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
 
 
 def curves_and_spectrum(trainer: GrokkingTrainer, data: TaskData) -> dict[str, Any]:
-    """When it learned what, which frequencies the embedding has, and the loss without them or with them alone."""
+    """Learning curves, key frequencies of the embedding, and test metrics without these or with these alone."""
     p, table = trainer.config.modulus, np.asarray(trainer.params["embedding"]["embedding"])
     waves = np.fft.rfft(table[:p], axis=0)  # [(p + 1) / 2, D]
-    shares = (abs(waves[1:]) ** 2).sum(-1) / (abs(waves[1:]) ** 2).sum()  # of all but the constant
+    shares = (abs(waves[1:]) ** 2).sum(-1) / (abs(waves[1:]) ** 2).sum()  # without the constant term
     is_key = np.append(False, shares > shares.mean())
     results = curves(trainer) | {"spectrum": shares.tolist(), "key_share": shares[is_key[1:]].sum()}
     results |= {"key_frequencies": np.flatnonzero(is_key).tolist(), "num_keys": int(is_key.sum())}
@@ -102,7 +103,7 @@ def curves_and_spectrum(trainer: GrokkingTrainer, data: TaskData) -> dict[str, A
 
 
 def curves(trainer: GrokkingTrainer) -> dict[str, Any]:
-    """Curves by name and step, and the first step with an accuracy of 99 % on either part of the pairs."""
+    """Metrics by name and step, and for each part of the pairs the first step with an accuracy of 99 %."""
     found: dict[str, dict[str, float]] = {f"{part}/{name}": {} for part in PARTS for name in ("loss", "accuracy")}
     for line in csv.DictReader((trainer.run.path / "metrics.csv").read_text().splitlines()):
         found.get(line["name"], {})[line["step"]] = float(line["value"])

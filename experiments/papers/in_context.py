@@ -1,7 +1,8 @@
 """Linear regression in context (Garg et al. 2022, *What Can Transformers Learn In-Context?*, the toy of their code).
 
-A causal Transformer reads x_1, y_1, x_2, y_2, … of a linear function of its own for each prompt, and predicts each y_i
-from those before it. `results.json` has `curve`, squared errors / d after 0, 1, … examples, and `least_squares` for it.
+Each prompt x_1, y_1, x_2, y_2, … comes from a new random linear function. A causal Transformer predicts each y_i from
+x_i and the earlier pairs. `results.json` contains `curve`, the squared error / d after 0, 1, … examples, and
+`least_squares`, the same for a least-squares fit.
 
     python experiments/papers/in_context.py --seeds 0..4
 """
@@ -37,7 +38,7 @@ class InContextConfig(FreshConfig):
 
 
 def prompts(config: InContextConfig) -> TaskData:
-    """Prompts x `[N, P, d]`, y `[N, P]`: y = w x with x and w standard normal, fresh for each step and split."""
+    """Prompts x `[N, P, d]`, y `[N, P]`: y = w x with x and w standard normal, redrawn for each step and split."""
 
     def draw(rng: np.random.Generator, size: int, _: bool) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
         x = rng.standard_normal((size, config.num_points, config.num_dims), np.float32)
@@ -48,7 +49,7 @@ def prompts(config: InContextConfig) -> TaskData:
 
 
 class InContextModel(nn.Module):
-    """GPT-2 over vectors: x, and y with zeros after it, in turn; reads its prediction of y where x stands."""
+    """GPT-2 over vectors: alternates x and zero-padded y, and predicts each y at the position of its x."""
 
     sizes: tuple[int, int, int]  # L, D, H
 
@@ -79,7 +80,7 @@ class InContextTrainer(PaperTrainer):
 
 
 def compare(trainer: InContextTrainer, data: TaskData) -> dict[str, dict[str, float]]:
-    """The error by number of examples, of the model and of least squares (of least norm)."""
+    """Squared error / d by number of examples, for the model and for minimum-norm least squares."""
     x, y = data.test_loader.dataset.inputs
     answers = np.concatenate([trainer.forward(inputs) for inputs, _ in data.test_loader])
     solve = jax.jit(lambda x, y, x_new: jnp.einsum("nd,nd->n", (jnp.linalg.pinv(x) @ y[..., None])[..., 0], x_new))

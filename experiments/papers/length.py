@@ -1,7 +1,8 @@
-"""Induction heads and length (Gu and Dao 2023, *Mamba*, table 11): which positions still work in longer sequences?
+"""Induction heads and length (Gu and Dao 2023, *Mamba*, table 11): which kinds of positions work on longer sequences?
 
-Of 16 tokens the last one is special: it stands once among the others and once at the end, where the token after its
-first place is the answer. `results.json` has `by_length`, the accuracy at each power of 2 from 64 on.
+The last of the 16 tokens is special: it occurs once at a random position and again at the end, where the model must
+predict the token that followed its first occurrence. `results.json` contains `by_length`, the accuracy at lengths that
+are powers of 2, from 64 on.
 
     python experiments/papers/length.py --sweep positions=learned,sinusoidal,rotary,alibi,relative,none --seeds 0..4
 """
@@ -41,7 +42,7 @@ class LengthConfig(FreshConfig):
 
 
 def sequences(rng: np.random.Generator, size: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens `[N, T]`, of which the special one is at the end and at a random place, and the answers `[N]`."""
+    """Tokens `[N, T]`, with the special token at a random position and at the end, and the answers `[N]`."""
     tokens, rows = rng.integers(SPECIAL, size=(size, length), dtype=np.int8), np.arange(size)
     places = rng.integers(length - 2, size=size)
     tokens[rows, places] = tokens[:, -1] = SPECIAL

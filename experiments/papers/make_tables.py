@@ -1,7 +1,7 @@
-"""Published tables made again: train what is missing, and renew the tables of `docs/papers.md` (`make papers`).
+"""Reproduce published tables: train the missing runs, and update the tables of `docs/papers.md` (`make papers`).
 
-A run that was interrupted goes on, one that is finished is only tested again. The runs are below `--checkpoint-dir`,
-what they found below `experiments/papers/results/`. `--quick` trains for a few steps and writes nothing elsewhere.
+Interrupted runs resume; finished runs are only tested again. Runs are stored under `--checkpoint-dir`, their results
+under `experiments/papers/results/`. `--quick` trains for a few steps and writes only under `--checkpoint-dir`.
 """
 
 import dataclasses
@@ -25,12 +25,12 @@ from transformer_jax.cli import parse
 
 ROOT = Path(__file__).parents[2]
 IMAGES = PAGE.parent / "images"
-ABOUT_THE_RUN = ("settings", "model", "git_commit", "num_devices")  # which the command tells
+ABOUT_THE_RUN = ("settings", "model", "git_commit", "num_devices")  # keys of a run's results.json that are not kept
 
 
 @dataclasses.dataclass(frozen=True)
 class Papers:
-    """Train what the tables need, and renew them."""
+    """Train the runs that the tables need, and update the tables."""
 
     checkpoint_dir: Path = Path("checkpoints")  # parent of the runs
     quick: bool = False  # a few steps with one seed each; the page and its results go below checkpoint_dir
@@ -39,7 +39,7 @@ class Papers:
 
 
 def make(papers: Papers) -> None:
-    """Run every table's command, keep its results, and renew the page."""
+    """Run the command of each table, keep the results, and update the page."""
     below = papers.checkpoint_dir.resolve()
     results, page, images = (below / "results", below / PAGE.name, below) if papers.quick else (RESULTS, PAGE, IMAGES)
     for name, table in TABLES.items():
@@ -58,7 +58,7 @@ def make(papers: Papers) -> None:
 
 
 def keep(trained: Path, file: Path) -> None:
-    """Add the runs' results to a file, a line each, with the machine; a run that was only tested again has its line."""
+    """Write the runs' results to a file, one line per run, with the machine; unchanged test results keep their line."""
     runs = kept(file)
     for found in trained.glob("*/results.json"):
         of_run = json.loads(found.read_text(), parse_float=lambda number: float(f"{float(number):.6g}"))
@@ -71,7 +71,7 @@ def keep(trained: Path, file: Path) -> None:
 
 
 def machine() -> str:
-    """Name of the processor, as far as the system says it, its cores, and the day."""
+    """Name of the processor (its architecture if the system does not tell), number of cores, and today's date."""
     cpus = Path("/proc/cpuinfo")
     names = re.findall(r"model name\s*: (.*)", cpus.read_text() if cpus.exists() else "")
     return f"{(names or [platform.machine()])[0]}, {os.cpu_count()} cores, {datetime.date.today()}"

@@ -1,4 +1,4 @@
-"""The page of papers, made from the results that are kept."""
+"""Generate the tables and pictures of docs/papers.md from the kept results."""
 
 import json
 import re
@@ -17,45 +17,45 @@ RESULTS = Path(__file__).parent / "results"
 MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(?=<!-- end of the table -->)", re.DOTALL)
 HEADED = re.compile(
     r"^#+ ([^\n]*)\n(?:(?!^#).)*?<!-- table (\w+) -->", re.DOTALL | re.MULTILINE
-)  # a section's first one
+)  # heading and first table of a section
 OVERVIEW = re.compile(r"(<!-- overview -->\n).*?(?=<!-- end of the overview -->)", re.DOTALL)
 
 
 class Line(NamedTuple):
-    """A line of a table."""
+    """A row of a table."""
 
     label: str
     published: str  # the paper's number, or a dash
-    runs: str  # begins the names of the runs, which differ in the seed
-    paths: Sequence[str]  # of a number for each column in `results.json`, as test/loss
+    runs: str  # prefix of the names of its runs, one for each seed
+    paths: Sequence[str]  # for each column, path of its number in `results.json`, such as test/loss
 
 
 class Picture(NamedTuple):
-    """Curves, each of the first run whose name begins so."""
+    """A figure of curves, each from the first run with a given prefix of the name."""
 
-    curves: Mapping[str, tuple[str, str]]  # by the name of each: how the run's begins, and the path of its numbers
+    curves: Mapping[str, tuple[str, str]]  # by label: prefix of the run's name, and path of its points
     labels: tuple[str, str]  # of the axes
     log_y: bool = False
 
 
 class Table(NamedTuple):
-    """A paper's table, in one setting."""
+    """A table of a paper, in one setting."""
 
-    command: str  # arguments of python, from the repository's root
+    command: str  # arguments of python, run in the repository's root
     lines: Sequence[Line]
     columns: Sequence[str] = ("here",)
     picture: Picture | None = None
-    quick: str = "--quick"  # flags with which a run takes seconds
-    data: str | None = None  # what others made and the command needs, below the repository; it is left out without
+    quick: str = "--quick"  # flags that make a run take seconds
+    data: str | None = None  # third-party data that the command needs, in the repository; skipped if missing
 
 
 def kept(file: Path) -> dict[str, dict]:
-    """The results of runs by name."""
+    """Return the kept results by name of the run."""
     return json.loads(file.read_text()) if file.exists() else {}
 
 
 def text(tables: Mapping[str, Table], results: Path = RESULTS) -> str:
-    """The page with the tables that these results make."""
+    """Return the page, with its tables made from these results."""
 
     def renewed(place: re.Match[str]) -> str:
         return place[1] + made(tables[place[2]], kept(results / place[2] / "results.json"))
@@ -74,7 +74,7 @@ def text(tables: Mapping[str, Table], results: Path = RESULTS) -> str:
 
 
 def made(table: Table, runs: dict[str, dict]) -> str:
-    """A table, its command, and the machine."""
+    """Format a table in Markdown, with its command and the machine."""
     titles = ["", "published", *table.columns, "seeds", "seconds of a run"]
     rows = map(row, [titles, ["---"] * len(titles), *(cells(line, runs) for line in table.lines)])
     machines = {f"{run['machine']}, jax {run['versions']['jax']}" for run in runs.values()}
@@ -83,7 +83,7 @@ def made(table: Table, runs: dict[str, dict]) -> str:
 
 
 def cells(line: Line, runs: Mapping[str, dict]) -> list[str]:
-    """A line of a table: what it is, the published number, those made here, how many seeds, and seconds of one."""
+    """Cells of a row: label, published number, our numbers, number of seeds, and seconds per run."""
     found = [run for name, run in sorted(runs.items()) if name.startswith(line.runs)]
     columns = [[x for run in found if isinstance(x := at(run, path), int | float)] for path in line.paths]
     seconds = [run["train_seconds"] + run["compile_seconds"] for run in found]
@@ -92,13 +92,13 @@ def cells(line: Line, runs: Mapping[str, dict]) -> list[str]:
 
 
 def row(of_cells: Sequence[str]) -> str:
-    """A row in Markdown."""
+    """Format a row in Markdown."""
     return "|".join(["", *(f" {cell} " if cell else " " for cell in of_cells), ""])
 
 
 def at(results: Any, path: str) -> Any:
-    """What stands at a path of `results.json`; an empty dictionary where nothing does."""
-    for name, inner in results.items():  # a name may hold slashes, too
+    """Return the value at a path of `results.json`, or an empty dictionary if there is none."""
+    for name, inner in results.items():  # names may contain slashes
         if path == name:
             return inner
         if path.startswith(f"{name}/"):
@@ -107,7 +107,7 @@ def at(results: Any, path: str) -> Any:
 
 
 def picture(wanted: Picture, runs: dict[str, dict]) -> Figure:
-    """The curves of a table."""
+    """Plot the curves of a table."""
     curves = {}
     for curve, (begins, path) in wanted.curves.items():
         found = next((run for name, run in sorted(runs.items()) if name.startswith(begins)), {})
@@ -117,7 +117,7 @@ def picture(wanted: Picture, runs: dict[str, dict]) -> Figure:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean and standard deviation."""
+    """Format the mean and, for several values, the sample standard deviation."""
     found = [statistics.mean(values)] if values else []
     found += [statistics.stdev(values)] if len(values) > 1 else []
     formats = (",.0f" if abs(x) >= 100 or x == int(x) else ".4f" if abs(x) >= 0.001 else ".1e" for x in found)

@@ -1,4 +1,4 @@
-"""What papers share: defaults of their settings, data that are fresh in each step, losses, and the command line."""
+"""Shared code of the papers: default settings, data that are redrawn for each step, losses, and the command line."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ class PaperConfig(TrainingConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FreshConfig(PaperConfig):
-    """Each step has data of its own."""
+    """Each training step has newly drawn data."""
 
     steps: int = setting(500, least=1)  # of training, each with samples of its own
     test_size: int = setting(10_000, least=1)  # samples of validation, and of test
@@ -33,7 +33,7 @@ class FreshConfig(PaperConfig):
 
 
 class PaperTrainer(TrainerModule):
-    """Trains a model of one input, and words no answers."""
+    """Trainer of a model with one input; it writes no predictions and no attention picture."""
 
     writes_predictions, attention_picture = False, None
 
@@ -42,11 +42,11 @@ class PaperTrainer(TrainerModule):
 
 
 def fresh(config: FreshConfig, draw: Callable[[np.random.Generator, int, bool], tuple[object, np.ndarray]]) -> TaskData:
-    """Samples for each step, for validation, and for test.
+    """Draw samples for every training step, for validation, and for test.
 
     Args:
-        config: its seed is that of the samples.
-        draw: inputs and targets, of a generator, how many, and whether they are for the training.
+        config: numbers of samples, and their seed.
+        draw: returns inputs and targets, given a generator, their number, and whether they are for training.
     """
     sizes = (config.steps * config.batch_size, config.test_size, config.test_size)
     drawn = (draw(np.random.default_rng([config.seed, split]), size, split == 0) for split, size in enumerate(sizes))
@@ -54,18 +54,18 @@ def fresh(config: FreshConfig, draw: Callable[[np.random.Generator, int, bool], 
 
 
 def token_elements(logits: Array, targets: Array) -> dict[str, tuple[Array, Array]]:
-    """Cross-entropy and accuracy of classes `[...]` from logits `[..., C]`; a target of -1 does not count."""
+    """Cross-entropy and accuracy of classes `[...]` from logits `[..., C]`; targets of -1 are ignored."""
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(targets, 0))
     return {"loss": (losses, targets >= 0), "accuracy": (logits.argmax(-1) == targets, targets >= 0)}
 
 
 def main(trainer_class: type[TrainerModule], presets: Mapping[str, dict], report: Report | None = None) -> None:
-    """Train and test with this process's arguments.
+    """Train and test with the arguments of the command line.
 
     Args:
-        trainer_class: of the paper's task; the defaults of its `config_class` are the paper's setting.
-        presets: other defaults by the flag that chooses them; each paper has `quick`, which takes seconds.
-        report: as of `train_and_test`.
+        trainer_class: trainer of the paper's task; the defaults of its `config_class` are the paper's settings.
+        presets: other defaults, by the flag that selects them; each paper has `quick`, which takes seconds.
+        report: passed on to `train_and_test`.
     """
     flags = {f"--{name}": settings for name, settings in presets.items()}
 

@@ -1,7 +1,8 @@
 """Small problems over sequences (Friedman, Wettig and Chen 2023, *Learning Transformer Programs*, table 1).
 
-Ordinary Transformers learn what the paper's Transformer Programs do; `accuracy` is of single positions, as theirs. The
-sequences are drawn as in their code (princeton-nlp/TransformerPrograms): none twice, at most 20 000 of one problem.
+Ordinary Transformers are trained on the problems that the paper solves with Transformer Programs. As in the paper,
+`accuracy` is per position. The sequences are drawn as in the authors' code (princeton-nlp/TransformerPrograms): without
+duplicates, at most 20 000 per problem.
 
     python experiments/papers/rasp.py --sweep problem=reverse,hist,double_hist,sort,most_freq,dyck1,dyck2 --seeds 0..4
 """
@@ -20,8 +21,8 @@ from transformer_jax.nn import TransformerPredictor
 from transformer_jax.setting_groups import Positions
 
 Row = list[int]
-BEGIN, END, PAD = 6, 7, 8  # the numbers below are symbols, counts, and what is known of brackets
-NOT_YET, BALANCED, WRONG = range(3)  # of brackets up to a position: begins a balanced text, is one, or can be none
+BEGIN, END, PAD = 6, 7, 8  # smaller numbers are symbols, counts, and states of brackets
+NOT_YET, BALANCED, WRONG = range(3)  # a prefix of brackets can become balanced, is balanced, or can no longer be
 SMALL = {"model_dim": 64, "num_layers": 2, "num_heads": 4, "lr": 1e-3, "max_epochs": 20, "name": "Rasp_small"}
 QUICK = {"model_dim": 16, "num_layers": 1, "num_heads": 2, "max_epochs": 1, "size": 301}
 
@@ -42,13 +43,13 @@ class RaspConfig(PaperConfig):
 
 
 def by_frequency(row: Row) -> Row:
-    """The symbols, the most frequent first, of equals the one that comes first; then BEGIN, to the row's length."""
+    """Distinct symbols by falling frequency, ties by first occurrence; padded with BEGIN to the row's length."""
     symbols = sorted(set(row), key=lambda x: (-row.count(x), row.index(x)))
     return symbols + [BEGIN] * (len(row) - len(symbols))
 
 
 def brackets(row: Row) -> Row:
-    """For each position what the brackets up to it are; 0 and 2 open, 1 and 3 close."""
+    """State of the brackets up to each position; 0 and 2 are opening brackets, 1 and 3 closing brackets."""
     states, opened = list[int](), list[int]()
     for bracket in row:
         if bracket % 2 == 0:
@@ -71,19 +72,22 @@ ANSWERS: Mapping[str, Callable[[Row], Row]] = {
 
 
 def draw(problem: str, rng: np.random.Generator) -> Row:
-    """1 to 6 of 5 symbols where END follows, else 1 to 7 of 6; or 15 brackets, of which half begin balanced."""
+    """Draw 1 to 6 of 5 symbols if END follows them, else 1 to 7 of 6; or 15 brackets.
+
+    Half of the rows of brackets are random, half are the first 15 of 16 balanced brackets.
+    """
     if not problem.startswith("dyck"):
         fewer = problem in ("reverse", "sort")
         return rng.integers(6 - fewer, size=rng.integers(1, 8 - fewer)).tolist()
     kinds, row = 2 * int(problem[-1]), list[int]()
-    for _ in range(8 * int(rng.integers(2))):  # pairs beside or around the earlier ones
+    for _ in range(8 * int(rng.integers(2))):  # adds a pair after or around the earlier ones
         left = 2 * int(rng.integers(kinds // 2))
         row = [*row, left, left + 1] if rng.integers(2) else [left, *row, left + 1]
     return (row + rng.integers(kinds, size=15).tolist())[:15]
 
 
 def sequences(config: RaspConfig) -> TaskData:
-    """Tokens `[N, T]`, and the answer at each position, or -1 where none is asked; T is 8, of brackets 16."""
+    """Tokens `[N, T]` and the answer at each position, -1 if there is none; T is 8, or 16 for brackets."""
     rng, answers = np.random.default_rng(config.seed), ANSWERS[config.problem]
     drawn = dict.fromkeys(tuple(draw(config.problem, rng)) for _ in range(5 * config.size))
     rows = [list(row) for row in drawn][: config.size]

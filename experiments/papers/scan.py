@@ -1,9 +1,10 @@
-"""SCAN's length split (Csordás et al. 2021, *The Devil is in the Detail*): commands as actions, in the test as more.
+"""SCAN's length split (Csordás et al. 2021, *The Devil is in the Detail*): translate commands to sequences of actions.
 
-All 20 910 commands of the grammar (Lake and Baroni 2018, figure 6); those of up to `cutoff` actions are for training,
-a tenth of them for validation, the longer ones for the test. `whole` is the share of commands with all actions and the
-end right. It is that of greedy decoding too: the first mistake is the same, whatever the decoder reads after it.
-`whole_of_length` does not let the model end and asks for the actions alone, as many as there are (Newman et al. 2020).
+The data are all 20 910 commands of the grammar (Lake and Baroni 2018, figure 6). Commands with up to `cutoff` actions
+are for training, a tenth of them for validation, and longer commands for the test. `whole` is the share of commands
+whose actions and END are all predicted correctly. It is computed with teacher forcing and equals that of greedy
+decoding, because both read the same tokens up to the first mistake. `whole_of_length` excludes END and scores the
+actions only, as if their number were known (Newman et al. 2020).
 
     python experiments/papers/scan.py --sweep positions=sinusoidal,relative share_layers=false,true --seeds 0..4
 """
@@ -48,7 +49,7 @@ class ScanConfig(PaperConfig):
 
 
 def phrases() -> Iterator[tuple[str, list[str]]]:
-    """What can stand beside `and`: 102 phrases with their actions."""
+    """The 102 phrases that `and` and `after` connect, with their actions."""
     simple = {verb: [verb] for verb in VERBS}
     for verb, side in itertools.product((*VERBS, "turn"), ("left", "right")):
         turn, act = [f"turn {side}"], [verb] * (verb != "turn")
@@ -67,7 +68,7 @@ def commands() -> dict[str, list[str]]:
 
 
 def samples(chosen: list[tuple[str, list[str]]], length: int) -> ArrayDataset:
-    """Words `[N, 9]` and the actions after START `[N, T]`; the targets are the actions, the end, and then -1."""
+    """Inputs: words `[N, 9]`, START and the actions `[N, T]`; targets: the actions and END, padded with -1."""
     words, targets = np.zeros((len(chosen), 9), np.int32), np.full((len(chosen), length + 1), -1, np.int32)
     for row, (command, actions) in enumerate(chosen):
         words[row, : command.count(" ") + 1] = [WORDS.index(word) for word in command.split()]
@@ -77,7 +78,7 @@ def samples(chosen: list[tuple[str, list[str]]], length: int) -> ArrayDataset:
 
 
 def length_split(config: ScanConfig) -> TaskData:
-    """Short commands in random order, a tenth of them apart, and the long ones."""
+    """Training and validation sets of short commands, 9 to 1, and a test set of long commands."""
     pairs = list(commands().items())
     pairs = [pairs[i] for i in np.random.default_rng(0).permutation(len(pairs))[: int(config.share * len(pairs))]]
     short, long = ([p for p in pairs if (len(p[1]) > config.cutoff) == is_long] for is_long in (False, True))

@@ -1,8 +1,8 @@
 """The largest of a set of numbers (Lee et al. 2019, *Set Transformer*, table 1): which pooling finds it?
 
-The test metric `loss` is the mean absolute error on fresh sets. The default setting is that of the authors' notebook
-(github.com/juho-lee/set_transformer: 500 steps of 1 024 sets, Adam 1e-4), `--supplement` that of the paper's supplement
-(20 000 steps of 128 sets, 1e-3).
+The test metric `loss` is the mean absolute error on newly drawn sets. The defaults are the settings of the authors'
+notebook (github.com/juho-lee/set_transformer: 500 steps of 1 024 sets, Adam 1e-4); `--supplement` selects those of the
+paper's supplement (20 000 steps of 128 sets, 1e-3).
 
     python experiments/papers/set_transformer.py --sweep pooling=pma,max,sum,mean --seeds 0..4
 """
@@ -21,8 +21,8 @@ from transformer_jax.attention import dot_product_attention, padding_mask
 from transformer_jax.nn import PMA, SAB, BlockSettings, NoNorm, TransformerEncoder
 
 SUPPLEMENT = {"steps": 20_000, "batch_size": 128, "lr": 1e-3, "one_length": False, "name": "LargestOfASet_supplement"}
-LEAST = {"max": {"initial": -np.inf}}  # what `max` of no number would be
-Dense = partial(nn.Dense, kernel_init=nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform"))  # as in PyTorch
+LEAST = {"max": {"initial": -np.inf}}  # `max` with `where` requires an initial value
+Dense = partial(nn.Dense, kernel_init=nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform"))  # PyTorch's default
 QUICK = {"steps": 7, "batch_size": 32, "test_size": 101}
 
 
@@ -41,7 +41,7 @@ class LargestConfig(FreshConfig):
 
 
 def sets_of(config: LargestConfig) -> TaskData:
-    """Sets of 1 to 10 integers from 1 to 99, padded with zeros, with the largest; fresh for each step and split."""
+    """Zero-padded sets of 1 to 10 integers from 1 to 99, and their maxima; redrawn for each step and split."""
 
     def draw(rng: np.random.Generator, size: int, is_training: bool) -> tuple[np.ndarray, np.ndarray]:
         of_one_length = config.batch_size if config.one_length and is_training else 1
@@ -53,21 +53,21 @@ def sets_of(config: LargestConfig) -> TaskData:
 
 
 class AuthorsMAB(nn.Module):
-    """`H + relu(H W + b)` with `H = X W_q + heads(X, Y)` and logits over √D: MAB in the authors' code."""
+    """MAB of the authors' code: `H + relu(H W + b)` with `H = X W_q + heads(X, Y)` and logits divided by √D."""
 
     num_heads: int
 
     @nn.compact
     def __call__(self, x, memory, mask, width):
         q, k, v = (Dense(width)(each).reshape(*each.shape[:2], self.num_heads, -1) for each in (x, memory, memory))
-        scaled = q / self.num_heads**0.5  # attention itself divides by the root of a head's width, √(D / H)
+        scaled = q / self.num_heads**0.5  # dot_product_attention divides by √(D / H)
         heads = dot_product_attention(*(each.swapaxes(1, 2) for each in (scaled, k, v)), mask).swapaxes(1, 2)
         h = (q + heads).reshape(*x.shape[:2], width)
         return h + nn.relu(Dense(width)(h))
 
 
 class LargestModel(nn.Module):
-    """The notebook's networks: `SAB, SAB, PMA`, or layers for each number, a pooling, and layers after it."""
+    """Networks of the notebook: `SAB, SAB, PMA`, or dense layers on each number, pooling, and dense layers."""
 
     pooling: str
     sizes: tuple[int, int, int]  # L, D, H

@@ -1,4 +1,4 @@
-"""What each table of `docs/papers.md` compares, by the name of its runs."""
+"""Definitions of the tables in `docs/papers.md`, by the name of their runs."""
 
 from page import Line, Picture, Table
 

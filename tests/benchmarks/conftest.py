@@ -6,7 +6,7 @@ import torch
 
 @pytest.fixture(autouse=True)
 def _one_thread():
-    """Threads only get in each other's way on models this small."""
+    """Use one thread: several only slow down models this small."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

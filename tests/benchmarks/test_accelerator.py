@@ -1,4 +1,4 @@
-"""The benchmark for accelerators, with tiny sizes, where there is none; its times are not judged here."""
+"""The accelerator benchmark with tiny sizes, on a machine without accelerator; its times are not tested."""
 
 import pytest
 from commands import call
@@ -30,4 +30,4 @@ def test_it_prints_a_row_for_each_thing_that_it_measures_and_keeps_a_profile(tmp
 def test_a_command_that_fails_or_takes_too_long_says_so(monkeypatch):
     assert accelerator.ended("task", "-c", "raise SystemExit('lr is 0')")[0] == "lr is 0"
     monkeypatch.setitem(accelerator.SECONDS, "task", 1)
-    assert accelerator.ended("task", "-c", "import time; time.sleep(9)")[0] == "ended after 1 s"
+    assert accelerator.ended("task", "-c", "import time; time.sleep(9)")[0] == "stopped after 1 s"

@@ -1,4 +1,4 @@
-"""The benchmarks of a GPT over characters and of a translator measure both contestants."""
+"""The benchmarks of a character-level GPT and of a translator measure both contestants."""
 
 import numpy as np
 import pytest

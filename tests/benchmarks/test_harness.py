@@ -1,9 +1,9 @@
-"""What the benchmarks share: turns."""
+"""The shared harness of the benchmarks: contestants take turns."""
 
 from harness import measure_turns
 
 
-def test_contestants_take_turns_of_one_call_off_the_clock_and_at_least_one_on_it():
+def test_each_turn_has_one_untimed_call_and_at_least_one_timed_call():
     called = []
     found = measure_turns({name: lambda name=name: called.append(name) for name in "ab"}, repeats=3)
     assert "".join(called) == "aabb" * 3

@@ -1,4 +1,4 @@
-"""The scores of methods on known circuits, each with its reason."""
+"""Scores of the methods on known circuits, with the reason for each score."""
 
 import pytest
 
@@ -18,16 +18,16 @@ def test_methods_find_the_heads_that_they_can_find(name, monkeypatch):
     methods = {*CHANGE_THE_PASS, *MAPS_ALONE, GRADIENT, LOGITS, *PATHS}
     found = scores_of(CIRCUITS[name](seed=0), num_sequences=17, methods=methods)
     scores = {method: score.average_precision for method, score in found.items()}
-    # Decoys write nothing, or where nothing reads: whatever is put in their place, no logit moves; and with respect to
-    # their weights the gradient is 0, however sharp these are.
+    # Decoys write nothing, or to where nothing reads: replacing their output does not change any logit, and the
+    # gradient with respect to their weights is 0, however sharp the weights are.
     for method in (*CHANGE_THE_PASS, GRADIENT):
         assert scores[method] == 1, method
     # All decoys attend sharply, and one in each layer attends exactly as the head that works there. Chance is the share
     # of working heads: 1 / 6 with one of 6, 1 / 3 with two of 6.
     for method in MAPS_ALONE:
         assert scores[method] <= 0.5, method
-    # It counts what a head writes into the logits by itself, and so misses heads that others read.
+    # It counts a head's direct contribution to the logits, and so misses heads that other heads read.
     assert (scores[LOGITS] == 1) == (name == "reverse")
-    # A path to or from a decoy changes no logit; of the 27 paths those of the circuit alone do. The estimate sees them
-    # although the softmax, 20 nats apart, has hardly a gradient.
+    # A path to or from a decoy changes no logit; of the 27 paths, only those of the circuit do. The estimate finds them
+    # although the softmax, with logits 20 nats apart, has hardly a gradient.
     assert [scores.get(method) for method in PATHS] == ([None] * 2 if name == "reverse" else [1, 1])

@@ -1,4 +1,4 @@
-"""The page of published models is made again section by section."""
+"""The page on published models is regenerated section by section."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The reference loops of the benchmark: the model and the procedure that they are said to be."""
+"""The reference loops of the benchmark have the model and the procedure that they claim."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The benchmark of scaling: what it reads from compiled programs, and the numbers of a tiny model on eight devices."""
+"""The scaling benchmark: how it reads compiled programs, and the numbers of a tiny model on eight devices."""
 
 import json
 
@@ -24,7 +24,7 @@ def test_groups_of_devices_are_read_in_each_form(attributes, groups):
     np.testing.assert_array_equal(groups_in(attributes), groups)
 
 
-def test_where_a_group_has_several_devices_of_a_host_each_port_carries_a_part():
+def test_devices_of_one_host_divide_the_traffic_among_their_ports():
     (one,) = Program(
         "ENTRY %m (a: f32[]) -> f32[] {\n  %x = f32[9]{0} all-gather(%a), replica_groups=[1,6]<=[6]\n}"
     ).collectives()

@@ -1,4 +1,4 @@
-"""The benchmark of training, with a few steps; its times are not judged here."""
+"""The training benchmark with a few steps; its times are not tested."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Batches: short ones padded with rows that count as invalid, consecutive ones stacked."""
+"""Batches: short batches are padded with invalid rows, consecutive batches are stacked."""
 
 import jax
 import jax.numpy as jnp

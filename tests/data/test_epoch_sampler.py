@@ -70,7 +70,7 @@ def test_the_number_of_batches_at_once_is_asked_before_each_item():
     assert all(item.epoch == 0 for item in items)
 
 
-def test_a_batch_holds_one_group_but_where_two_meet():
+def test_a_batch_holds_one_group_except_where_two_meet():
     batches = list(grouped().epoch(0))
     assert sorted(map(len, batches)) == [3] + [7] * 14
     assert sum(len(set(GROUPS[batch])) > 1 for batch in batches) <= 2
@@ -85,7 +85,7 @@ def test_a_batch_by_tokens_has_one_group_and_as_many_rows_as_fit_but_for_the_las
     assert all(len(set(GROUPS[batch])) == 1 for batch in batches)
 
 
-def test_groups_come_in_random_order_and_without_shuffling_in_theirs_as_the_samples_within_one():
+def test_groups_are_shuffled_and_without_shuffling_groups_and_samples_keep_their_order():
     lowest = [GROUPS[batch].min() for batch in grouped().epoch(0)]
     assert lowest != sorted(lowest)
     order = list(chain(*grouped(shuffle=False).epoch(0)))

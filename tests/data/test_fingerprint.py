@@ -1,4 +1,4 @@
-"""Fingerprints of data: the same for the same data, others for others."""
+"""Fingerprints of data: equal for equal data, different for different data."""
 
 import numpy as np
 import pytest

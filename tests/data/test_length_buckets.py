@@ -1,4 +1,4 @@
-"""Few shapes with little padding for pairs of sequences."""
+"""Length buckets for pairs of sequences: few shapes with little padding."""
 
 from itertools import combinations
 
@@ -8,7 +8,7 @@ from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_s
 
 
 def positions(sources, targets, shapes):
-    """Number of positions in all pairs together, padded."""
+    """Total number of positions of all pairs, with padding."""
     return sum(sum(shapes[index]) for index in smallest_shape(sources, targets, shapes))
 
 

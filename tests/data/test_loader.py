@@ -16,7 +16,7 @@ from transformer_jax.tasks import ReverseDataset
 
 
 class Squares:
-    """A data set that only answers for one index at a time."""
+    """A data set that supports only one index at a time."""
 
     def __len__(self) -> int:
         return 11
@@ -26,7 +26,7 @@ class Squares:
 
 
 class Rows(Squares):
-    """A data set that also answers for whole batches, and records what it is asked."""
+    """A data set that also supports batches of indices, and records its calls."""
 
     def __init__(self) -> None:
         self.requests = []
@@ -57,20 +57,20 @@ def test_collate_stacks_pytrees_of_samples_into_numpy_arrays():
 
 
 @pytest.mark.parametrize("value", ["text", np.array([None, 3], dtype=object)])
-def test_text_and_objects_are_no_numbers(value):
+def test_text_and_objects_are_not_collated(value):
     with pytest.raises(InputError, match="samples hold text or objects, but must hold numbers"):
         numpy_collate([value, value])
 
 
 class Unpicklable(Squares):
-    """Has a function that no other process can find."""
+    """Contains a local function, which cannot be pickled."""
 
     def __init__(self) -> None:
         self.double = lambda x: 2 * x
 
 
 @pytest.mark.slow  # it imports PyTorch
-def test_a_data_set_that_workers_can_not_get_is_one_line():
+def test_a_data_set_that_cannot_be_sent_to_workers_is_a_one_line_error():
     with pytest.raises(InputError, match="num_workers is 1, for which the data set must .* pickle .Can't (pickle|get)"):
         next(iter(make_loader(Unpicklable(), 2, num_workers=1)))
 
@@ -122,7 +122,7 @@ def test_a_data_set_without_batched_access_works_too():
 
 
 @pytest.mark.slow
-def test_a_worker_gives_the_same_batches_as_none():
+def test_a_worker_gives_the_same_batches_as_the_main_process():
     alone = numbers(shuffle=True, seed=2)
     workers = numbers(shuffle=True, seed=2, num_workers=1)
     whole = order_of(alone.epoch(0))

@@ -1,4 +1,4 @@
-"""Rows that one of several processes loads: together they are the whole batch."""
+"""Rows that each of several processes loads: together they are the whole batch."""
 
 import pickle
 from itertools import pairwise

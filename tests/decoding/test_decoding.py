@@ -18,9 +18,9 @@ TOKENS = {"start_token": START, "end_token": END, "pad_token": PAD}
 
 
 class HistoryModel:
-    """Logits that depend on a row's source and on every token so far, like a translator's.
+    """Logits that depend on a row's source and on every token so far, like those of a translator.
 
-    `step` reads the history from the cache, `log_probs` from its arguments, so that each can be held against the other.
+    `step` reads the history from the cache, `log_probs` from its arguments, so that the two can be compared.
     """
 
     def __init__(self, seed, vocabulary, max_length):
@@ -48,12 +48,12 @@ class HistoryModel:
 
 
 def run(decode, step, cache, batch_size, **settings):
-    """Decode in one compiled program, to NumPy arrays."""
+    """Decode in one compiled program, and return NumPy arrays."""
     return jax.device_get(jax.jit(partial(decode, step, batch_size=batch_size, **{**TOKENS, **settings}))(cache))
 
 
 def run_model(decode, model, sources, **settings):
-    """The same, to the model's full length, for these sources."""
+    """Decode these sources up to the model's full length."""
     return run(decode, model.step, model.cache(sources), len(sources), max_length=model.max_length, **settings)
 
 
@@ -73,7 +73,7 @@ def has_ended(model, output, ends):
 
 
 def plain_beam_search(model, source, width, alpha, ends=(END,)):
-    """Every finished hypothesis with its score, best first; it never stops early."""
+    """Return every finished hypothesis with its score, best first, without early stopping."""
     live, finished = [()], []
     while live:
         continuations = [(*output, token) for output in live for token in range(model.vocabulary)]
@@ -96,7 +96,7 @@ def ranked(model, source, outputs, alpha):
 
 
 def assert_is(decoded, expected, length):
-    """One row's results are these (score, output) pairs, in this order."""
+    """Assert that the results of a row are these (score, output) pairs, in this order."""
     np.testing.assert_array_equal(
         decoded.tokens, [[*output, *[PAD] * (length - len(output))] for _, output in expected]
     )
@@ -109,7 +109,7 @@ def row(decoded, index):
 
 
 def constant_step(probabilities, calls=None):
-    """A step of the same probabilities everywhere, or of `probabilities[position]`; `calls` collects its positions."""
+    """A step with constant probabilities, or with `probabilities[position]`; `calls` collects its positions."""
     with np.errstate(divide="ignore"):
         logits = jnp.asarray(np.log(probabilities), jnp.float32)
 
@@ -291,7 +291,7 @@ THREE = [greedy_decode, partial(sample, key=jax.random.key(19)), partial(beam_se
 NAMES = ["greedy_decode", "sample", "beam_search"]
 
 
-def test_the_rows_that_follow_change_nothing_in_a_sampled_row():
+def test_a_sampled_row_does_not_depend_on_the_rows_after_it():
     model = HistoryModel(seed=17, vocabulary=5, max_length=11)
     together = run_model(sample, model, np.arange(7), key=jax.random.key(23))
     fewer = run_model(sample, model, np.arange(3), key=jax.random.key(23))
@@ -300,7 +300,7 @@ def test_the_rows_that_follow_change_nothing_in_a_sampled_row():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("decode", THREE[1:], ids=NAMES[1:])  # greedy decoding has the code of sampling
-def test_a_cache_that_grows_by_segments_gives_what_one_with_room_from_the_start_gives(decode):
+def test_a_cache_that_grows_by_segments_gives_the_same_as_a_full_sized_one(decode):
     model = HistoryModel(seed=23, vocabulary=5, max_length=137)
     model.table[:, END] -= 3  # some rows end in each segment, some never
     rooms = []

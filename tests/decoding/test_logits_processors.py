@@ -1,4 +1,4 @@
-"""Functions of logits: which tokens they exclude or change, and what decoding shows them."""
+"""Logits processors: which tokens they exclude or change, and which arguments decoding passes to them."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ TOKENS = np.array([[5, 2, 3, 2], [-1, 6, 6, 6], [-1, -1, -1, 4]], np.int32)  # o
 
 
 def excluded(processor, position, tokens=TOKENS):
-    """The tokens that each row may no longer have; the others keep their logits."""
+    """Return the excluded tokens of each row, and check that the others keep their logits."""
     logits = processor(LOGITS, jnp.asarray(tokens), jnp.int32(position))
     gone = np.isneginf(logits)
     np.testing.assert_array_equal(np.asarray(logits)[~gone], np.asarray(LOGITS)[~gone])
@@ -47,7 +47,7 @@ def test_a_forced_token_has_the_logit_0_and_no_other_may_come():
     assert excluded(forced_token(2, 3), 2) == [set()] * 3
 
 
-def test_repetition_is_penalised_once_for_each_token_and_padding_is_none():
+def test_repetition_is_penalised_once_for_each_token_and_padding_is_not_penalised():
     found = repetition_penalty(1.3)(LOGITS, jnp.asarray(TOKENS), jnp.int32(0))
     expected = np.array(LOGITS)
     for row, seen in enumerate([{2, 3, 5}, {6}, {4}]):
@@ -60,7 +60,7 @@ def test_repetition_is_penalised_once_for_each_token_and_padding_is_none():
     ("size", "expected"),
     [(1, [{2, 3, 5}, {6}, {4}]), (2, [{3}, {6}, set()]), (3, [set(), {6}, set()]), (5, [set()] * 3)],
 )
-def test_ngrams_that_have_come_do_not_come_again(size, expected):
+def test_ngrams_are_not_repeated(size, expected):
     assert excluded(no_repeated_ngrams(size), 0) == expected
 
 

@@ -1,4 +1,4 @@
-"""Compiled steps: once for each shape, also where the compilation was begun ahead of the first call."""
+"""Compiled steps: one compilation per shape, even if it begins before the first call."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ def watch() -> Stopwatch:
 
 @pytest.fixture
 def step(watch) -> BackgroundProgram:
-    """A step that is traced as often as `step.traces` has entries."""
+    """A step that appends to `step.traces` each time it is traced."""
 
     def scale(state, batch):
         compiled.traces.append(batch.shape)
@@ -39,14 +39,14 @@ def test_a_step_is_compiled_once_for_each_shape_and_type(step, watch):
     assert watch.seconds["compile"] > 0
 
 
-def test_what_was_begun_is_what_is_called(step):
+def test_a_call_uses_the_compilation_that_was_begun_for_it(step):
     begun = [step.begin_to_compile(jnp.float32(2), np.zeros(3)) for _ in range(2)]
     assert begun[0] is begun[1]
     assert float(step(jnp.float32(2), np.arange(3.0))) == 6
     assert step.traces == [(3,)]
 
 
-def test_a_state_of_another_type_than_the_first_one_is_compiled_for_too(step):
+def test_a_state_of_another_type_is_compiled_separately(step):
     states = [jnp.float32(2), jnp.bfloat16(2), jnp.bfloat16(3), jnp.float32(3)]
     results = [step(state, np.arange(3.0, dtype=np.float32)) for state in states]
     assert [float(result) for result in results] == [6, 6, 9, 9]
@@ -55,7 +55,7 @@ def test_a_state_of_another_type_than_the_first_one_is_compiled_for_too(step):
 
 @pytest.mark.slow
 def test_devices_that_share_batches_take_any_number_of_calls_ahead():
-    """Where they are too many for XLA, it ends the process, here after 20 s of waiting."""
+    """With too many calls in flight XLA ends the process, here after 20 s of waiting."""
     program = """
 import jax, numpy as np
 jax.config.update("jax_num_cpu_devices", 2)
@@ -76,8 +76,8 @@ print({float(sum) for sum in sums})
 
 
 @pytest.mark.slow
-def test_a_call_finds_the_memory_of_the_one_before():
-    """A call with 40 MiB inside touches 10 240 pages, and takes them from the system each time otherwise."""
+def test_a_call_reuses_the_memory_of_the_previous_call():
+    """A call with 40 MiB of temporaries touches 10 240 pages; without reuse, each call gets them from the system."""
     program = """
 import resource, statistics, jax, jax.numpy as jnp
 from transformer_jax import prepare_jax

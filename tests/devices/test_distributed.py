@@ -29,13 +29,13 @@ EPOCHS, DATES = {"max_epochs": 2}, {"task": "dates"}
 
 @pytest.fixture(scope="module")
 def two_by_two(tmp_path_factory):
-    """The directory of trainings of two processes of two devices, and what each of them had of each."""
+    """Directory of trainings by two processes with two devices each, and the results of each process."""
     directory = tmp_path_factory.mktemp("two")
     return directory, train(Way(2, 2), directory, EPOCHS, DATES | {"mesh": "fsdp=2,tensor=2"})
 
 
 @pytest.mark.slow
-def test_two_processes_follow_one_which_goes_on_with_fewer_devices_and_each_loads_its_rows(tmp_path, two_by_two):
+def test_two_processes_train_like_one_that_resumes_on_fewer_devices_and_each_loads_its_rows(tmp_path, two_by_two):
     _interrupted(two_by_two, tmp_path)
     _, ((first, dates), (second, _)) = two_by_two
     runs = EPOCHS | {"num_devices": 4, "name": "alone"}, EPOCHS | {"num_devices": 2}, DATES | {"num_devices": 1}
@@ -67,7 +67,7 @@ def _interrupted(finished, parent: Path) -> None:
 
 
 class Command:
-    """`experiments/reverse.py`, started as some processes of two devices each."""
+    """`experiments/reverse.py`, started as several processes with two devices each."""
 
     def __init__(self, directory: Path, *flags: str, started: Sequence[int] = (0, 1)) -> None:
         self.run = directory / "together"
@@ -90,14 +90,14 @@ class Command:
             time.sleep(0.05)
 
     def end(self) -> list[tuple[int, str, str]]:
-        """Status, output and errors of each."""
+        """Return status, output and errors of each process."""
         outputs = [process.communicate(timeout=PATIENCE) for process in self.processes]
         statuses = [process.returncode for process in self.processes]
         return [(status, *output) for status, output in zip(statuses, outputs, strict=True)]
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_saves_all_one_that_dies_ends_all_and_the_same_commands_go_on(tmp_path):
+def test_a_signal_to_one_process_saves_all_a_crash_ends_all_and_the_same_commands_resume(tmp_path):
     command = Command(tmp_path)
     command.wait_for_a_checkpoint()
     command.processes[1].send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Rows of a batch that is split over devices: a loss that couples them is the loss of the whole batch."""
+"""A loss that couples the rows of a batch equals that of the whole batch if the rows are split over devices."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ KERNEL = RNG.normal(size=(FEATURES, WIDTH)).astype(np.float32)
 
 
 def split(step):
-    """`step(kernel, one, other)` on three devices, each with its rows; returns every device's result, stacked."""
+    """Run `step(kernel, one, other)` on three devices, each with its rows; return all results, stacked."""
     mesh = Mesh(np.array(jax.devices()[:DEVICES]), (AXIS,))
     rows = PartitionSpec(AXIS)
     stacked = jax.shard_map(
@@ -28,7 +28,7 @@ def split(step):
 
 
 def contrastive_loss(kernel, one, other):
-    """Sum of the losses of this device's rows: each has to find its partner among all rows of the batch."""
+    """Sum of the losses of this device's rows: each row must find its partner among all rows of the batch."""
     logits = (one @ kernel) @ all_rows(other @ kernel).T  # [rows of this device, rows of the batch]
     labels = device_number() * len(logits) + jnp.arange(len(logits))
     return -jnp.sum(jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=1))

@@ -1,4 +1,4 @@
-"""Data parallelism: however many devices share a batch, the training is the same."""
+"""Data parallelism: training does not depend on the number of devices that share a batch."""
 
 import dataclasses
 import subprocess
@@ -35,8 +35,8 @@ def train(directory: Path, num_devices: int, **settings) -> ReverseTrainer:
 
 @pytest.mark.slow
 @needs_three
-def test_devices_that_share_the_batches_train_what_one_trains(tmp_path):
-    """Dropout and the short last batch of the validation set included; only sums are rounded in another order."""
+def test_data_parallel_training_equals_training_on_one_device(tmp_path):
+    """Including dropout and the short last batch of the validation set, up to the rounding of sums in another order."""
     one, three = (train(tmp_path / str(num_devices), num_devices) for num_devices in (1, 3))
     assert three.devices.mesh.size == 3
     assert_near(three.params, one.params)
@@ -47,7 +47,7 @@ def test_devices_that_share_the_batches_train_what_one_trains(tmp_path):
 
 
 @needs_three
-def test_what_the_devices_have_is_added_up_inside_a_sharded_step_alone():
+def test_sum_over_devices_sums_only_inside_a_sharded_step():
     def step(state, batch):
         return sum_over_devices({"rows": jnp.sum(batch), "number": jnp.asarray(device_number()), "state": state})
 

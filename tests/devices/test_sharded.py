@@ -1,4 +1,4 @@
-"""Sharded training: on any mesh it is the training of one device, and each device holds its part."""
+"""Sharded training: on any mesh it equals the training on one device, and each device holds its part."""
 
 import dataclasses
 import re
@@ -46,7 +46,7 @@ def test_a_run_that_moves_from_mesh_to_mesh_follows_the_losses_of_one_device_and
 
 
 def collectives_on(mesh: str) -> Counter[str]:
-    """Collectives of more than scalars in the compiled step of a mesh, by operation and pass."""
+    """Count collectives of non-scalars in the compiled step of a mesh, by operation and pass."""
     config = ReverseConfig(num_heads=3, num_layers=2, model_dim=96, batch_size=12, mesh=mesh, strategy="sharded")
     trainer, loader = ReverseTrainer(config), make_loader(ReverseDataset(10, 16, 12), 12)
     runner = create_programs(trainer, loader, 200).runner
@@ -63,7 +63,7 @@ def collectives_on(mesh: str) -> Counter[str]:
 @pytest.mark.slow
 @needs_three
 def test_the_devices_exchange_what_their_strategy_needs_and_nothing_of_the_optimizers_state():
-    """In a loop over layers: tests/benchmarks/test_scaling.py."""
+    """For a loop over layers see tests/benchmarks/test_scaling.py."""
     assert collectives_on("data=3") == {"all-reduce backward": 1}  # all gradients and sums in one
     # 2 layers have 6 kernels each, the output network one: each is gathered once, and its gradient summed once, the
     # small ones together with one of them. (CPUs gather once for both passes, and have no reduce-scatter.)
@@ -136,7 +136,7 @@ CONFIG = ReverseConfig(batch_size=12, num_heads=3, model_dim=6)
         ({"mesh": "data=2", "num_devices": 1}, "num_devices is 1, and mesh is data=2, which takes 2"),
     ],
 )
-def test_a_mesh_that_cannot_work_is_an_error_with_what_can(settings, message):
+def test_an_impossible_mesh_is_an_error_that_says_what_is_possible(settings, message):
     with pytest.raises(InputError, match=message):
         choose_devices(dataclasses.replace(CONFIG, **settings))
 

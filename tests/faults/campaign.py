@@ -61,7 +61,7 @@ ENVIRONMENT = {
 def run_campaign(
     seed: int, chosen: Iterable[tuple[str, int]], work_dir: Path, num_workers: int = 2
 ) -> dict[tuple[str, int], Outcome]:
-    """Run cases, chosen by their kind and number, and give their outcomes."""
+    """Run cases, chosen by kind and number, and return their outcomes."""
     path = os.pathsep.join(filter(None, (str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH"))))
     caches = {"JAX_COMPILATION_CACHE_DIR": str(work_dir / "compiled"), "MPLCONFIGDIR": str(work_dir / "matplotlib")}
     os.environ.update(ENVIRONMENT | caches | {"PYTHONPATH": path})  # of all processes
@@ -77,7 +77,7 @@ def run_campaign(
 
 
 def table(outcomes: Mapping[tuple[str, int], Outcome]) -> str:
-    """Markdown: a row for each kind, a column for each verdict."""
+    """Format a Markdown table with a row per kind and a column per verdict."""
     counts = {kind: Counter(outcome.verdict for (of, _), outcome in outcomes.items() if of == kind) for kind in KINDS}
     counts["all"] = sum(counts.values(), Counter())
     rows = [["kind", "tried", *Verdict], ["---", *["---:"] * (1 + len(Verdict))]]
@@ -89,7 +89,7 @@ def table(outcomes: Mapping[tuple[str, int], Outcome]) -> str:
 
 
 def _run_case(case: Case) -> Outcome:
-    """Run one case in this process, which its patience ends; the case's directory is removed."""
+    """Run one case in this process with a time limit, and remove the case's directory."""
     signal.alarm(KINDS[case.kind].patience)
     shutil.rmtree(case.directory, ignore_errors=True)
     case.directory.mkdir(parents=True)
@@ -105,7 +105,7 @@ def _run_case(case: Case) -> Outcome:
 
 
 def _run_cases(cases: Sequence[Case], num_workers: int) -> Iterator[tuple[Case, Outcome]]:
-    """Run cases in worker processes; gives each with its outcome."""
+    """Run cases in worker processes; yield each case with its outcome."""
     own = threading.local()  # each thread has a pool of one process, so that one that dies breaks no other case
 
     def outcome_of(case: Case) -> Outcome:
@@ -122,7 +122,7 @@ def _run_cases(cases: Sequence[Case], num_workers: int) -> Iterator[tuple[Case, 
 
 
 def _prepare() -> None:
-    """Of a worker: limits, its output, the audit."""
+    """Prepare a worker: its limits, output and audit hook."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -18,7 +18,7 @@ class Verdict(enum.StrEnum):
 
     RIGHT = "bitwise right"  # the result of the undisturbed run
     RECOVERED = "recovered"  # went on with a warning, from another good checkpoint for example
-    CLEAN = "clean error"  # one line that names the fault, and status 2
+    CLEAN = "clean error"  # a one-line error that names the fault, and status 2
     OBSCURE = "obscure"  # a traceback, another library's error, noise, too much memory, no end
     WRONG = "wrong"  # another answer in silence, NaN, code executed, a file written outside the run's directory
     LOST = "lost"  # trained steps or good checkpoints are gone
@@ -28,7 +28,7 @@ FAILURES = (Verdict.OBSCURE, Verdict.WRONG, Verdict.LOST)
 
 
 class Outcome(NamedTuple):
-    """What was done to the program, and what it did."""
+    """The fault, and how the program reacted."""
 
     verdict: Verdict
     fault: str
@@ -50,7 +50,7 @@ class Case(NamedTuple):
 
 
 def noise(stderr: str) -> str | None:
-    """Why a command's standard error is not clean; None if it is."""
+    """Return why a command's standard error is not clean; None if it is."""
     lines = [line for line in stderr.splitlines() if line.strip()]
     if "Traceback (most recent call last)" in stderr:
         last = [line for line in lines if not line[0].isspace()][-1]
@@ -59,13 +59,13 @@ def noise(stderr: str) -> str | None:
 
 
 def refusal(seen: Seen, fault: str, size: int = 0, *, of_call: bool = False) -> Outcome | None:
-    """The verdict on a command that did not succeed, or did harm; None for one that succeeded.
+    """Return the verdict on a command that failed or did harm; None for one that succeeded.
 
     Args:
-        seen: of the command.
-        fault: description.
-        size: bytes that it read.
-        of_call: it was no command but a call, whose clean error is an `InputError`.
+        seen: what was observed of the command.
+        fault: description of the fault.
+        size: bytes that the command read.
+        of_call: whether it was a call in Python, whose clean error is an `InputError`, and not a command.
     """
     text = seen.stderr.strip()[:300]
     if seen.violations:  # executed code, files outside

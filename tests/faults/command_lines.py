@@ -1,4 +1,4 @@
-"""Command lines with odd flags, odd values, and bytes that are no text."""
+"""Command lines with odd flags, odd values, and bytes that are not text."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ CONFIGS: dict[str, tuple[type[TrainingConfig], ...]] = {
     "translate.py": (TranslationConfig,),
     "language_model.py": (LanguageModelConfig,),
 }
-# First on each line, so that what is accepted is trained quickly; a flag that follows wins.
+# First on each command line, so that accepted commands train quickly; later flags override these.
 SMALL = ("--max-epochs=2", "--warmup=1", "--model-dim=8", "--batch-size=7", "--num-heads=1", "--num-layers=1")
 SMALL_TASK = {
     "reverse.py": ("--train-size=71", "--val-size=7", "--test-size=7", "--seq-len=5"),
@@ -39,7 +39,7 @@ WRITTEN = "checkpoint_dir", "compilation_cache", "data_dir"
 
 
 def run(case: Case) -> Outcome:
-    """Generate a command line; it is refused in one line, or its first two steps are trained."""
+    """Generate a command line, which must be refused in one line or train its first two steps."""
     rng = case.rng()
     script = rng.choice(sorted(CONFIGS))
     odd = [text for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 4))) for text in _flag(rng.choice(CONFIGS[script]), rng)]
@@ -55,7 +55,7 @@ def run(case: Case) -> Outcome:
 
 
 def _flag(config: type[TrainingConfig], rng: random.Random) -> list[str]:
-    """One flag, with an odd value in most cases."""
+    """Draw one flag, mostly with an odd value."""
     if rng.random() < 0.1:
         return [rng.choice(UNKNOWN), *([rng.choice(ODD_VALUES)] if rng.random() < 0.5 else [])]
     field = rng.choice(dataclasses.fields(config))

@@ -1,4 +1,4 @@
-"""Comparison of a run with the undisturbed one, bit for bit."""
+"""Bitwise comparison of a run with the undisturbed one."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ from transformer_jax.runs.state_arrays import plain_path, read_arrays
 
 
 def differences(run: Path, undisturbed: Path) -> dict[str, str]:
-    """What differs between two finished runs: `newest` state, `best` state, `curves`, `results`; empty if nothing."""
+    """List what differs between two finished runs: `newest` state, `best` state, `curves`, `results`."""
     found = {}
     with _opened(run) as ours, _opened(undisturbed) as theirs:
         steps = {"newest": [max(of.steps, default=None) for of in (ours, theirs)]}
@@ -51,14 +51,14 @@ def _state(checkpoints: Checkpoints, step: int) -> PyTree:
 
 
 def evaluated_params(run: Path) -> dict[int, PyTree]:
-    """The parameters of each evaluated checkpoint."""
+    """Return the parameters of each evaluated checkpoint."""
     with _opened(run) as checkpoints:
         steps = [step for step in checkpoints.steps if checkpoints.metrics(step) is not None]
         return {step: _state(checkpoints, step)["params"] for step in steps}
 
 
 def same(ours: PyTree, theirs: PyTree) -> bool:
-    """Whether two trees have the same names and the same arrays, bit for bit."""
+    """Whether two trees have the same names and bitwise the same arrays."""
     if str(jax.tree.structure(ours)) != str(jax.tree.structure(theirs)):
         return False
     pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)

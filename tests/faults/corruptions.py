@@ -15,7 +15,7 @@ from transformer_jax.trained.load import SHIPPED, shipped_models
 
 
 def run(case: Case) -> Outcome:
-    """Damage one file, and use what it belongs to."""
+    """Damage one file of a run or model, then use the run or model."""
     rng = case.rng()
     use = rng.choice(("load a run", "load a shipped model", "resume", "train a finished run"))
     if use == "load a shipped model":
@@ -35,7 +35,7 @@ def run(case: Case) -> Outcome:
 
 
 def damage(directory: Path, rng: random.Random) -> str:
-    """Damage one file somewhere below a directory; returns which, and how."""
+    """Damage one file somewhere under a directory; return which, and how."""
     files = _files(directory)
     if rng.random() < 0.4:  # a checkpoint has many files, and the run few of its own
         files = [file for file in files if file.parent == directory]
@@ -45,17 +45,17 @@ def damage(directory: Path, rng: random.Random) -> str:
 
 
 def _files(directory: Path) -> list[Path]:
-    """All but TensorBoard's; docs/reliability.md says why."""
+    """All files except TensorBoard's (docs/reliability.md says why)."""
     return sorted(path for path in directory.rglob("*") if path.is_file() and "events" not in path.name)
 
 
 def cut(content: bytes, rng: random.Random) -> bytes:
-    """The beginning of some bytes."""
+    """Truncate some bytes."""
     return content[: rng.choice((0, 1, len(content) // 2, max(0, len(content) - 1), rng.randrange(len(content) + 1)))]
 
 
 def flip(content: bytes, rng: random.Random) -> bytes:
-    """Bytes with a few bits changed."""
+    """Flip a few bits."""
     flipped = bytearray(content)
     for _ in range(rng.choice((1, 1, 1, 8)) if content else 0):
         flipped[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
@@ -63,7 +63,7 @@ def flip(content: bytes, rng: random.Random) -> bytes:
 
 
 def _digit(content: bytes, rng: random.Random) -> bytes:
-    """Text stays readable, and says something else."""
+    """Change a digit, so that text stays readable but has another meaning."""
     places = [found.start() for found in re.finditer(rb"\d", content)]
     if not places:
         return flip(content, rng)

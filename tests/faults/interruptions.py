@@ -1,4 +1,4 @@
-"""A training that is killed, signalled, or crowded out of its disk; the same command then ends it."""
+"""A training that is killed, signalled, or runs out of disk space, and that the same command then completes."""
 
 import random
 import re
@@ -16,7 +16,7 @@ WAYS = ("once", "twice", "to all with workers", "while saving", "at the end", "a
 
 
 def kill(case: Case) -> Outcome:
-    """Kill a training one to three times by SIGKILL at a random moment, and let it end."""
+    """Kill a training with SIGKILL at one to three random moments, then let it finish."""
     rng = case.rng()
     name, training = list(TRAININGS.items())[case.number % len(TRAININGS)]
     evaluated, moments = [0], []
@@ -31,7 +31,7 @@ def kill(case: Case) -> Outcome:
 
 
 def send_signal(case: Case) -> Outcome:
-    """Send SIGTERM or SIGINT to a training, and let it end."""
+    """Send SIGTERM or SIGINT to a training, then let it finish."""
     rng = case.rng()
     way = WAYS[case.number % len(WAYS)]
     number = rng.choice((signal.SIGTERM, signal.SIGINT))
@@ -52,7 +52,7 @@ def send_signal(case: Case) -> Outcome:
 
 
 def fill_disk(case: Case) -> Outcome:
-    """Train where the system takes no more in one file, and train on where there is enough room."""
+    """Train with a limit on the size of files, then continue without the limit."""
     size = int(2 ** case.rng().uniform(15, 18))
     line = arguments(case.directory)
     ended = Running("reverse.py", *line, start=Start(max_file_size=size)).wait()
@@ -68,7 +68,7 @@ def fill_disk(case: Case) -> Outcome:
 
 
 def _failure(ended: Ended) -> str | None:
-    """Why a command did not succeed; None if it did."""
+    """Return why a command failed; None if it succeeded."""
     problem = noise(ended.stderr)
     return problem or (None if ended.status == 0 else f"status {ended.status}: {ended.stderr.strip()[-300:]}")
 
@@ -91,7 +91,7 @@ def _wait_for_moment(running: Running, run: Path, rng: random.Random) -> str:
 
 
 def _wait(running: Running, way: str, run: Path, rng: random.Random) -> str:
-    """Wait for a moment that the way of a signal asks for; returns the moment."""
+    """Wait for the moment at which the signal is to be sent; return the moment."""
     if way == "at start":
         seconds = NO_CODE_YET + rng.random() * 6
         time.sleep(seconds)
@@ -110,7 +110,7 @@ def _wait(running: Running, way: str, run: Path, rng: random.Random) -> str:
 
 
 def _wrong_status(ended: Ended, way: str, number: int) -> str | None:
-    """Why the status is not one that the signal may give; None if it is."""
+    """Return why the signal may not cause this status; None if it may."""
     has_trained = "validation" in ended.stdout
     right = {0, 128 + number}  # 0: it came too late
     if way == "twice":
@@ -125,12 +125,12 @@ def _wrong_status(ended: Ended, way: str, number: int) -> str | None:
 
 
 def _evaluated_steps(stdout: str) -> list[int]:
-    """The steps at which a run was evaluated. The checkpoint of each was complete when the next one was begun."""
+    """Return the steps at which a run was evaluated, except the last, whose checkpoint may be incomplete."""
     return [int(step) for step in re.findall(r"step (\d+): validation", stdout)][:-1]
 
 
 def _judge_resumed(case: Case, fault: str, evaluated: list[int], name: str = "reverse") -> Outcome:
-    """The verdict on a training of `TRAININGS` that was interrupted, after it has been started once more."""
+    """Return the verdict on an interrupted training of `TRAININGS` after it has been restarted."""
     training, expected = TRAININGS[name], undisturbed(name, case.material)
     line = [*arguments(case.directory, training), "--steps-per-call=5"]  # as other calls change nothing
     all_ended = [running.wait() for running in training.begin(line)]

@@ -1,4 +1,4 @@
-"""Runs that are made once for a campaign, and what they answer."""
+"""Runs that are made once for a campaign, and their answers."""
 
 import hashlib
 import shutil
@@ -24,7 +24,7 @@ STEPS = 150  # of a run with these settings
 
 
 class Training(NamedTuple):
-    """A command that trains, and that cases interrupt."""
+    """A training command that cases interrupt."""
 
     script: str
     runs: tuple[str, ...]  # directories of its runs below --checkpoint-dir
@@ -58,8 +58,8 @@ TRAININGS = {
 
 
 def make_material(work_dir: Path) -> Path:
-    """The directory of the runs, made if it is not there yet."""
-    # Runs of an earlier version of the package, or of another JAX, say nothing about this one.
+    """Return the directory of the runs; make the runs if it does not exist."""
+    # Runs of another version of the package or of JAX cannot be reused.
     digest = hashlib.sha256(f"{sys.version} {version('jaxlib')}".encode())
     for file in sorted((REPOSITORY / "transformer_jax").rglob("*.py")):
         digest.update(file.read_bytes())
@@ -74,7 +74,7 @@ def make_material(work_dir: Path) -> Path:
 
 
 def undisturbed(name: str, material: Path) -> Path:
-    """The directory below which the runs of one of `TRAININGS` lie, made if they are not there yet."""
+    """Return the directory with the runs of one of `TRAININGS`; make the runs if they do not exist."""
     parent = material / "undisturbed" / name
     with FileLock(material / f"{name}.lock"):
         if not parent.exists():
@@ -89,12 +89,12 @@ def undisturbed(name: str, material: Path) -> Path:
 
 
 def arguments(parent: Path, training: Training = REVERSE) -> list[str]:
-    """The command line of the run under `parent`."""
+    """Return the command line of the run under `parent`."""
     return [f"--checkpoint-dir={parent}", *training.settings]
 
 
 def _make_unfinished(material: Path) -> None:
-    """A run that was stopped after its third evaluation."""
+    """Make a run that was stopped after its third evaluation."""
     running = Running("reverse.py", *arguments(material / "unfinished"))
     running.wait_for("validation", 3)
     running.send(signal.SIGTERM)

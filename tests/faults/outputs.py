@@ -1,4 +1,4 @@
-"""Files at `--output`: what is there already, what it is, and a disk that is full."""
+"""Files at `--output`: existing files of any kind, and a full disk."""
 
 import os
 import random
@@ -25,7 +25,7 @@ MAY_WRITE = {"nothing", "empty", "earlier by a link", "a link to nothing", "a lo
 
 
 def write_output(case: Case) -> Outcome:
-    """Write the output of a command to a place where something is; it is whole there, or all stays as it was."""
+    """Write the output of a command to an existing path; it must be complete, or nothing may have changed."""
     rng = case.rng()
     command, there = rng.choice(sorted(EARLIER)), THERE[case.number % len(THERE)]
     size = int(2 ** rng.uniform(4, 18)) if rng.random() < 0.4 else None
@@ -61,7 +61,7 @@ def _is_whole(command: str, written: bytes, count: int) -> bool:
 
 
 def _place(directory: Path, there: str, command: str, inputs: Path, rng: random.Random) -> str:
-    """Put something into the directory; returns the value of `--output`."""
+    """Put something into the directory; return the value of `--output`."""
     path = directory / rng.choice(("out", "out.tsv", "-out", "o u t.html"))
     other = directory / "other"
     contents = {
@@ -92,7 +92,7 @@ def _place(directory: Path, there: str, command: str, inputs: Path, rng: random.
 
 
 def _contents(directory: Path) -> Mapping[str, bytes | str]:
-    """What is below a directory, by its path: a file's bytes, a link's target."""
+    """Return the contents under a directory by path: a file's bytes, a link's target."""
     found: dict[str, bytes | str] = {}
     for path in directory.rglob("*"):
         if path.is_symlink():

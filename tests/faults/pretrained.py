@@ -31,7 +31,7 @@ ODD: tuple[Any, ...] = (
 
 
 class Call:
-    """Unpickled, it calls."""
+    """Calls a function when it is unpickled."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self.reduced = function, arguments
@@ -41,7 +41,7 @@ class Call:
 
 
 def _good(directory: Path) -> Path:
-    """A GPT-2 with random weights, and beside it code that nobody may run."""
+    """A GPT-2 with random weights, in a directory with code that must not run."""
     huggingface_models.drawn("gpt2", random.Random(0)).save_pretrained(directory)
     (directory / "modeling_evil.py").write_text("import faults.watch; faults.watch.trip('a module')")
     return directory
@@ -68,7 +68,7 @@ def _opened(directory: Path) -> tuple[Any, Any]:
 
 
 def _header(directory: Path, rng: random.Random) -> str:
-    """The header of the weights, a JSON object behind its length, is damaged or has an odd entry."""
+    """Damage the header of the weights, a JSON object after its length, or give it an odd entry."""
     content = (directory / SINGLE).read_bytes()
     end = 8 + int.from_bytes(content[:8], "little")
     change = rng.choice((cut, flip, _odd_entry, _odd_entry))
@@ -125,7 +125,7 @@ def _config(directory: Path, rng: random.Random) -> str:
 
 
 def _odd_settings(text: str, rng: random.Random) -> tuple[bytes, str]:
-    """JSON in which a setting was changed, or that is damaged, too much, nested too deep; and a description."""
+    """Return JSON with a changed setting, or damaged, too long or nested too deep; and a description."""
     settings = json.loads(text)
     if rng.random() < 0.6:
         changes = {rng.choice(list(settings)): rng.choice(ODD)} if rng.random() < 0.7 else rng.choice(KNOWN)
@@ -141,7 +141,7 @@ def _odd_settings(text: str, rng: random.Random) -> tuple[bytes, str]:
 
 
 def _more(directory: Path, rng: random.Random) -> str:
-    """A file that the directory should not have, or that is of another kind."""
+    """Add a file that the directory should not have, or replace one by another kind of file."""
     name = rng.choice((SINGLE, "pytorch_model.bin", *TOKENIZER))
     content = rng.choice((
         b"", b"{}", b"[1]", rng.randbytes(999), b"[" * 10**5, b'{"model": {"type": "BPE", "vocab": 3}}',

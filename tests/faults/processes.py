@@ -1,4 +1,4 @@
-"""The experiments' commands in processes of their own.
+"""Commands of the experiments in subprocesses.
 
 A process is forked from one that has imported everything, so that it starts in milliseconds; signals of the first
 seconds need a new interpreter, which takes as long as it does for a user.
@@ -73,19 +73,19 @@ class Running:
         return status is not None
 
     def wait_for(self, text: str, count: int = 1) -> None:
-        """Wait until its standard output has a text so many times, or until its end."""
+        """Wait until its standard output contains a text a given number of times, or until it ends."""
         while not self.has_ended() and self._printed[0].count(text.encode()) < count:
             time.sleep(0.002)
 
     def close_output(self) -> None:
-        """Read its beginning, and then no more of its standard output."""
+        """Read the beginning of its standard output, and then close it."""
         while self._process.exitcode is None and not self._readers[0].poll(0.01):
             pass
         os.read(self._readers[0].fileno(), 10)
         self._readers[0].close()
 
     def send(self, number: int, *, to_group: bool = False) -> None:
-        """Send a signal, to its children too with `to_group`."""
+        """Send a signal; with `to_group`, also to its children."""
         with contextlib.suppress(ProcessLookupError):
             (os.killpg if to_group else os.kill)(self._process.pid, number)
 
@@ -102,7 +102,7 @@ class Running:
 
 
 def _run(writers: Sequence[Connection], line: list[str], start: Start) -> None:
-    """Become the command."""
+    """Run the command in the forked process."""
     os.setsid()
     for number, writer in enumerate(writers, 1):
         os.dup2(writer.fileno(), number)
@@ -131,6 +131,6 @@ def _run(writers: Sequence[Connection], line: list[str], start: Start) -> None:
 
 
 def line_by_line() -> None:
-    """Let this process write its output line by line, whatever characters it holds, to new descriptors 1 and 2."""
+    """Make this process write its output line by line, with any characters, to new descriptors 1 and 2."""
     for number, name in enumerate(("stdout", "stderr"), 1):
         setattr(sys, name, os.fdopen(number, "w", buffering=1, errors="backslashreplace", closefd=False))

@@ -1,4 +1,4 @@
-"""Names and paths of any characters, and outputs of any encoding."""
+"""Names and paths with any characters, and outputs in any encoding."""
 
 import random
 import signal
@@ -30,7 +30,7 @@ PRINTING = {  # commands, and what makes a moment's text the same each time
 
 
 def name_run(case: Case) -> Outcome:
-    """Train under a drawn name, in a drawn directory below another, where it is killed half the times; then open it."""
+    """Train under a random name in a random directory, killed in half of the cases; then open the run."""
     rng = case.rng()
     name, parent, work_dir = (_name(rng) for _ in range(3))
     fault = ascii(f"--name={name} --checkpoint-dir={parent} in {work_dir}")
@@ -60,7 +60,7 @@ def name_run(case: Case) -> Outcome:
 
 
 def _name(rng: random.Random) -> str:
-    """One to six pieces that make the name of one directory."""
+    """Draw one to six pieces that make the name of one directory."""
     while True:
         name = "".join(rng.choices(PIECES, k=rng.randint(1, 6))).replace("/", "")
         if name.strip(".") and len(name.encode()) < 200:
@@ -68,7 +68,7 @@ def _name(rng: random.Random) -> str:
 
 
 def encode_output(case: Case) -> Outcome:
-    """Print into an encoding that lacks characters, with and without a buffer, also where nobody reads on."""
+    """Print in an encoding that lacks characters, with and without a buffer, and to a closed pipe."""
     rng = case.rng()
     encoding, unbuffered, closes = rng.choice(ENCODINGS), rng.random() < 0.5, rng.random() < 0.25
     usual = Start(directory=case.directory, encoding="utf-8")
@@ -98,7 +98,7 @@ def encode_output(case: Case) -> Outcome:
 
 
 def _encode_training(case: Case, start: Start, fault: str) -> Outcome:
-    """A training whose lines, name and samples the encoding lacks."""
+    """Train with lines, a name and samples that the encoding cannot represent."""
     (case.directory / "text.txt").write_text("吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。" * 99)
     line = (
         "--data=text.txt", "--name=猫", "--max-epochs=1", "--train-size=64", "--batch-size=8", "--seq-len=32",

@@ -1,4 +1,4 @@
-"""Calls in this process with everything watched: output, warnings, memory, executed code, written files."""
+"""Observed calls in this process: output, warnings, memory, executed code, written files."""
 
 import contextlib
 import math
@@ -38,7 +38,7 @@ _watches = False
 
 
 class Seen(NamedTuple):
-    """What a call did."""
+    """Observations of a call."""
 
     status: int | None  # of `sys.exit`; None if it returned
     error: BaseException | None  # that escaped
@@ -51,7 +51,7 @@ class Seen(NamedTuple):
 
 
 def capture_output() -> None:
-    """Send what this process prints, native code and threads too, into files that `watch` reads from now on."""
+    """Redirect all output of this process, also from native code and threads, to files that `watch` reads."""
     for number in (1, 2):
         with tempfile.TemporaryFile() as file:
             os.dup2(file.fileno(), number)
@@ -59,7 +59,7 @@ def capture_output() -> None:
 
 
 def watch(action: Callable[[], Any], *allowed: Path) -> Seen:
-    """Call `action`, which may write below `allowed`."""
+    """Call `action`, which may write under `allowed`, and return what was observed."""
     status, error, value, raised = None, None, None, None
     for number in (1, 2):
         os.ftruncate(number, 0)
@@ -86,7 +86,7 @@ def watch(action: Callable[[], Any], *allowed: Path) -> Seen:
 
 
 def command(name: str, *arguments: object, two_steps: bool = False) -> Callable[[], None]:
-    """A function that runs a script of `experiments/` with these arguments, of a training the first two steps alone."""
+    """Return a function that runs a script of `experiments/`; a training stops after its first two steps."""
 
     def train(loop: TrainingLoop) -> None:
         loop.train_until(min(2, loop.num_steps))
@@ -105,12 +105,12 @@ def command(name: str, *arguments: object, two_steps: bool = False) -> Callable[
 
 
 def install_audit() -> None:
-    """Begin to listen to what this process executes and writes; it can't be ended."""
+    """Install a hook for what this process executes and writes; it cannot be removed."""
     sys.addaudithook(_hook)
 
 
 def trip(*arguments: object) -> dict[str, object]:
-    """The function that crafted files try to call."""
+    """Function that crafted files try to call."""
     _violations.append(f"a file called the canary with {arguments}")
     return {}
 
@@ -138,7 +138,7 @@ def _is_own(path: Any) -> bool:
 
 @contextlib.contextmanager
 def audited(*allowed: Path) -> Iterator[list[str]]:
-    """The violations in the block, a list that grows; directories that are allowed may be written."""
+    """Collect the violations in a `with` block in a list; only the allowed directories may be written."""
     global _allowed, _watches
     _violations.clear()
     _allowed, _watches = tuple(map(str, allowed)), True
@@ -149,7 +149,7 @@ def audited(*allowed: Path) -> Iterator[list[str]]:
 
 
 def _lacked_memory(error: BaseException | None) -> bool:
-    """Whether an error, or one that it hides, is that an allocation was refused."""
+    """Whether an error, or one in its chain, is a refused allocation."""
     while error is not None:
         if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)[:2000]:
             return True

@@ -68,7 +68,7 @@ def test_values_and_gradients_agree_with_pytorch_and_what_is_masked_changes_noth
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, FLOAT16])
 def test_the_softmax_is_computed_in_float32_for_narrower_types_too(dtype):
-    """257 equal keys: their weights' sum is off by over 1 % where it is accumulated in bfloat16."""
+    """With 257 equal keys, the sum of the weights is off by over 1 % if it is accumulated in bfloat16."""
     q, k = jnp.zeros((1, 8), dtype), jnp.zeros((257, 8), dtype)
     _, attention = scaled_dot_product(q, k, jnp.ones((257, 1), dtype))
     np.testing.assert_allclose(np.asarray(attention, np.float32), 1 / 257, rtol=float(jnp.finfo(dtype).eps))
@@ -78,7 +78,7 @@ def test_the_softmax_is_computed_in_float32_for_narrower_types_too(dtype):
 
 
 def test_multihead_attention_and_its_maps_agree_with_pytorch():
-    """With gradients, and of self-attention: test_encoder.py and test_encoder_decoder.py."""
+    """For gradients and self-attention see test_encoder.py and test_encoder_decoder.py."""
     torch.manual_seed(3)
     module = torch.nn.MultiheadAttention(D, H, batch_first=True)
     torch.nn.init.normal_(module.in_proj_bias)  # zero by default, which would hide a forgotten bias

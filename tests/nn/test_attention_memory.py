@@ -1,4 +1,4 @@
-"""Memory of attention, from the compiler's own analysis: it grows as the length, and no model holds `[T, S]`."""
+"""Memory of attention, from the compiler's analysis: it is linear in the length, and no model stores `[T, S]`."""
 
 import functools
 import re
@@ -26,7 +26,7 @@ MIB = 2**20
 
 
 def temporaries(length: int, mask, bias) -> int:
-    """Bytes that a forward and backward pass need beside its inputs and results."""
+    """Bytes that a forward and backward pass need in addition to inputs and results."""
     x = jax.ShapeDtypeStruct((1, H, length, D), jnp.float32)
 
     def gradients(q, k, v, cotangent):
@@ -57,7 +57,7 @@ def translation(params, ids, valid, key):
     return TRANSFORMER.apply(params, ids, ids, mask, mask, train=True, rngs={"dropout": key}).sum()
 
 
-def test_a_training_step_that_nobody_asks_for_weights_holds_no_weights():
+def test_a_training_step_does_not_hold_attention_weights_unless_requested():
     params = jax.eval_shape(TRANSFORMER.init, KEY, IDS, IDS)
     text = jax.jit(jax.grad(translation)).lower(params, IDS, VALID, KEY).compile().as_text()
     assert re.findall(rf"\w+\[(?:\d+,)*{T},{T}[\d,]*\]", text) == []

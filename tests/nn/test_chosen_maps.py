@@ -44,7 +44,7 @@ def shapes_of(model, inputs, **chosen):
 
 
 def assert_rows(chosen, full, queries, heads) -> None:
-    """The chosen maps of one kind are those rows of the full ones, in all layers."""
+    """Assert that the chosen maps of one kind are the corresponding rows of the full maps, in all layers."""
     assert len(chosen) == len(full)
     for rows, whole in zip(chosen, full, strict=True):
         np.testing.assert_allclose(rows, np.asarray(whole)[:, heads][:, :, queries], atol=1e-6)
@@ -77,7 +77,7 @@ def test_rows_are_those_of_the_full_maps_of_a_pass_of_any_implementation(impleme
     assert_rows(run(X), full, QUERIES, HEADS)
 
 
-def test_weights_that_are_asked_for_of_attention_itself_are_dropped_in_training():
+def test_weights_that_attention_returns_have_dropout_in_training():
     model = MultiheadAttention(D, H, dropout_prob=0.5)
     variables, rngs = drawn(model, X), {"dropout": jax.random.key(0)}
     run = functools.partial(model.apply, variables, X, return_attention=True)
@@ -87,7 +87,7 @@ def test_weights_that_are_asked_for_of_attention_itself_are_dropped_in_training(
     assert 0.4 < np.mean(np.asarray(dropped) > 0) < 0.6
 
 
-def test_a_query_that_the_target_alone_lacks_is_an_error():
+def test_a_query_position_beyond_the_target_is_an_error_even_if_the_source_has_it():
     model = Transformer(V, V, D, H, 1, 1, 5)
     with pytest.raises(InputError, match=f"queries holds {T}; indices may be 0 … {T - 1}"):
         shapes_of(model, (SOURCE, TARGET), queries=[T])

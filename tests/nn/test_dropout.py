@@ -44,7 +44,7 @@ def test_positions_steps_and_keys_are_uncorrelated():
 
 
 def test_layers_draw_independently():
-    """The masks of two layers, seen where their activations come out as zero."""
+    """The masks of two layers show as zeros of their activations."""
     encoder = TransformerEncoder(2, 8, 2, 13, dropout_prob=0.5)
     x = np.random.default_rng(0).normal(size=(101, 7, 8)).astype(np.float32)
 

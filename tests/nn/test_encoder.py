@@ -19,7 +19,7 @@ RANDOM[..., 0] = True  # every query may attend to something
 
 
 def torch_encoder(**options) -> torch.nn.TransformerEncoder:
-    """PyTorch's encoder, every weight drawn, so that no bias or scale can be forgotten."""
+    """PyTorch's encoder with all weights random, so that a test notices an ignored bias or scale."""
     torch.manual_seed(5)
     layer = torch.nn.TransformerEncoderLayer(D, H, F, dropout=0.0, batch_first=True, **options)
     norm = torch.nn.LayerNorm(D) if options.get("norm_first") else None
@@ -33,7 +33,7 @@ PYTORCH_MASK = torch.tensor(~RANDOM.reshape(B * H, T, T))  # True = may not atte
 
 
 def settings(norm_first: bool, activation: str = "relu", **options) -> BlockSettings:
-    """Those of PyTorch, whose gelu is the exact one; JAX's default is an approximation."""
+    """Settings of PyTorch, whose GELU is exact; JAX's default is an approximation."""
     function = {"relu": nn.relu, "gelu": exact_gelu}[activation]
     return BlockSettings(norm_first=norm_first, activation=function, layer_norm_epsilon=1e-5, **options)
 
@@ -45,7 +45,7 @@ def exact_gelu(x: jax.Array) -> jax.Array:
 @pytest.mark.slow
 @pytest.mark.parametrize(("norm_first", "activation"), [(False, "relu"), (True, "gelu")])
 def test_outputs_and_gradients_agree_with_pytorch(norm_first, activation):
-    """Gradients of the input and of every parameter. Masks of other ranks: test_attention.py."""
+    """Gradients of the input and of every parameter. For masks of other ranks see test_attention.py."""
     module = torch_encoder(norm_first=norm_first, activation=activation)
     ours = TransformerEncoder(L, D, H, F, settings=settings(norm_first, activation))
     params = {"params": params_from_torch(ours, module.state_dict())}

@@ -40,7 +40,7 @@ def params() -> dict:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")  # nn.Transformer offers no way to turn it off
 def test_outputs_and_gradients_agree_with_pytorch():
-    """With post-norm: test_encoder.py."""
+    """For post-norm see test_encoder.py."""
     torch.manual_seed(2)
     module = torch.nn.Transformer(D, H, 1, L, F, dropout=0.0, batch_first=True, norm_first=True)
     module.encoder.enable_nested_tensor = False
@@ -84,7 +84,7 @@ def test_the_content_of_the_padding_changes_nothing(params):
 
 
 def test_no_position_sees_a_later_one_and_all_see_the_source(params):
-    """One token is changed at a time; a position depends on it if its logits change."""
+    """Change one token at a time; a position depends on the token if its logits change."""
 
     def changes(sequence, position, of_source):
         changed = sequence.copy()
@@ -126,7 +126,7 @@ def test_tied_embeddings_are_one_matrix():
     assert logits.shape == (B, T, V_SOURCE)
 
 
-def test_a_bias_of_logits_is_nowhere_without_logits():
+def test_a_model_without_logits_has_no_output_bias():
     model = Transformer(**SIZES, embeddings=EmbeddingSettings(output_bias=True))
     output, params = jax.eval_shape(model.init_with_output, jax.random.key(0), draw(B, S, D), draw(B, T, D))
     assert (output.shape, params["params"].keys()) == ((B, T, D), {"encoder", "decoder"})

@@ -1,4 +1,4 @@
-"""Feed-forward networks: which units dropout drops. Their formulas: tests/inspection/test_capture.py."""
+"""Feed-forward networks: which units dropout drops. For the formulas see tests/inspection/test_capture.py."""
 
 import flax.linen as nn
 import jax

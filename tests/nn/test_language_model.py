@@ -1,4 +1,4 @@
-"""The decoder-only language model: cached decoding, what a position sees, options. Numbers: test_huggingface.py."""
+"""The decoder-only language model: cached decoding, masks, options. For its numbers see test_huggingface.py."""
 
 import functools
 
@@ -41,7 +41,7 @@ def params() -> dict:
 
 
 def decoder_of(model: TransformerLM, params: dict):
-    """The step function of a model with these parameters."""
+    """Return the step function of a model with these parameters."""
     return functools.partial(model.apply, params, method="decode_step")
 
 
@@ -50,7 +50,7 @@ def decoder_of(model: TransformerLM, params: dict):
 
 @pytest.mark.parametrize("row", pairwise()[2:5:2])  # learned and rotary positions
 def test_cached_decoding_equals_the_full_pass(row):
-    """For every pair of parts: tests/nn/test_parts.py, of the encoder-decoder."""
+    """For every pair of parts see tests/nn/test_parts.py, which tests the encoder-decoder."""
     model = model_with(settings_of(row))
     params = drawn(model, TOKENS)
 
@@ -70,7 +70,7 @@ def test_cached_decoding_equals_the_full_pass(row):
 
 @pytest.mark.parametrize("positions", [LearnedPositions(), RotaryPositions(), ALiBiPositions()], ids=type)
 def test_prompts_of_unequal_lengths_are_padded_at_the_left(positions):
-    """Each text gets the logits that it gets alone, from its first token on."""
+    """Each text has the same logits as alone, from its first token on."""
     model = model_with(BlockSettings(positions=positions))
     params = drawn(model, TOKENS)
     texts = [TOKENS[0, :1], TOKENS[1, :3]]  # and two more tokens each
@@ -89,7 +89,7 @@ def test_prompts_of_unequal_lengths_are_padded_at_the_left(positions):
 @pytest.mark.slow
 @pytest.mark.parametrize("search", [greedy_decode, functools.partial(beam_search, n_best=1, length_penalty=0.0)])
 def test_a_search_goes_on_after_a_prefix_with_a_cache_that_grows(params, search, monkeypatch):
-    """Its scores are those of the full pass. As Transformers' models do: tests/weights/test_huggingface.py."""
+    """Its scores are those of the full pass. Comparison with Transformers: tests/weights/test_huggingface.py."""
     monkeypatch.setattr("transformer_jax.decoding.token_by_token._SHORTEST_SEGMENT", 2)
     prefix, step = TOKENS[:, :3], after_prefix(decoder_of(MODEL, params), 2)
     ends = {"start_token": 0, "end_token": V - 1, "pad_token": V, "max_length": MAX_LEN - 2}
@@ -111,8 +111,8 @@ def test_a_cache_without_room_for_the_longest_result_is_an_error_in_a_compiled_p
         jax.jit(lambda cache: greedy_decode(step, cache, B, **ends))(cache)
 
 
-def test_what_stands_behind_the_filled_positions_changes_nothing(params):
-    """A prefix may be padded at its end: the tokens that follow overwrite the padding before they could see it."""
+def test_cache_entries_after_the_filled_positions_have_no_effect(params):
+    """A prefix may be padded at its end: later tokens overwrite the padding before any query sees it."""
     padded = np.concatenate([TOKENS[:, :3], np.full((B, 2), 7)], axis=1)
     cache = started(MODEL, params, prefix=padded)
     logits, _ = jax.jit(decoder_of(MODEL, params))(TOKENS[:, 3], 3, cache)

@@ -1,4 +1,4 @@
-"""Norms: PyTorch's numbers, also where the mean is large, the papers' formulas, and Flax's names of the parameters."""
+"""Norms: PyTorch's numbers, even with a large mean, the papers' formulas, and Flax's parameter names."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""Parts that can be swapped, inside attention and models: what each computes, and that decoding computes the same."""
+"""Interchangeable parts of attention and models: what each computes, and that decoding computes the same."""
 
 import functools
 
@@ -45,7 +45,7 @@ SOURCE_MASK = padding_mask(np.arange(S) < np.array([[7], [4]]))
 
 
 def of_heads(x: np.ndarray, projection: dict, norm: dict | None = None) -> np.ndarray:
-    """`[B, heads, T, d]`, of a layer's parameters, in float64."""
+    """Project to heads `[B, heads, T, d]` with a layer's parameters, in float64."""
     heads = (x.astype(np.float64) @ projection["kernel"] + projection["bias"]).reshape(B, x.shape[1], -1, WIDTH)
     heads = heads.swapaxes(1, 2)
     if norm is not None:
@@ -75,7 +75,7 @@ def test_queries_and_keys_are_normalised_in_each_head():
     np.testing.assert_allclose(same, weights, atol=1e-4)  # but for the epsilon, the length of a query is gone
 
 
-def test_rotary_attention_is_the_softmax_of_turned_queries_and_keys():
+def test_rotary_attention_is_the_softmax_of_rotated_queries_and_keys():
     kind = RotaryPositions(base=13.0)
     module = MultiheadAttention(D, H, positions=kind)
     variables = drawn(module, X)
@@ -129,7 +129,7 @@ def test_a_bias_that_is_given_comes_after_that_of_the_positions():
     np.testing.assert_allclose(applied(module, variables, X, bias=bias), expected, atol=1e-6)
 
 
-def test_learned_parameters_of_attention_begin_as_no_positions_and_unit_norms():
+def test_learned_position_biases_start_at_zero_and_norms_at_one():
     module = MultiheadAttention(D, H, settings=AttentionSettings(qk_norm=RMSNorm), positions=RelativePositions())
     params = jax.jit(module.init)(jax.random.key(0), X)["params"]
     assert not params["attention_positions"]["embedding"].any()

@@ -1,4 +1,4 @@
-"""Sinusoidal positions: their values, their type, and that they are stored nowhere."""
+"""Sinusoidal positions: their values and type, and that they are not stored."""
 
 import jax
 import jax.numpy as jnp

@@ -61,7 +61,7 @@ def test_no_key_is_needed_outside_training_also_not_for_the_maps(params):
 
 
 def test_the_output_network_drops_a_quarter_and_scales_the_rest():
-    """Every parameter is zero but those through which ones come out of the output norm, and from there as logits."""
+    """All parameters are zero except those that make the output norm return ones and pass these on as logits."""
     model = TransformerPredictor(D, D, H, 1, dropout_prob=0.25)
     x = np.zeros((101, T, FEATURES), np.float32)
     params = jax.tree.map(np.zeros_like, drawn(model, x)["params"])

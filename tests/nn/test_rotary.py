@@ -1,4 +1,4 @@
-"""Rotary positions: the paper's angles, and products that depend on differences of positions alone."""
+"""Rotary positions: the paper's angles, and products that depend only on differences of positions."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,14 +26,14 @@ def by_formula(x: np.ndarray, first: int, base: float) -> np.ndarray:
 
 @pytest.mark.parametrize(("kind", "base"), [(RotaryPositions(), 10_000.0), (RotaryPositions(13.0), 13.0)])
 @pytest.mark.parametrize("first", [0, 5, 4000])
-def test_each_pair_is_turned_by_the_papers_angle(first, kind, base):
+def test_each_pair_is_rotated_by_the_papers_angle(first, kind, base):
     turned = rotate(jnp.asarray(X), first, first + T, kind)
     # Two products and a sum of numbers below 4, each rounded to float32.
     np.testing.assert_allclose(turned, by_formula(X, first, base), rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("dtype", [FLOAT16, jnp.bfloat16])
-def test_half_precision_is_turned_in_float32_and_rounded_once(dtype):
+def test_half_precision_is_rotated_in_float32_and_rounded_once(dtype):
     x = jnp.asarray(X, dtype)
     turned = rotate(x, 4000, 4000 + T, RotaryPositions())
     assert turned.dtype == dtype

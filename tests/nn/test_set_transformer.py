@@ -22,7 +22,7 @@ def mab(bound: MAB, x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def applied(module, *sets: np.ndarray, mask: jax.Array | None = None) -> tuple[nn.Module, jax.Array]:
-    """The module with random parameters, biases too, and its output."""
+    """Return the module with random parameters, including biases, and its output."""
     variables = drawn(module, *sets, scale=0.5)
     return module.bind(variables), compiled(module)(variables, *sets, mask)
 

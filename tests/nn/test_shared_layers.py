@@ -1,4 +1,4 @@
-"""Blocks of a stack that share their parameters: one set, the numbers of layers apart, and what is refused."""
+"""Blocks that share their parameters: one set of parameters, the same numbers as equal layers, and errors."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow  # they compile
 
 
 def shared(case: Case) -> Case:
-    """The same model with shared layers, which has all but the parameters of the later layers."""
+    """Return the same model with shared layers, and its parameters without those of the later layers."""
     settings = dataclasses.replace(case.model.settings, share_layers=True)
     return Case(case.model.clone(settings=settings), {"params": without_later(case.variables["params"])}, case.inputs)
 
@@ -32,7 +32,7 @@ def without_later(params):
 
 
 def apart(params):
-    """Parameters of the model without shared layers: those of the first for both."""
+    """Return parameters of the model without shared layers: both layers have those of the first."""
     if not isinstance(params, dict):
         return params
     found = {name: apart(part) for name, part in params.items()}
@@ -51,7 +51,7 @@ def test_a_stack_has_the_parameters_of_one_layer(plain):
     assert not any("layers_1" in path for path in flatten_dict(drawn))
 
 
-def test_activations_have_the_names_and_values_of_layers_apart():
+def test_activations_have_the_names_and_values_of_unshared_layers():
     plain, case = ENCODER_DECODER, shared(ENCODER_DECODER)
     output, seen = jax.jit(lambda v: capture(case.model, v, *case.inputs, names=["*"]))(case.variables)
     expected, of_apart = jax.jit(lambda v: capture(plain.model, v, *plain.inputs, names=["*"]))(
@@ -76,7 +76,7 @@ def test_one_layer_is_patched_without_the_others():
     np.testing.assert_allclose(output, plain, atol=1e-6)
 
 
-def test_the_gradient_is_the_sum_over_layers_that_draw_dropout_apart():
+def test_the_gradient_is_the_sum_over_layers_with_independent_dropout():
     case = shared(LANGUAGE_MODEL)
 
     def gradient(model, variables):
@@ -116,7 +116,7 @@ def test_attribution_sums_to_the_logits_and_norms_fold():
     np.testing.assert_allclose(applied(folded, {"params": params}, *case.inputs), logits, atol=1e-4)
 
 
-def test_the_flag_reaches_the_model_and_layers_are_not_scanned_too():
+def test_the_flag_reaches_the_model_and_excludes_scan_layers():
     assert ReverseTrainer(parse(ReverseConfig, ["--share-layers"])).model.settings == BlockSettings(share_layers=True)
     with pytest.raises(InputError, match="^scan_layers is True; with share_layers it must be False"):
         BlockSettings(scan_layers=True, share_layers=True)

@@ -18,7 +18,7 @@ def fetched(directory_of: Callable[[], Path]) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread():
-    """PyTorch's threads and those of JAX get in each other's way."""
+    """Use one thread in PyTorch, whose threads compete with those of JAX."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 computes what it computes in `transformers`."""
+"""all-MiniLM-L6-v2 computes the same as in `transformers`."""
 
 import numpy as np
 import pytest

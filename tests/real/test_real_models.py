@@ -1,4 +1,4 @@
-"""What docs/real_models.md finds, by the code of the page, with fewer tokens and countries, and by PyTorch."""
+"""The findings of docs/real_models.md, by the page's code with fewer tokens and countries, and by PyTorch."""
 
 import numpy as np
 import pytest

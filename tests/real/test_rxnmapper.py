@@ -1,4 +1,4 @@
-"""RXNMapper (Schwaller et al. 2021) gives the same atom mappings with our attention maps in the place of its own."""
+"""RXNMapper (Schwaller et al. 2021) gives the same atom mappings with our attention maps as with its own."""
 
 import importlib.resources
 import importlib.util
@@ -108,7 +108,7 @@ def test_the_packages_own_tests_pass_on_our_maps(ours, packages):
 
 
 def modules_of(directory: Path, *names: str) -> list[ModuleType]:
-    """Modules of a package that is called like that of these tests."""
+    """Import modules of the package's tests under another name, since both packages are called `tests`."""
     spec = importlib.util.spec_from_file_location("rxnmapper_tests", directory / "__init__.py")
     sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     return [importlib.import_module(f"{spec.name}.{name}") for name in names]

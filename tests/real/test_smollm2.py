@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct computes what it computes in `transformers`, and says the same."""
+"""SmolLM2-135M-Instruct computes the same as in `transformers`, and generates the same text."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Checkpoints: which are kept, that they come back as they were, and what happens when they are damaged."""
+"""Checkpoints: which are kept, that they are restored exactly, and what happens if they are damaged."""
 
 import errno
 import functools
@@ -37,7 +37,7 @@ opened = functools.partial(Checkpoints, criterion=ACCURACY)
 
 
 def saved(directory: Path, values, criterion: Criterion = ACCURACY) -> Checkpoints:
-    """Steps 1, 2, … with these values of the criterion's metric, None for a step that is not evaluated."""
+    """Save steps 1, 2, … with these values of the criterion's metric; None is a step without evaluation."""
     checkpoints = Checkpoints(directory, criterion)
     for step, value in enumerate(values, start=1):
         metrics = None if value is None else {criterion.metric: value, "other": 100.0 * step}
@@ -48,7 +48,7 @@ def saved(directory: Path, values, criterion: Criterion = ACCURACY) -> Checkpoin
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory) -> Path:
-    """Two evaluated checkpoints, of which the second is the best."""
+    """Two evaluated checkpoints; the second is the best."""
     directory = tmp_path_factory.mktemp("two")
     saved(directory, (0.5, 0.75)).close()
     return directory
@@ -61,7 +61,7 @@ def pair(two, tmp_path) -> Path:
 
 
 def files_of(step_directory: Path) -> list[Path]:
-    """The files that hold the arrays and the record, the largest first."""
+    """Files with the arrays and the record, largest first."""
     files = [path for path in step_directory.rglob("*") if path.is_file() and path.stat().st_size > 0]
     return sorted(files, key=lambda path: -path.stat().st_size)
 
@@ -208,7 +208,7 @@ def test_another_format_is_an_error_that_names_both_and_is_not_passed_over(pair,
 
 
 def as_format_4(directory: Path, step: int, digest: str) -> None:
-    """Give a checkpoint the record that the version before digests of files wrote."""
+    """Give a checkpoint the record of format 4, which has no digests of files."""
 
     def change(record):
         content = {"format": 4, **{name: record[name] for name in ("metrics", "progress", "origin")}, "state": digest}
@@ -290,7 +290,7 @@ def test_a_checkpoint_under_another_steps_name_is_noticed(pair):
         assert opened(pair).newest().step == 1
 
 
-def test_half_written_checkpoints_of_a_killed_process_are_none_and_the_next_one_that_writes_removes_them(pair):
+def test_half_written_checkpoints_of_a_killed_process_are_ignored_and_the_next_writer_removes_them(pair):
     (pair / "2").rename(pair / "2.orbax-checkpoint-tmp")
     (pair / "1.bak").mkdir()  # a user's copy
     assert Checkpoints(pair, ACCURACY, create=False).steps == [1]
@@ -319,7 +319,7 @@ def test_another_structure_is_an_error(pair):
 
 
 def test_a_checkpoint_that_another_process_deletes_while_it_is_read_is_no_damage(tmp_path):
-    """Whoever opens a run while it is trained sees checkpoints come and go."""
+    """A process that opens a run during training sees checkpoints appear and disappear."""
     training = saved(tmp_path, [0.5, 0.4, 0.3])
     reader = Checkpoints(tmp_path, ACCURACY, create=False)
     assert reader.best_step == 1
@@ -329,7 +329,7 @@ def test_a_checkpoint_that_another_process_deletes_while_it_is_read_is_no_damage
     assert reader.best().step == 4  # without a warning, which would be an error here
 
 
-def test_an_error_that_may_be_gone_the_next_time_is_no_damage(pair):
+def test_a_transient_error_is_not_taken_for_damage(pair):
     checkpoints = opened(pair)
     for owner, name in ((ocp.StandardCheckpointHandler, "restore"), (Path, "open")):
         for error in (PermissionError(errno.EACCES, "not yours"), MemoryError("no room")):

@@ -1,4 +1,4 @@
-"""A run's directory: who holds it, which settings it accepts, what happens when it vanishes."""
+"""A run's directory: its lock, which settings it accepts, what happens if it vanishes."""
 
 import dataclasses
 import fcntl
@@ -88,10 +88,10 @@ def test_a_divergence_is_marked_until_the_run_is_resumed_or_begun_anew(tmp_path)
         assert not (tmp_path / "Task" / "status.json").exists()
 
 
-# Who holds it.
+# The lock.
 
 
-def test_it_is_held_until_it_is_closed_which_may_be_done_twice(tmp_path):
+def test_it_is_locked_until_it_is_closed_and_may_be_closed_twice(tmp_path):
     run = RunDirectory(config(tmp_path), "Task")
     with pytest.raises(InputError, match="Task is in use by another process"):
         RunDirectory(config(tmp_path), "Task")
@@ -104,7 +104,7 @@ def test_it_is_held_until_it_is_closed_which_may_be_done_twice(tmp_path):
     again.close()
 
 
-def test_a_look_at_its_lock_does_not_pass_for_another_process(tmp_path):
+def test_reading_the_lock_is_not_taken_for_another_process_that_holds_it(tmp_path):
     open_and_close(tmp_path)
     with (tmp_path / "Task" / ".lock").open("rb") as stream:
         fcntl.flock(stream, fcntl.LOCK_SH)
@@ -114,7 +114,7 @@ def test_a_look_at_its_lock_does_not_pass_for_another_process(tmp_path):
         assert look.finished.is_set()  # it was waited for
 
 
-def test_it_is_let_go_also_when_a_checkpoint_could_not_be_written(tmp_path):
+def test_the_lock_is_released_even_if_a_checkpoint_cannot_be_written(tmp_path):
     with mock.patch.object(Checkpoints, "close", side_effect=InputError("the disk is full")):
         run = RunDirectory(config(tmp_path), "Task")
         with pytest.raises(InputError, match="the disk is full"):
@@ -131,7 +131,7 @@ def test_it_is_let_go_also_when_a_checkpoint_could_not_be_written(tmp_path):
         ({"warmup": 7}, {"warmup"}, "warmup was 50 and is 7"),  # given before, and not now
     ],
 )
-def test_settings_that_follow_from_others_are_not_the_reason_of_a_refusal(tmp_path, changed, derived, named):
+def test_derived_settings_are_not_named_when_a_run_is_refused(tmp_path, changed, derived, named):
     with RunDirectory(config(tmp_path), "Task") as run:
         run.write_results({})
     with pytest.raises(InputError, match=f"holds a run with different settings: {named}{REMEDY}"):
@@ -177,7 +177,7 @@ def test_a_place_that_can_not_be_written_is_one_line_that_names_checkpoint_dir(t
         assert "\n" not in str(caught.value)
 
 
-def test_a_training_is_left_alone_by_an_evaluation(tmp_path):
+def test_an_evaluation_does_not_use_the_directory_of_a_training(tmp_path):
     (tmp_path / "Task_pretrained" / "checkpoints").mkdir(parents=True)
     with pytest.raises(InputError, match="holds a training, not an evaluation"):
         RunDirectory(config(tmp_path, pretrained="reverse"), "Task")
@@ -219,7 +219,7 @@ def test_settings_may_differ_where_the_config_says_that_they_are_neutral(tmp_pat
         (b'{"format": 6, "task": "Task"}', f"is of format 6; this version reads {FORMAT} and {OLDEST_FORMAT}"),
     ],
 )
-def test_a_file_that_is_no_runs_is_an_error(tmp_path, text, reason):
+def test_a_config_json_that_is_not_a_runs_is_an_error(tmp_path, text, reason):
     with pytest.raises(InputError, match=f"{tmp_path} holds no run: config.json is missing"):
         read_settings(tmp_path)
     (tmp_path / "config.json").write_bytes(text)

@@ -1,4 +1,4 @@
-"""The list of runs: what it says of each run's files, without JAX and without touching them."""
+"""The list of runs: what it shows of each run's files, without JAX and without changing them."""
 
 import contextlib
 import json
@@ -205,7 +205,7 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\n\u202e\x9b" + "w" * 200_000
 
 
 def hostile(parent: Path, name: str) -> Path:
-    """A run whose files hold a text that would move a terminal's cursor wherever they hold a text at all."""
+    """A run in whose files every text would move a terminal's cursor."""
     path = parent / name
     path.mkdir()
     metrics = {"loss": 0.25, f"accuracy{HOSTILE}": 0.5}

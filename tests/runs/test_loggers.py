@@ -1,4 +1,4 @@
-"""Loggers: curves without gaps or doubles after a kill, and what other programs read in the files."""
+"""Loggers: curves without gaps or duplicates after a kill, and what other programs read in the files."""
 
 import csv
 import io
@@ -39,7 +39,7 @@ def logger_class(request):
 
 
 def killed(logger_class, directory: Path) -> LogPosition:
-    """A process that saved at step 20, before its evaluation, and was killed at step 30; where the next one goes on."""
+    """Log as a process that saved at step 20, before its evaluation, and was killed at step 30; return the position."""
     log = logger_class(directory)
     log.log(10, {"train/loss": 10.0, "val/accuracy": 0.125})
     log.log(20, {"train/loss": 20.0})
@@ -51,7 +51,7 @@ def killed(logger_class, directory: Path) -> LogPosition:
     return position
 
 
-def test_a_run_that_goes_on_replaces_what_it_does_again(tmp_path, logger_class):
+def test_a_resumed_run_replaces_the_entries_of_the_steps_that_it_repeats(tmp_path, logger_class):
     position = killed(logger_class, tmp_path)
     log = logger_class(tmp_path, position)
     log.log(20, {"val/accuracy": 0.5})
@@ -69,7 +69,7 @@ def test_files_of_a_process_that_the_checkpoint_does_not_know_are_removed(tmp_pa
     assert READERS[logger_class](tmp_path) == {}
 
 
-def test_a_logger_that_the_checkpoint_does_not_know_keeps_all(tmp_path, logger_class):
+def test_a_logger_missing_from_the_checkpoint_keeps_all_entries(tmp_path, logger_class):
     killed(logger_class, tmp_path)
     log = logger_class(tmp_path, LogPosition(30))
     log.log(30, {"test/loss": 2.0})

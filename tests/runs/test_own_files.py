@@ -1,4 +1,4 @@
-"""What a run writes into its directory: nobody else's files are replaced or removed, and no link is followed."""
+"""Files that a run writes into its directory: foreign files are not replaced or removed, links are not followed."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_a_directory_of_other_files_is_refused_and_stays_as_it_is(tmp_path, name
     assert file.read_text() == "theirs"
 
 
-def test_beside_the_runs_of_a_sweep_there_is_room_for_one(tmp_path):
+def test_a_single_run_can_be_in_the_directory_of_a_sweep(tmp_path):
     opened(tmp_path / "Task", name="seed0").close()
     (tmp_path / "Task" / "summary.json").write_text("{}")
     opened(tmp_path).close()

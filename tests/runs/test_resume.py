@@ -1,4 +1,4 @@
-"""A run that was stopped goes on; the short campaign in `tests/test_faults.py` kills real commands."""
+"""A stopped run resumes; the short campaign in `tests/test_faults.py` kills real commands."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a training leaves behind: results with their origin, and its line in the list of runs."""
+"""Files of a training: results with their provenance, and its line in the list of runs."""
 
 import json
 import os

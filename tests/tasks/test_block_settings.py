@@ -1,4 +1,4 @@
-"""The settings of a model's blocks reach it by flag, in every task."""
+"""Flags for the settings of blocks reach the model in every task."""
 
 import flax.linen as nn
 import jax

@@ -1,4 +1,4 @@
-"""Conversations as texts by the templates of tokenizers' files, and a model's answers to them."""
+"""Conversations, rendered by the chat templates in tokenizers' files, and a model's answers to them."""
 
 import json
 from random import Random
@@ -38,7 +38,7 @@ def files(tmp_path):
 
 
 def with_template(directory, template):
-    """The directory with its template in the older place."""
+    """Directory with the template in its older location."""
     (directory / "chat_template.jinja").unlink(missing_ok=True)
     settings = json.loads((directory / "tokenizer_config.json").read_text())
     (directory / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": template}))

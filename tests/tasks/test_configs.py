@@ -1,4 +1,4 @@
-"""Settings of the tasks: what is special about a field stays so where a task gives it another default."""
+"""Settings of the tasks: a field keeps its metadata if a task gives it another default."""
 
 import dataclasses
 import importlib

@@ -15,7 +15,7 @@ SETTINGS = {"model_dim": 5, "num_features": 11, "k": 2, "batch_size": 31, "held_
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    """A file of sums of at most three of eleven directions."""
+    """File of vectors that are sums of at most three of eleven directions."""
     rng = np.random.default_rng(0)
     features = rng.uniform(size=(410, 11)) * (rng.uniform(size=(410, 11)) < 0.15)
     path = tmp_path_factory.mktemp("rows") / "rows.npy"

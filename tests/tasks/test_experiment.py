@@ -1,4 +1,4 @@
-"""The protocol of experiments: a model that was trained is not lost where its scoring fails."""
+"""The protocol of experiments: a trained model is not lost if its scoring fails."""
 
 import jax
 import numpy as np

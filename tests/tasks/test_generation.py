@@ -1,4 +1,4 @@
-"""`generation_config.json`: what `predict` makes of its keys, compared with `generate` of `transformers`."""
+"""`generation_config.json`: how `predict` uses its keys, compared with `generate` of `transformers`."""
 
 import dataclasses
 import functools
@@ -37,7 +37,7 @@ FAMILIES = "gpt2", "llama", "t5", "marian"
 
 @functools.cache
 def saved(family):
-    """A directory with a model of 31 tokens and a tokenizer of the same, without special tokens."""
+    """Directory with a model of 31 tokens and its tokenizer, without special tokens."""
     models = (drawn(family, Random(seed)) for seed in range(99))
     directory = Path(tempfile.mkdtemp())
     next(model for model in models if model.config.vocab_size == len(WORDS)).save_pretrained(directory)
@@ -49,7 +49,7 @@ def saved(family):
 
 @pytest.fixture
 def made(tmp_path):
-    """Make a directory with a family's model, and these keys in its `generation_config.json` alone."""
+    """Make a directory with a model of a family, and only these keys in its `generation_config.json`."""
 
     def make(family, keys):
         directory = shutil.copytree(saved(family), tmp_path / str(len(list(tmp_path.iterdir()))))
@@ -75,7 +75,7 @@ def theirs(directory, **options):
 
 
 def drawn_keys(pick, is_translator):
-    """Keys of a generation_config.json, each in a third of the files; beams and end tokens in more of them."""
+    """Draw keys of a generation_config.json, each in a third of the files, beams and end tokens more often."""
 
     def token():
         return pick.randrange(2, len(WORDS))

@@ -1,4 +1,4 @@
-"""`predict` and `attention` in the user's own terms: one sequence, set or text, or many; and what is none of these."""
+"""`predict` and `attention` with a user's inputs: one sequence, set or text, or many; and invalid inputs."""
 
 import copy
 import datetime
@@ -102,7 +102,7 @@ def test_a_text_is_answered_with_a_text_and_a_list_with_a_list(translator):
     assert translator.predict("16\u00a0января\u202f1931\u202fг.\n") == "1931-01-16"
 
 
-def test_a_picture_has_all_that_the_decoder_reads_where_padding_starts_it_as_in_t5(translator, monkeypatch):
+def test_a_picture_includes_the_start_token_when_it_is_the_padding_token_as_in_t5(translator, monkeypatch):
     target = copy.copy(translator.tokenizers.target)
     target.start = target.pad
     monkeypatch.setattr(translator, "tokenizers", translator.tokenizers._replace(target=target))
@@ -133,7 +133,7 @@ def test_the_maps_of_a_translation_are_labelled_with_its_characters_also_in_pict
         np.testing.assert_allclose(again.maps["cross"], maps.maps["cross"], atol=1e-5)
 
 
-def test_pairs_of_a_file_lose_the_white_space_around_them_alone():
+def test_only_the_white_space_around_the_pairs_of_a_file_is_stripped():
     config = TranslationConfig(data=Path("pairs.tsv"))
     assert config.cleaned(" a\u00a0b \n") == "a\u00a0b"
     assert TranslationConfig().cleaned(" a\u00a0b \n") == "a b"
@@ -178,7 +178,7 @@ NO_INPUTS = {
     ("trainer", "inputs", "message"), [(trainer, *row) for trainer, rows in NO_INPUTS.items() for row in rows]
 )
 @pytest.mark.usefixtures("without_type_checks")
-def test_what_is_none_of_these_is_an_error(request, trainer, inputs, message):
+def test_inputs_of_any_other_form_are_an_error(request, trainer, inputs, message):
     opened = request.getfixturevalue(trainer)
     for method in (opened.predict, opened.attention, opened.examples):
         with pytest.raises(InputError, match=message):

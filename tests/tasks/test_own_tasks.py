@@ -1,4 +1,4 @@
-"""A task of one's own: what its `predict` says is the answer, and `--trainer` opens its runs on the command line."""
+"""User-defined tasks: the results of `predict` are the answers, and `--trainer` opens runs on the command line."""
 
 import sys
 
@@ -26,7 +26,7 @@ def with_params(trainer_class, config=None):
 
 
 class EachPosition(LargestTrainer):
-    """The model sees other numbers than those of the data set, which `predict` takes."""
+    """A task whose model inputs differ from the numbers of the data set, which `predict` takes."""
 
     def prepare(self, inputs, constants):
         return jax.numpy.arange(7)[::-1][inputs]
@@ -78,7 +78,7 @@ def test_an_answer_is_what_predict_says(trainer_class):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("trainer_class", "config"), [(Pair, None), (Otherwise, REVERSE)])
-def test_what_cannot_be_told_is_an_error_that_names_the_hook(trainer_class, config):
+def test_an_answer_that_predict_does_not_give_is_an_error_that_names_the_hook(trainer_class, config):
     trainer = with_params(trainer_class, config)
     for ask in (trainer.answers, lambda examples: inspection_page(trainer, examples)):
         with pytest.raises(InputError, match=r"\w+.predict does not give an answer for each row; override `examples`"):
@@ -102,7 +102,7 @@ def test_a_run_leaves_the_answers_of_predict_or_a_line_that_says_which_hook_give
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A model of the task, alone."""
+    """A saved model of the task, without a run."""
     directory = tmp_path_factory.mktemp("own") / "largest"
     with_params(LargestTrainer).save(directory)
     return directory
@@ -135,7 +135,7 @@ def test_the_commands_open_a_run_with_the_trainer_in_a_file(saved, tmp_path, cap
         (tiny_own_task.__file__, "--trainer is .*; it must be FILE.py:CLASS"),
     ],
 )
-def test_what_names_no_trainer_is_one_line(saved, tmp_path, monkeypatch, trainer, message):
+def test_a_value_that_names_no_trainer_is_a_one_line_error(saved, tmp_path, monkeypatch, trainer, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", sys.path.copy())
     (tmp_path / "raises.py").write_text("1 / 0")

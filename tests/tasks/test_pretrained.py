@@ -31,7 +31,7 @@ TEXT = "w3 w17 w5 w30 w4"
 
 
 def saved(model, directory):
-    """A model in a directory, with a tokenizer of its vocabulary."""
+    """Save a model with a tokenizer of its vocabulary in a directory."""
     names = WORDS[: model.config.vocab_size]
     tokenizer = tokenizers.Tokenizer(WordLevel({name: number for number, name in enumerate(names)}, unk_token="</s>"))
     tokenizer.pre_tokenizer = Whitespace()
@@ -42,7 +42,7 @@ def saved(model, directory):
 
 
 def with_vocabulary(family, *, head=""):
-    """The first drawn model of a family with 31 tokens and this head."""
+    """Return the first drawn model of a family with 31 tokens and this head."""
     for seed in range(99):
         model = drawn(family, Random(seed))
         if model.config.vocab_size == len(WORDS) and type(model).__name__.endswith(head):

@@ -20,7 +20,7 @@ from transformer_jax.tasks import ReverseDataset
     ],
 )
 def test_the_same_sequences_are_drawn_on_every_machine(seed, first):
-    """Those of NumPy's default generator, so that accuracies of different programs can be compared."""
+    """They come from NumPy's default generator, so that accuracies of different programs are comparable."""
     inputs, targets = ReverseDataset(seed=seed, size=1000)[0]
     assert inputs.tolist() == [int(number) for number in first.split()]
     assert targets.tolist() == inputs.tolist()[::-1]
@@ -28,7 +28,7 @@ def test_the_same_sequences_are_drawn_on_every_machine(seed, first):
 
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory) -> tuple[Path, str]:
-    """The command as a user types it, with all its defaults: its run directory and what it printed."""
+    """Run directory and output of the command as a user types it, with all defaults."""
     parent = reverse_run(tmp_path_factory)
     return parent / "ReverseTask", (parent / "printed").read_text()
 

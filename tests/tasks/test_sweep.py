@@ -1,4 +1,4 @@
-"""Many runs as one command: `--seeds` and `--sweep`, each run as if it were alone, and their summary."""
+"""Several runs in one command, `--seeds` and `--sweep`: each run is the same as alone, and there is a summary."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Tokenizers: texts come back as they were, bits are counted per byte, and a run keeps and opens with its own."""
+"""Tokenizers: texts are restored exactly, bits are counted per byte, and a run keeps its tokenizer."""
 
 import dataclasses
 import json
@@ -67,7 +67,7 @@ def test_bytes_of_no_text_become_replacement_characters(tokenizer):
     assert Tokenizer().to_bytes(Tokenizer().encode(b"a\xff\xfe")) == b"a\xff\xfe"
 
 
-def test_the_tokens_around_a_text_follow_those_of_texts(tokenizer):
+def test_special_tokens_have_the_ids_after_the_tokenizers_own(tokenizer):
     ids = tokenizer.encode("fox", delimited=True)
     size = tokenizer.size
     assert (tokenizer.pad, ids[0], ids[-1], tokenizer.vocabulary_size) == (size, size + 1, size + 2, size + 3)
@@ -76,7 +76,7 @@ def test_the_tokens_around_a_text_follow_those_of_texts(tokenizer):
 
 
 def test_a_tokenizer_is_the_same_after_a_file(tmp_path):
-    """Of many pieces, whose probabilities have all digits that there may be."""
+    """Tested with many pieces, whose probabilities have all digits."""
     text = " ".join(f"{word}{number % 7}{word}" for number, word in enumerate(dir(np) + dir(jax)))
     for kind in ("unigram:600", "bpe:600"):
         trained = train_tokenizer(kind, [text])
@@ -118,7 +118,7 @@ def test_a_tokenizer_that_changes_the_text_can_not_score_bits_per_byte():
             PieceTokenizer(pieces).encode_file(np.frombuffer(b"XYZ", np.uint8), "the text")
 
 
-def test_a_file_that_cuts_or_fills_texts_does_neither(tmp_path):
+def test_truncation_and_padding_in_a_tokenizer_file_are_disabled(tmp_path):
     pieces = tokenizers.Tokenizer.from_str(train_tokenizer("characters", [TEXT]).file)
     pieces.enable_truncation(5)
     pieces.enable_padding(length=7)
@@ -265,7 +265,7 @@ def test_a_model_of_transformers_is_trained_further_and_written_back(fox, tmp_pa
 
 @pytest.mark.slow
 def test_an_encoder_decoder_of_the_hub_is_trained_further_with_its_own_tokens(tmp_path, monkeypatch):
-    """As T5: sources end with `</s>`, targets begin with `pad`, and both are within the vocabulary."""
+    """Like T5's: sources end with `</s>`, targets begin with `pad`, and both are in the vocabulary."""
     (tmp_path / "pairs").write_text("".join(f"{n}\t{'abc'[n % 3] * (n % 5 + 1)}\n" for n in range(60)))
     pieces = tokenizers.Tokenizer(tokenizers.models.BPE())
     pieces.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")

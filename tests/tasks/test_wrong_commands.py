@@ -1,4 +1,4 @@
-"""Wrong commands: each experiment says in one line what is wrong, with status 2, before anything is written."""
+"""Wrong commands: each experiment prints a one-line error and exits with status 2 before it writes any file."""
 
 import pytest
 from commands import call
@@ -30,7 +30,7 @@ WRONG = {
     "anomaly.py": [
         ("--dataset digits --resolution 64", "unknown arguments: --resolution"),
         ("--dataset digits --set-size 40", "--set-size is 40; it may be at most"),
-        ("--dataset files --data-dir d", "--data-dir is d, which has no effect: it is that of CIFAR-100"),
+        ("--dataset files --data-dir d", "--data-dir is d, which has no effect: only cifar100 uses it"),
         ("--dataset files", "features is None; it must be an .npy file (--features)"),
         ("--dataset files --features f.npy", "--labels is None; it must be an .npy file (--labels)"),
     ],
@@ -58,7 +58,7 @@ WRONG = {
         ("--interactive --pretrained reverse", "--pretrained is reverse, a model of the task ReverseTask"),
         ("--interactive --pretrained dates --length-penalty 2", "--length-penalty is 2.0, which has no effect: --beam"),
         ("--interactive --name mine", "checkpoints/mine holds no run: train one first, or translate with"),
-        ("--interactive --max-epochs 3", "--max-epochs is 3, but --interactive trains nothing; it reads --pretrained"),
+        ("--interactive --max-epochs 3", "--max-epochs is 3, but --interactive does not train; it reads --pretrained"),
     ],
     "language_model.py": [
         ("--seq-len 1", "--seq-len is 1; it must be at least 2"),

@@ -1,4 +1,4 @@
-"""`--init-from`: training begins with a trained model's parameters, of every kind that --pretrained takes."""
+"""`--init-from`: training starts from a trained model's parameters, of any kind that --pretrained accepts."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 
 class OwnTrainer(ReverseTrainer):
-    """A task of one's own."""
+    """A user-defined task."""
 
     name = "OwnTask"
 
@@ -94,7 +94,7 @@ def test_every_kind_of_model_is_found(trained, tmp_path):
     assert find_initial(trainer_of(tmp_path)) is None
 
 
-def test_what_cannot_be_the_beginning_is_an_error(trained, tmp_path):
+def test_a_source_that_cannot_initialize_the_model_is_an_error(trained, tmp_path):
     with pytest.raises(
         InputError,
         match="^init_from is nothing; it must be a run's directory, an included model .*, a file of the tutorials, or",

@@ -1,4 +1,4 @@
-"""Opening a run: what comes back, what of the machine does not, and the errors for anything else."""
+"""Opening a run: what is restored, which machine settings are not, and errors for anything else."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ def test_a_run_comes_back_as_it_was_also_from_another_place(tmp_path_factory, tm
 
 
 def shipped(model: str, tmp_path: Path, **changes) -> Path:
-    """A copy of a model that ships, with other entries in its config.json; None removes one."""
+    """Copy a model that ships, with other entries in its config.json; None removes an entry."""
     directory = Path(shutil.copytree(SHIPPED / model, tmp_path / model))
     settings = json.loads((directory / "config.json").read_text()) | changes
     settings = {key: value for key, value in settings.items() if value is not None}
@@ -63,7 +63,7 @@ def run_with(
     metrics: dict[str, float] | None = None,
     files: dict[str, str] | None = None,
 ) -> Path:
-    """A run with one checkpoint, evaluated with these metrics or not at all."""
+    """Make a run with one checkpoint, evaluated with these metrics or not at all."""
     with RunDirectory(ReverseConfig(checkpoint_dir=parent), "ReverseTask", files=files) as run:
         for name, content in (files or {}).items():
             run.save_text(name, content)
@@ -91,7 +91,7 @@ def test_a_lost_best_checkpoint_is_a_warning_and_damaged_results_are_an_error(tm
         (np.full((32, 5), np.nan, np.float32), {"accuracy": 0.5}, "kernel in the model in .* holds NaN or infinity"),
     ],
 )
-def test_a_run_without_parameters_that_serve_is_refused(tmp_path, kernel, metrics, message):
+def test_a_run_without_usable_parameters_is_refused(tmp_path, kernel, metrics, message):
     with pytest.raises(InputError, match=message):
         load_run(run_with(tmp_path, kernel, metrics))
 

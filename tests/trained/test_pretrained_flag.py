@@ -1,4 +1,4 @@
-"""`--pretrained`: a trained model is evaluated as after training, and stays as it is."""
+"""`--pretrained`: a trained model is evaluated as after its training, and is not changed."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def contents(directory: Path) -> dict[str, tuple[bytes, int]]:
 
 @pytest.fixture
 def copied(tmp_path_factory, tmp_path) -> Path:
-    """A run, for changing."""
+    """A run that tests may change."""
     return copied_run(tmp_path_factory, "ReverseTask", tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Published models by name and by path: the reverse task solved, downloads whole or not at all, clear errors."""
+"""Published models by name and by path: they solve the reverse task, downloads are complete or absent, clear errors."""
 
 import hashlib
 
@@ -21,7 +21,7 @@ BY_HAND = r"put the file at .*/reverse-jax.ckpt by hand"
 
 @pytest.fixture
 def published(monkeypatch):
-    """Puts another file in the place of the published one."""
+    """Function that replaces the published file by another one."""
 
     def replace(url: str, content: bytes | None = FLAX, num_heads: int = H) -> None:
         digest = None if content is None else hashlib.sha256(content).hexdigest()

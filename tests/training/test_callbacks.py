@@ -1,4 +1,4 @@
-"""Callbacks between the steps, each by itself."""
+"""Callbacks between the steps, each tested separately."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def sums(loss: float, weight: float = 1.0, rate: float = 0.1):
 
 
 class Log(list):
-    """Remembers the entries."""
+    """Logger that records its entries."""
 
     def log(self, step, scalars):
         self.append((step, dict(scalars)))

@@ -1,4 +1,4 @@
-"""What a task adds to its training: callbacks, loggers, metrics; and what a trainer keeps and lets go of."""
+"""Callbacks, loggers and metrics that a task adds to its training; and what a trainer keeps and releases."""
 
 import json
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 class Remember(Callback):
-    """Remembers what it gets; its state is the number of steps."""
+    """Records its calls; its state is the number of steps."""
 
     def __init__(self) -> None:
         self.steps, self.evaluations, self.ends, self.restored = [], [], [], None
@@ -41,7 +41,7 @@ class Remember(Callback):
 
 
 class Everything(Logger):
-    """A logger of the user's own."""
+    """A user-defined logger."""
 
     def __init__(self) -> None:
         self.entries, self.settings, self.results, self.closed = [], [], [], 0
@@ -60,7 +60,7 @@ class Everything(Logger):
 
 
 class Trainer(ReverseTrainer):
-    """With a callback, and a logger beside TensorBoard's."""
+    """Has a callback, and a logger in addition to TensorBoard's."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -111,7 +111,7 @@ class StopAtOnce(Callback):
 
 
 class Stopped(ReverseTrainer):
-    """Without accuracy, and with a callback that stops it."""
+    """Has no accuracy, and a callback that stops the training."""
 
     def create_callbacks(self, loggers):
         return [StopAtOnce()]
@@ -122,7 +122,7 @@ class Stopped(ReverseTrainer):
 
 
 class Live(Callback):
-    """Its state is what it goes on changing."""
+    """Keeps changing the object that it returned as its state."""
 
     def __init__(self):
         self.losses = []

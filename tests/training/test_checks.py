@@ -1,4 +1,4 @@
-"""Mistakes in a task that are found when its trainer is made."""
+"""Mistakes in a task that are found when its trainer is constructed."""
 
 import dataclasses
 

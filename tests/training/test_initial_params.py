@@ -1,4 +1,4 @@
-"""Training begins with given parameters: those of `init_only` or all, and they must fit the model."""
+"""Training starts from given parameters: all, or those that `init_only` selects; they must fit the model."""
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ def test_all_arrays_replace_the_fresh_ones_and_the_key_stays(tmp_path, scan_laye
     assert jax.random.key_data(state.key).tolist() == jax.random.key_data(fresh.key).tolist()
 
 
-def test_arrays_that_are_not_taken_are_fresh(tmp_path):
+def test_arrays_that_are_not_taken_over_are_newly_initialized(tmp_path):
     trainer, (train, _) = trainer_for(tmp_path, init_only="encoder"), loaders()
     fresh = create_programs(trainer, train, 15).initial_state().params
     given = {"encoder": jax.tree.map(lambda array: array + 1, fresh["encoder"])}

@@ -1,4 +1,4 @@
-"""Label smoothing: the loss is PyTorch's, training has it, and evaluation is without."""
+"""Label smoothing: the loss is PyTorch's; training uses it, evaluation does not."""
 
 import flax.linen as nn
 import jax
@@ -43,7 +43,7 @@ def test_losses_and_gradients_are_those_of_pytorch_with_padding(smoothing):
 
 
 class Fixed(nn.Module):
-    """A model that gives these logits whatever it gets."""
+    """A model that returns fixed logits."""
 
     vocabulary: int
 

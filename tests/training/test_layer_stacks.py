@@ -1,4 +1,4 @@
-"""Layers that run as a loop in the program: stacked in a training, apart in files; both forms compute the same."""
+"""Layers that run in a loop (`scan_layers`): stacked in training, separate in files; both forms compute the same."""
 
 import dataclasses
 
@@ -51,7 +51,7 @@ def test_layers_apart_and_stacked_have_the_same_gradients_in_both_stacks_of_a_tr
     assert_close(found, expected, 1e-5)
 
 
-def test_a_state_goes_apart_and_comes_back_bit_for_bit(params):
+def test_unstacking_and_stacking_a_state_is_bitwise_exact(params):
     params = {"net": {"encoder": params, "head": {"kernel": jnp.ones((5, 7))}}}
     optimizer = with_average(adam(lambda step: 0.1, weight_decay=0.1), 0.9)
     state = initial_state(params, optimizer, jax.random.key(0))
@@ -66,7 +66,7 @@ def test_a_state_goes_apart_and_comes_back_bit_for_bit(params):
 
 
 def trained(directory, stop_at=None, **settings):
-    """State after training until a step or to the end, layers apart."""
+    """State after training up to a step or to the end, with layers unstacked."""
     config = dataclasses.replace(CONFIG, steps_per_call=1, checkpoint_dir=directory, quiet=True, num_devices=1)
     config = dataclasses.replace(config, **settings)
     data, trainer = reverse_data(config), ReverseTrainer(config)

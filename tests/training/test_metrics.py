@@ -1,4 +1,4 @@
-"""Metrics: weighted by real elements, whatever the sizes of the batches."""
+"""Metrics: weighted by real elements, regardless of batch sizes."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def test_sums_count_valid_rows_with_the_weights_of_their_elements():
         assert weighted_sums({"loss": (values, of)}, valid) == {"loss": expected}
 
 
-def test_what_weighs_nothing_may_be_infinite_or_no_number():
+def test_elements_of_weight_zero_may_be_infinite_or_nan():
     values = np.array([[1.0, np.inf, 3.0], [np.nan, -np.inf, np.nan]])
     weights = np.array([[1.0, 0.0, 0.5], [1.0, 1.0, 1.0]])
     sums = weighted_sums({"loss": (values, weights)}, np.array([True, False]))

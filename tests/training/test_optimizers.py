@@ -1,4 +1,4 @@
-"""Optimizers: a training is that of plain optax, and weight decay leaves out what it should."""
+"""Optimizers: training equals plain optax, and weight decay excludes what it should."""
 
 import inspect
 from typing import get_args
@@ -23,7 +23,7 @@ from transformer_jax.training.programs import create_programs
 
 
 def train_plainly(trainer: ReverseTrainer, train_loader: Loader, optimizer: optax.GradientTransformation):
-    """The parameters after the same training in plain optax."""
+    """Return the parameters after the same training in plain optax."""
     params = create_programs(trainer, train_loader, num_steps=18).initial_state().params
     optimizer = optax.chain(optax.clip_by_global_norm(0.5), optimizer)
     opt_state = optimizer.init(params)
@@ -45,7 +45,7 @@ def train_plainly(trainer: ReverseTrainer, train_loader: Loader, optimizer: opta
 
 @pytest.mark.slow
 def test_a_training_is_that_of_plain_optax(tmp_path):
-    """With clipped gradients, row by row, and last batches of 2."""
+    """With clipped gradients, computed row by row, and last batches of 2."""
     of_adam = {"adam_b1": 0.8, "adam_b2": 0.95, "weight_decay": 0.3}
     trainer = trainer_for(tmp_path, **of_adam, lr=1e-2, gradient_clip=0.5, accumulate=7, eval_every=3)
     train_loader = loader(37, shuffle=True)
@@ -73,7 +73,7 @@ PARAMS = {module: {name: jnp.array(value, np.float32) for name, value in of.item
 
 
 def updated(optimizer, params, gradient: float, step: int = 0, state=None):
-    """Parameters and state after an update with a gradient of one number."""
+    """Return parameters and state after an update with a constant gradient."""
     state = optimizer.init(params) if state is None else state
     gradients = jax.tree.map(lambda array: jnp.full_like(array, gradient), params)
     updates, state = jax.jit(optax.with_extra_args_support(optimizer).update)(gradients, state, params, step=step)
@@ -130,7 +130,7 @@ def test_frozen_parameters_stay_and_have_no_state(optimizer, gradient):
 
 
 class SumOfSquares(ReverseTrainer):
-    """A task whose loss is that of the parameters."""
+    """A task whose loss is the sum of squares of the parameters."""
 
     def loss_function(self, params, batch, key, *, train):
         return {"loss": (sum(jnp.sum(array**2) for array in jax.tree.leaves(params))[None], 1.0)}
@@ -161,7 +161,7 @@ def test_the_average_is_that_of_the_parameters_after_each_update_with_exponentia
     np.testing.assert_allclose(state.average["b"]["kernel"], expected, rtol=1e-6)
 
 
-def test_the_average_of_frozen_parameters_is_they_themselves():
+def test_the_average_of_frozen_parameters_is_their_value():
     optimizer, params, state = with_average(with_frozen(optax.sgd(0.1), "a"), 0.9999), PARAMS, None
     for step in range(3):
         params, state = updated(optimizer, params, 2.0, step, state)

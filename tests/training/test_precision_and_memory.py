@@ -1,4 +1,4 @@
-"""Less memory for the same result: accumulation, recomputation; and bfloat16, for nearly the same."""
+"""Options that save memory: accumulation and recomputation (same results), and bfloat16 (nearly the same)."""
 
 import dataclasses
 import re
@@ -32,7 +32,7 @@ BATCH = pad_batch((INPUTS, INPUTS[:, ::-1].copy()), 12)  # five rows are padding
 
 
 def gradients_of(config: ReverseConfig, num_parts: int = 1):
-    """Gradients and sums of the batch, with the parameters of one seed."""
+    """Gradients and sums of the batch, with parameters of a fixed seed."""
     task = ReverseTrainer(dataclasses.replace(CONFIG, num_devices=1))
     params = drawn(task.model, jnp.zeros((1, 5, 3)))["params"]
     task = ReverseTrainer(config)

@@ -1,4 +1,4 @@
-"""What a training prints as it goes on."""
+"""Output of a training while it runs."""
 
 import sys
 import types
@@ -17,7 +17,7 @@ def step(number: int) -> Step:
 
 
 def clock(monkeypatch) -> list[float]:
-    """The seconds of the clock that progress looks at, to be set."""
+    """Settable clock of the progress display, in seconds."""
     now = [100.0]
     monkeypatch.setattr("transformer_jax.training.progress.time", types.SimpleNamespace(monotonic=lambda: now[0]))
     return now

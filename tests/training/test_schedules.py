@@ -1,4 +1,4 @@
-"""Learning-rate schedules: their formulas, plain and traced, and their edges."""
+"""Learning-rate schedules: their formulas, plain and traced, and edge cases."""
 
 import jax
 import numpy as np
@@ -10,7 +10,7 @@ from transformer_jax.training.schedules import SCHEDULES
 
 
 @pytest.mark.parametrize("step", [0, 1, 49, 50, 51, 1000, 1999, 2000, 3000])
-def test_the_product_form(step):
+def test_the_product_of_warmup_and_cosine(step):
     expected = 3e-4 * 0.5 * (1 + np.cos(np.pi * min(step, 2000) / 2000)) * min(1, step / 50)
     assert float(cosine_warmup_schedule(3e-4, 50, 2000)(step)) == pytest.approx(expected, abs=1e-10)
 
@@ -30,7 +30,7 @@ def test_a_run_decays_to_its_smallest_rate(step, expected):
 
 @pytest.mark.parametrize("warmup", [1, 4000])
 @pytest.mark.parametrize("step", [0, 1, 3999, 4000, 4001, 100_000])
-def test_the_papers(step, warmup):
+def test_the_papers_formula(step, warmup):
     expected = 512**-0.5 * min(step**-0.5 if step else np.inf, step * warmup**-1.5)
     assert float(noam_schedule(512, warmup)(step)) == pytest.approx(expected, rel=1e-6)
 

@@ -1,4 +1,4 @@
-"""Signals: recorded while a training loop can grant them, raised elsewhere in a command, and never lost."""
+"""Signals: recorded while a training loop can handle them, raised elsewhere in a command, and never lost."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from transformer_jax.training.signals import Interrupted, StopRequest, raise_at_
 
 @pytest.fixture(autouse=True)
 def own_handlers():
-    """This process's handlers come back after a test."""
+    """Restore this process's handlers after a test."""
     previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     for number, handler in previous.items():
@@ -23,7 +23,7 @@ def send(signal_number: int) -> None:
     os.kill(os.getpid(), signal_number)
 
 
-def test_a_signal_that_nobody_raised_reaches_the_handler_from_before():
+def test_a_signal_that_was_not_raised_reaches_the_previous_handler():
     received = []
     signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
     with StopRequest() as request:

@@ -1,4 +1,4 @@
-"""The pure step: what an update computes, and that it is a function of its arguments."""
+"""The pure training step: what an update computes, and that it is a function of its arguments."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ SAMPLES = RNG.normal(size=(7, 3)).astype(np.float32), RNG.normal(size=(7, 5)).as
 
 
 def loss_function(params, batch, constants, key, *, train):
-    """Squared error of a linear map, with noise that the key decides."""
+    """Squared error of a linear map, with noise from the key."""
     assert train
     noise = jax.random.normal(key, batch.targets.shape) * constants
     return {"loss": (jnp.square(batch.inputs @ params["layer"]["kernel"] - batch.targets + noise), 1.0)}

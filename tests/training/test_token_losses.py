@@ -1,4 +1,4 @@
-"""The loss of a large vocabulary: computed in parts, it is the plain one, and no array has all of its logits."""
+"""The loss of a large vocabulary: computed in parts it equals the plain loss, and no array holds all logits."""
 
 import re
 
@@ -26,7 +26,7 @@ FIVE_POSITIONS = 4 * B * 5 * V  # of 13: two parts, and one of three
 
 
 class Doubled(TransformerLM):
-    """A model whose logits are others than its parent's."""
+    """A subclass that changes its parent's logits."""
 
     def __call__(self, *arguments, **options):
         return 2 * super().__call__(*arguments, **options)
@@ -38,7 +38,7 @@ def trainer_of(model=None, **settings) -> LanguageModelTrainer:
 
 
 def compiled_gradients(trainer: LanguageModelTrainer, batch: Batch = BATCH):
-    """Gradients and sums of the batch, and the text of their program."""
+    """Return gradients and sums of the batch, and the text of their program."""
     params = drawn(trainer.model, TOKENS[:1])["params"]
     state = initial_state(params, update_rule(trainer, 1000).optimizer, jax.random.key(5))
     step = jax.jit(lambda state: gradients_and_sums(state, batch, None, trainer.batch_loss)).lower(state).compile()
@@ -74,7 +74,7 @@ def test_in_bfloat16_the_gradients_of_the_parts_are_added_in_float32(monkeypatch
     assert errors[0].mean() < 1.2 * errors[1].mean()
 
 
-def test_a_model_with_logits_of_its_own_is_asked_for_them(monkeypatch):
+def test_a_subclass_that_overrides_the_logits_is_respected(monkeypatch):
     monkeypatch.setattr(token_losses, "LARGEST", FIVE_POSITIONS)
     model = Doubled(V, 8, 2, 1, 11)
     params = drawn(model, TOKENS[:1])["params"]

@@ -25,7 +25,7 @@ from transformer_jax.training.programs import create_programs
 
 @pytest.fixture
 def compilations():
-    """Names of JAX's events while compiling; it has one for each program that goes to the compiler."""
+    """Record JAX's compilation events; there is one for each program that is compiled."""
     events = []
 
     def listen(name, *_, **__):
@@ -71,7 +71,7 @@ def test_building_a_trainer_changes_no_setting_of_jax(tmp_path):
 
 
 class Evaluations(ReverseTrainer):
-    """Validates with metrics that are given, and remembers the parameters of each time."""
+    """Validates with given metrics, and records the parameters of each evaluation."""
 
     values: tuple[float, ...]
 
@@ -135,7 +135,7 @@ def test_a_loader_of_pytorch_is_an_error_before_anything_is_written(tmp_path):
 
 
 class Diverges(ReverseTrainer):
-    """The learning rate of the eleventh step is no number, and so the twelfth loss is none."""
+    """The learning rate of the eleventh step is NaN, and therefore the twelfth loss."""
 
     def create_schedule(self, num_steps):
         schedule = super().create_schedule(num_steps)
@@ -163,7 +163,7 @@ def test_after_an_epoch_nothing_is_compiled_or_stays_on_the_device_and_a_resumed
         gc.collect()
         return len(jax.live_arrays())
 
-    gc.freeze()  # collections need not look through what other tests left
+    gc.freeze()  # so that collections skip objects of other tests
     trainer, sets = trainer_for(tmp_path, eval_every=1), loaders()
     with trainer.training(*sets) as loop:
         loop.train_until(loop.steps_per_epoch)
@@ -224,7 +224,7 @@ def test_a_models_file_that_cannot_be_written_leaves_the_runs_directory_to_other
         fit(trainer_for(tmp_path, WithFile))
     trainer = trainer_for(tmp_path)
     RunDirectory(trainer.config, trainer.name).close()
-    assert "can't be written any more" in str(caught.value)  # whose traceback still has the first directory
+    assert "can't be written any more" in str(caught.value)  # its traceback still holds the first directory
 
 
 @pytest.mark.parametrize(("split", "value"), [("val", np.nan), ("test", np.nan), ("test", np.inf)])

@@ -1,4 +1,4 @@
-"""Which keys of a `config.json` are honoured, passed over or refused."""
+"""Which keys of a `config.json` are honoured, ignored or refused."""
 
 import dataclasses
 import json
@@ -84,8 +84,8 @@ def test_the_first_berts_have_no_model_type_and_are_told_by_their_class_or_their
     assert not is_of_transformers(tmp_path)
 
 
-# Keys that `transformers` reads for a family, each with a value that changes nothing in what a model computes without
-# dropout. Those of generation are read from another file by the class of another package, `tasks/pretrained.py`.
+# Keys that `transformers` reads for a family, each with a value that does not change what a model computes without
+# dropout. Keys of generation are read from another file, by `tasks/pretrained.py`.
 WITHOUT_EFFECT = {
     "activation_dropout": 0.5, "architectures": ["OtherModel"], "attention_dropout": 0.5,
     "attention_probs_dropout_prob": 0.5, "attn_pdrop": 0.5, "bos_token_id": 3, "chunk_size_feed_forward": 1,
@@ -101,18 +101,18 @@ WITHOUT_EFFECT = {
     "summary_type": "last", "summary_use_proj": False, "tie_word_embeddings": True, "use_cache": False,
     "vision_aspect_ratio": "x", "vision_feature_layer": 3, "vocab_size": 3,
 }  # fmt: skip
-# Read, but of Python's classes, of the format of a file, of the number of classes, which the arrays say too, or checked
-# and not used.
+# Keys that are read, but concern Python classes, the format of a file, or the number of classes (known from the
+# arrays), or that are only checked.
 OF_PYTHON = {
     "gguf_file", "id2label", "label2id", "mlp_layer_types", "model_type", "mtp_layer_types", "num_labels",
     "return_dict", "sub_configs", "transformers_version", "vision_feature_select_strategy",
 }  # fmt: skip
-# Keys that no code of `transformers` reads for any family; the published ones come to them.
+# Keys that no code of `transformers` reads for any family; those of the published configs are added.
 UNREAD = {"output_attentions": False, "finetuning_task": "x", "rope_interleaved": True, "static_position_embeddings": 0}
 
 
 def names_read(kind, run):
-    """The names of attributes that are read of any config during a call."""
+    """Record the names of the attributes of configs that are read during a call."""
     read, original = set(), kind.__getattribute__
 
     def reading(config, name):

@@ -1,4 +1,4 @@
-"""Files of weights: both kinds are recognized by their content; a damaged or hostile one is one line, and not run."""
+"""Weight files: both kinds are recognized by content; damaged or hostile files are one-line errors and not executed."""
 
 import collections
 import functools
@@ -36,7 +36,7 @@ def packed(tree) -> bytes:
 
 
 def repacked(compression: int = zipfile.ZIP_STORED, data: bytes | None = None) -> bytes:
-    """A PyTorch archive, compressed, or with another pickle."""
+    """Repack a PyTorch archive, compressed or with another pickle."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(saved(STATE))) as old, zipfile.ZipFile(buffer, "w", compression) as new:
         for name in old.namelist():

@@ -1,4 +1,4 @@
-"""A GGUF file becomes a directory by the recipe of docs/pretrained.md."""
+"""The recipe of docs/pretrained.md converts a GGUF file to a directory."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def write_gguf(model: transformers.LlamaForCausalLM, path: Path) -> None:
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     for name, tensor in model.state_dict().items():
         array = tensor.numpy()
-        if "q_proj" in name or "k_proj" in name:  # two numbers that are rotated together stand side by side there
+        if "q_proj" in name or "k_proj" in name:  # in GGUF, the two numbers of a rotated pair are adjacent
             halves = array.reshape(-1, 2, config.head_dim // 2, config.hidden_size)
             array = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(array.shape)
         writer.add_tensor(f"{names.get_name(name.removesuffix('.weight'))}.weight", array)

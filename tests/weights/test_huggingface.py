@@ -1,4 +1,4 @@
-"""Models of HuggingFace Transformers: what ours compute with their weights, and what is written back."""
+"""Models of HuggingFace Transformers: what our models compute with their weights, and what is written back."""
 
 import contextlib
 import dataclasses
@@ -35,14 +35,14 @@ from transformer_jax.weights.huggingface.stored_arrays import StoredArrays
 
 pytestmark = pytest.mark.slow  # they compile
 
-# Of each family, by each test; half as many decode. HUGGINGFACE_MODELS=20 draws 20, which takes ten minutes.
+# Models per family and test (half as many for decoding). HUGGINGFACE_MODELS=20 draws 20, which takes ten minutes.
 NUM_MODELS = int(os.environ.get("HUGGINGFACE_MODELS", "2"))
 B, T = 2, 7
 EMBEDDINGS = ("embedding/embedding", "source_embedding/embedding", "patch_layer/kernel")
 
 
 def on_drawn_models(*families, number=NUM_MODELS):
-    """A test of models of each family that hypothesis draws; of one that fails it finds the simplest."""
+    """Test models of each family that hypothesis draws; for a failure it finds the simplest model."""
     checks = list(HealthCheck)
     examples = settings(max_examples=number, derandomize=True, deadline=None, suppress_health_check=checks)
     drawing = given(pick=st.randoms(use_true_random=False))
@@ -82,7 +82,7 @@ def test_logits_residual_streams_attention_and_gradients_are_those_of_transforme
 
 
 def step_and_cache(model, variables, *arguments, **options):
-    """A step function of the model for the decoding functions, and its first cache."""
+    """Return the model's step function for the decoding functions, and its first cache."""
     cache = started(model, variables, *arguments, **options)
     return functools.partial(model.apply, variables, method="decode_step"), cache
 
@@ -178,7 +178,7 @@ def gpt2_files(tmp_path_factory):
 
 
 def damaged(directory, target, config=None):
-    """A copy of a model, with other entries in `config.json`."""
+    """Copy a model, with other entries in `config.json`."""
     shutil.copytree(directory, target, dirs_exist_ok=True)
     if config is not None:
         old = json.loads((target / "config.json").read_text())
@@ -372,7 +372,7 @@ def test_the_line_in_the_refusal_of_pickled_files_converts_them_as_it_is_printed
     jax.tree.map(np.testing.assert_array_equal, from_transformers(directory)[1], expected)
 
 
-def test_layers_that_are_shared_may_be_more_than_arrays(tmp_path):
+def test_shared_layers_may_outnumber_the_arrays(tmp_path):
     drawn("albert", Random(0)).save_pretrained(tmp_path)
     assert from_transformers(damaged(tmp_path, tmp_path / "deep", {"num_hidden_layers": 97}))[0].num_layers == 97
     with pytest.raises(InputError, match="num_hidden_groups in .* is 2; it must be one of 1"):
@@ -427,7 +427,7 @@ def test_each_device_reads_its_part_of_an_array_and_the_pass_is_that_of_one(fami
     monkeypatch.setattr(StoredArrays, "read", lambda *arguments: read.append(original(*arguments)) or read[-1])
 
     def halves(axis, path, shape):
-        """Split over two devices, where the axis is even."""
+        """Split over two devices if the axis has an even size."""
         names = [None] * len(shape)
         names[axis] = "fsdp" if shape[axis] % 2 == 0 else None
         return NamedSharding(Mesh(np.array(jax.devices()[:2]), "fsdp"), PartitionSpec(*names))

@@ -1,7 +1,7 @@
 """Import and export of PyTorch's weights: exact round trips, errors.
 
-That weights which come in give PyTorch's outputs and gradients is shown in the tests of each model. As the round trip
-is exact, those which go out give ours.
+The tests of each model show that imported weights give PyTorch's outputs and gradients. Since the round trip is exact,
+exported weights give ours.
 """
 
 import compiled_models
@@ -41,7 +41,7 @@ def encoder() -> TransformerEncoder:
 
 
 def drawn(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """A state dict of which no two arrays are alike."""
+    """Draw a state dict with no two equal arrays."""
     torch.manual_seed(2)
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
@@ -126,7 +126,7 @@ def test_weights_of_another_model_are_refused_by_name(change, message):
         params_from_torch(encoder(), state)
 
 
-def test_parameters_of_another_model_do_not_go_out():
+def test_parameters_of_another_model_are_not_exported():
     params = params_from_torch(encoder(), drawn(torch_encoder()))
     with pytest.raises(InputError, match="params has layers_2/.*, for which"):
         params_to_torch(TransformerEncoder(L - 1, D, H, F), params)
@@ -172,7 +172,7 @@ def test_parts_without_a_counterpart_are_errors_in_both_directions(model, messag
         params_to_torch(model, {})
 
 
-def test_settings_that_change_no_prediction_do_not_hinder():
+def test_settings_that_do_not_change_predictions_are_accepted():
     settings = BlockSettings(attention=AttentionSettings(num_kv_heads=4, dropout_prob=0.5, implementation="blockwise"))
     block = EncoderBlock(12, 4, 13, settings=settings)
     assert params_to_torch(block, compiled_models.drawn(block, np.zeros((1, 1, 12), np.float32))["params"])

@@ -1,4 +1,4 @@
-"""Export of whole models to PyTorch: equal logits and gradients, also in a process without this package; errors."""
+"""Export of whole models to PyTorch: equal logits and gradients, even in a process without this package; errors."""
 
 import functools
 import itertools
@@ -54,7 +54,7 @@ def transformer(settings: BlockSettings = POST_NORM, *, tied: bool = False, **fi
 
 
 def exported(directory: Path, model: nn.Module, *inputs: np.ndarray) -> tuple[dict[str, Any], torch.nn.Module]:
-    """Drawn parameters, and the module that an export of the model with them makes in this process."""
+    """Draw parameters, and return them with the exported module of the model, opened in this process."""
     variables = drawn(model, *inputs)
     return variables, loaded(export_torch(model, variables["params"], directory))
 
@@ -83,7 +83,7 @@ def test_a_predictor_gives_the_same_logits(tmp_path, settings):
 
 
 def translated(model: Transformer, directory: Path) -> tuple[Any, Any, torch.nn.Module]:
-    """Inputs of an encoder-decoder with both masks, drawn variables, and the exported module."""
+    """Inputs of an encoder-decoder with both masks, random variables, and the exported module."""
     source, target = tokens(B, S), tokens(B, T, seed=1)
     variables, module = exported(directory, model, source, target)
     target_mask = padding(np.arange(T) < np.array([[11], [3], [5], [7], [1]]))

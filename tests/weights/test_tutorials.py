@@ -1,4 +1,4 @@
-"""The tutorials' files: the logits of the models that saved them, and errors that name the wrong array."""
+"""The tutorials' files: they give the logits of the models that saved them, and errors name the wrong array."""
 
 import copy
 
@@ -31,7 +31,7 @@ HYPERPARAMETERS = {
 
 @pytest.fixture(scope="module")
 def trained() -> TorchPredictor:
-    """As after a training, no bias is zero and no scale is one."""
+    """Parameters as after training: no bias is zero and no scale is one."""
     torch.manual_seed(7)
     module = TorchPredictor(**HYPERPARAMETERS)
     with torch.no_grad():
@@ -42,7 +42,7 @@ def trained() -> TorchPredictor:
 
 @pytest.fixture
 def lightning_file(tmp_path, trained):
-    """Saves a Lightning checkpoint, after a change."""
+    """Function that changes a Lightning checkpoint and saves it."""
 
     def save(change=lambda checkpoint: None):
         checkpoint = copy.deepcopy(trained.checkpoint())

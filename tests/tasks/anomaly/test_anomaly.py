@@ -63,7 +63,7 @@ SETS = np.random.default_rng(0).random((3, 5, 64), np.float32)
 
 
 def untrained(**settings) -> AnomalyTrainer:
-    """A trainer with drawn parameters."""
+    """Trainer with random parameters."""
     trainer = AnomalyTrainer(DigitsConfig(**SMALL, **settings))
     trainer.params = drawn(trainer.model, SETS, scale=1.0)["params"]
     return trainer
@@ -106,13 +106,13 @@ def test_the_softmax_is_over_the_set():
 
 
 def pixels(images) -> np.ndarray:
-    """In the network's place, whose numbers have a test of their own."""
+    """Stand-in for the network, which has its own test."""
     return images.reshape(len(images), -1)[:, ::6].astype(np.float32) / 255
 
 
 @pytest.mark.slow
 def test_cifar100_from_its_files_to_its_examples(tmp_path, monkeypatch):
-    """Seven classes in the format on disk, through the features, the split, and a set of the test set."""
+    """Seven classes: from files on disk through features and split to a set of the test data."""
     monkeypatch.setattr(cifar100, "resnet34_features", lambda *_: pixels)
     monkeypatch.setattr(cifar100, "fetch_weights", lambda _: None)
     miniature_cifar100.write_miniature(tmp_path, num_classes=7, train_per_class=23, test_per_class=5)

@@ -1,4 +1,4 @@
-"""CIFAR-100: images in torchvision's format, and their features, cached until they are of something else."""
+"""CIFAR-100: images in torchvision's format, and their features, cached until images or network change."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ def original(tmp_path_factory):
 
 @pytest.fixture
 def archive(original, monkeypatch):
-    """The miniature's archive, and torchvision taking it for the published one that nobody can reach."""
+    """Archive of the miniature; torchvision accepts it as the published one, which cannot be downloaded."""
     archive = miniature.archive_of(original)
     miniature.accept(monkeypatch, original)
     monkeypatch.setattr(f"{miniature.CIFAR100}.tgz_md5", hashlib.md5(archive).hexdigest())
@@ -71,7 +71,7 @@ def test_a_failed_download_says_what_to_do_and_the_next_one_may_succeed(
 
 
 def test_without_a_network_the_command_prints_one_line_alone(tmp_path):
-    """The last line too: libraries below torchvision print pages if Python ends without collecting their garbage."""
+    """Including Python's exit, at which libraries below torchvision print pages if their garbage is not collected."""
     program = (
         "import runpy, sys; from torchvision.datasets import CIFAR100\n"
         f"CIFAR100.url = {UNREACHABLE + '/cifar-100-python.tar.gz'!r}\n"
@@ -85,7 +85,7 @@ def test_without_a_network_the_command_prints_one_line_alone(tmp_path):
     assert "use --dataset digits, which needs no download" in line
 
 
-def test_both_files_of_features_or_the_archive_are_enough(tmp_path):
+def test_cifar100_is_found_by_both_feature_files_or_by_the_archive(tmp_path):
     (tmp_path / "cifar100_features").mkdir()
     for name, found in (("train_set_features.npz", False), ("test_set_features.npz", True)):
         (tmp_path / "cifar100_features" / name).touch()
@@ -98,7 +98,7 @@ COMPUTED: list[int] = []  # images in each call of `features_of`
 
 
 def features_of(images) -> np.ndarray:
-    """In the network's place: features that are an image's first numbers."""
+    """Stand-in for the network: the features are an image's first numbers."""
     COMPUTED.append(len(images))
     return images.reshape(-1, 3072)[:, :512].astype(np.float32)
 
@@ -112,7 +112,7 @@ def splits(tmp_path, original, archive, monkeypatch):
 
 
 def compute(data_dir, splits, resolution=16) -> list[int]:
-    """Check the features from the cache, and say how many images were computed in each call."""
+    """Check the features from the cache, and return how many images each call computed."""
     COMPUTED.clear()
     tables = cached_features(data_dir, splits, resolution)
     computed = [*COMPUTED]

@@ -1,4 +1,4 @@
-"""Features and labels in files: what is read, what stays in the file, and what is refused in one line."""
+"""Features and labels in files: what is read, what is memory-mapped, and what is refused with a one-line error."""
 
 import io
 import json

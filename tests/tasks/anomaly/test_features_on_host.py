@@ -1,4 +1,4 @@
-"""A table of features on the host: the same sets, the same training, the same run as with a table on the device."""
+"""A feature table in host memory gives the same sets, training and run as a table on the device."""
 
 import dataclasses
 import pickle

@@ -1,4 +1,4 @@
-"""Files of images for the digits: formats that are taken, and one line for all others."""
+"""Image files for the digits: supported formats, and one-line errors for all others."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""ResNet-34's features: the numbers that PyTorch computes, from weights that are downloaded whole or not at all."""
+"""ResNet-34's features equal PyTorch's; its weights are downloaded completely or not at all."""
 
 import re
 

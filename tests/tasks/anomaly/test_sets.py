@@ -1,4 +1,4 @@
-"""Sets with an odd one out: what is drawn, how often, and that it is a function of (seed, epoch, index)."""
+"""Sets with an odd one out: their distribution, and that they are a function of (seed, epoch, index)."""
 
 import itertools
 
@@ -12,11 +12,11 @@ from transformer_jax.tasks.anomaly.sets import AnomalySets, SetAnomalyDataset, s
 SIZES = (11, 17, 23, 29, 12)  # images in each class
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(5) * 10, SIZES))
 FEATURES = np.random.default_rng(1).normal(size=(len(LABELS), 7)).astype(np.float32)
-LIMIT = 1e-4  # below this probability of so uneven a draw, a χ² test says that it is not uniform
+LIMIT = 1e-4  # significance level of the χ² tests of uniformity
 
 
 def probability_of(counts, expected) -> float:
-    """Of a draw that is as uneven or more: a χ² test, by JAX's, as SciPy's takes seconds to import."""
+    """p-value of a χ² test of uniformity, computed with JAX because SciPy takes seconds to import."""
     return float(chi2.sf(((np.array(counts) - expected) ** 2 / expected).sum(), len(counts) - 1))
 
 

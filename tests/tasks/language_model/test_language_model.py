@@ -1,4 +1,4 @@
-"""The task on text: what it learns, how each byte is scored, how texts are continued, and what a run leaves."""
+"""The language-model task: what it learns, how it scores bytes and continues texts, and the files of its runs."""
 
 import json
 from pathlib import Path
@@ -34,21 +34,21 @@ def text(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def trainer() -> LanguageModelTrainer:
-    """Not trained: drawn parameters, which no byte is alike to."""
+    """Untrained trainer with random parameters, which treat all bytes differently."""
     trainer = LanguageModelTrainer(LanguageModelConfig(**TINY))
     trainer.params = drawn(trainer.model, np.zeros((1, WINDOW), int), scale=1.0)["params"]
     return trainer
 
 
 def log_probs(trainer: LanguageModelTrainer, given: bytes) -> np.ndarray:
-    """Log₂ of the probability of each byte after `given`; no position sees the padding behind it."""
+    """log₂ probability of each byte after `given`; no position sees the padding after it."""
     ids = np.frombuffer(given.ljust(WINDOW), np.uint8)[None].astype(np.int32)
     logits = np.asarray(compiled(trainer.model)({"params": trainer.params}, ids))[0, len(given) - 1].astype(float)
     return (logits - np.logaddexp.reduce(logits)) / np.log(2)
 
 
 def test_bits_per_byte_are_those_of_each_byte_after_its_context(trainer, text):
-    """A window of 16 bytes scores 5: a byte has the 12 to 16 bytes before it as context, at the beginning fewer."""
+    """A window of 16 bytes scores 5: each byte has the 12 to 16 bytes before it as context, fewer at the start."""
     params = trainer.params
     trainer = LanguageModelTrainer(LanguageModelConfig(**TINY, stride=5, data=text, num_devices=1))
     trainer.params = params
@@ -103,7 +103,7 @@ def test_maps_are_labelled_with_the_texts_characters_also_in_pictures_of_the_tra
 
 
 def test_examples_are_texts_with_the_byte_that_is_expected_after_each(trainer):
-    """They are padded to one shape, which changes no answer."""
+    """They are padded to one shape, which does not change the answers."""
     short, long = trainer.read_examples(["a é", "fox\nfox"])
     assert short.labels == ["a", " ", "é", "·"]
     assert (short.title, short.expected, long.title) == ("a é", None, "fox\\nfox")

@@ -1,4 +1,4 @@
-"""What the language model is compared with: compressors, by their output's size."""
+"""Baselines of the language model: compressors, by the size of their output."""
 
 import gzip
 import lzma

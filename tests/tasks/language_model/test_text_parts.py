@@ -1,4 +1,4 @@
-"""A text's parts: where it is cut, and from what it is read."""
+"""Splits of a text: where it is cut, and which file it is read from."""
 
 import numpy as np
 import pytest

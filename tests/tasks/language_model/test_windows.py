@@ -1,4 +1,4 @@
-"""Windows of a text: places that are a function of (seed, epoch, index), and each byte scored once."""
+"""Windows of a text: their positions are a function of (seed, epoch, index), and each byte is scored once."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Batches by tokens: what they hold, and a training on them that is cut off and goes on."""
+"""Batches by number of tokens: their contents, and a training on them that is interrupted and resumed."""
 
 import dataclasses
 
@@ -41,7 +41,7 @@ def test_a_batch_has_at_most_so_many_tokens_with_padding_and_an_epoch_every_pair
 
 
 def trained(config: TranslationConfig, stop_after: int | None = None):
-    """Parameters, and the sums of each step's loss."""
+    """Train; return the parameters and the sums of each step's loss."""
     sums = []
 
     class Sums(Callback):

@@ -1,4 +1,4 @@
-"""Settings of the translation task: the numbers that follow from the data, and files of pairs of one's own."""
+"""Settings of the translation task: values derived from the data, and the user's own files of pairs."""
 
 from pathlib import Path
 

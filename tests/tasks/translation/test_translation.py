@@ -28,7 +28,7 @@ MAX_BYTES = 17
 
 @pytest.fixture(scope="module")
 def copying(tmp_path_factory) -> Path:
-    """The directory of a run on a file of pairs whose two sides are alike but for their case."""
+    """Directory of a run on a file of pairs whose two sides differ only in case."""
 
     def train(directory: Path) -> None:
         words = ["".join(letters) for n in (2, 3) for letters in itertools.product("abcde", repeat=n)]
@@ -134,7 +134,7 @@ def test_the_command_translates_with_a_model_that_ships_and_with_another_search(
 
 @pytest.mark.parametrize(("tokenizer", "unit"), [("bytes", "bytes"), ("words:2+", "words"), ("bpe:300", "pieces")])
 @pytest.mark.usefixtures("without_type_checks")
-def test_the_report_says_of_what_accuracies_are(tokenizer, unit, capsys):
+def test_the_report_names_the_unit_of_the_accuracies(tokenizer, unit, capsys):
     config = TranslationConfig(target_tokenizer=tokenizer)
     trainer = SimpleNamespace(config=config, predict=lambda sources: ["b"])
     report(trainer, SimpleNamespace(splits=SimpleNamespace(test=[TextPair("a", "b")])))
