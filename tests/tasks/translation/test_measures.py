@@ -2,7 +2,7 @@
 
 import pytest
 
-from transformer_jax.tasks.translation.measures import char_error_rate, exact_match, translation_scores
+from transformer_jax.tasks.translation.measures import error_rate, exact_match, translation_scores
 
 
 def test_exact_match_counts_whole_texts():
@@ -11,9 +11,10 @@ def test_exact_match_counts_whole_texts():
 
 def test_character_error_rate_counts_edits_per_reference_character():
     # kitten -> sitting: two substitutions and an insertion, 7 characters; é is one character; one deletion.
-    assert char_error_rate(["kitten", "é", "abc"], ["sitting", "e", "ab"]) == (3 + 1 + 1) / (7 + 1 + 2)
-    assert char_error_rate(["aaaa"], ["b"]) == 4
-    assert char_error_rate([""], ["abc"]) == 1
+    assert error_rate(["kitten", "é", "abc"], ["sitting", "e", "ab"]) == (3 + 1 + 1) / (7 + 1 + 2)
+    assert error_rate(["aaaa"], ["b"]) == 4
+    assert error_rate([""], ["abc"]) == 1
+    assert error_rate([["a", "cat", "sat"]], [["the", "cat", "sat", "down"]]) == (1 + 1) / 4
 
 
 def test_translation_scores_of_the_corpus():

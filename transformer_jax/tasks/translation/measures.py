@@ -10,11 +10,11 @@ def exact_match(predictions: Sequence[str], references: Sequence[str]) -> float:
     return sum(a == b for a, b in zip(predictions, references, strict=True)) / len(references)
 
 
-def char_error_rate(predictions: Sequence[str], references: Sequence[str]) -> float:
-    """Insertions, deletions and substitutions that turn predictions into references, per character of the references.
+def error_rate(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:
+    """Insertions, deletions and substitutions that turn predictions into references, per element of the references.
 
-    A character is a Unicode code point. The rate is that of all texts together, and above 1 if predictions are much too
-    long (Morris, Maier and Green 2004, equation 1, with characters for words).
+    Elements are the characters (Unicode code points) of texts, or the words of lists. The rate is that of all texts
+    together, and above 1 if predictions are much too long (Morris, Maier and Green 2004, equation 1).
     """
     from rapidfuzz.distance import Levenshtein
 
