@@ -2,19 +2,14 @@
 
 import json
 import re
-import shlex
-import subprocess
-from itertools import product
 from types import SimpleNamespace
 
 import make_tables
 import page
+import pronunciations
 import pytest
 from commands import call
 from tables import TABLES
-
-from transformer_jax import TranslationConfig
-from transformer_jax.cli import parse
 
 
 def test_the_page_is_made_from_the_committed_results_and_has_each_table_once():
@@ -81,16 +76,15 @@ def test_quick_papers_run(script, tmp_path):
     assert "Test loss:" in outcome.stdout
 
 
-def test_a_pronouncing_dictionary_becomes_the_pairs_that_the_command_trains_on(tmp_path):
-    section = page.PAGE.read_text(encoding="utf-8").split("## Spelling to sound")[1]
-    to_pairs, train = section.split("```")[1].strip().splitlines()
-    sounds = {"a": "AH0", "b": "B", "c": "K", "d": "D"}
-    words = ["".join(word) for word in product(sounds, repeat=3)]
-    lines = [f"{word} {' '.join(sounds[letter] for letter in word)}\n" for word in words]
-    (tmp_path / "cmudict.dict").write_text(";;; a comment\n" + "".join(lines) + "bad(2) B AH0 D T\n", encoding="utf-8")
-    subprocess.run(to_pairs, shell=True, cwd=tmp_path, check=True)
-    pairs = (tmp_path / "sounds.tsv").read_text(encoding="utf-8").splitlines()
-    assert [pairs[0], pairs[-1], len(pairs)] == ["aaa\tAH0 AH0 AH0", "bad\tB AH0 D T", 65]
-    flags = shlex.split(train.replace("sounds.tsv", str(tmp_path / "sounds.tsv")))[2:]
-    counts = parse(TranslationConfig, flags, task="TranslationTask").splits().counts()
-    assert counts == {"train": 59, "val": 3, "test": 3, "too_long": 0, "held_elsewhere": 0}
+def test_pronunciations_lose_their_stress_and_a_test_word_has_one():
+    spoken = {f"{a}{b}{c}": [["AH0", "B"], ["AH1", "B"], ["AO1"]] for a in "abcd" for b in "abcd" for c in "abcd"}
+    parts = pronunciations.split_pairs(spoken | {"a.b.": [["B"]], "it's": [["S"]]}, seed=0)
+    assert {part: len({word for word, _ in pairs}) for part, pairs in parts.items()} == {
+        "test": 6,
+        "val": 1,
+        "train": 58,
+    }
+    train = [word for word, _ in parts["train"] if word != "it's"]
+    assert dict(parts["train"])[train[0]] == "AO"
+    assert parts["train"][:2] == [(train[0], "AH B"), (train[0], "AO")]
+    assert {phonemes for _, phonemes in parts["test"]} <= {"AH B", "S"}

