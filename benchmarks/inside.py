@@ -263,19 +263,19 @@ def save_pictures(directory: Path, dates: TrainerModule, digits: TrainerModule, 
         sorted_maps = np.take_along_axis(np.take_along_axis(mean, order[:, :, None], 1), order[:, None], 2)
         ax.imshow(sorted_maps.mean(0), vmin=0, cmap="viridis")
         ax.set(title=f"Layer {layer}", xlabel="keys, the odd one last", xticks=[], yticks=[])
-    axes[0].set(ylabel="queries, likewise")
+    axes[0].set(ylabel="queries, the odd one last")
     figure.savefig(directory / "inside_digits.png", dpi=80)
 
     locales = "en_US", "de", "ja", "ar"
     figure = Figure(figsize=(10, 3.2), layout="constrained")
-    figure.supxlabel("part that is written; above it the part that is read", fontsize=9)
+    figure.supxlabel("upper row: part of the source that is read; lower row: part being written", fontsize=9)
     figure.supylabel("layer.head", fontsize=9)
     for ax, locale in zip(figure.subplots(1, len(locales), sharey=True), locales, strict=True):
         found = attention_to_parts(dates, locale, num)  # [heads, from, to]
         ax.imshow(found.reshape(len(found), -1), vmin=0, vmax=1, cmap="viridis", aspect="auto")
-        ax.set_xticks(range(9), ["Y", "M", "D"] * 3)
+        ax.set_xticks(range(9), ["Y", "M", "D"] * 3)  # year, month and day
         ax.set_yticks(range(len(found)), [f"{n // 4}.{n % 4}" for n in range(len(found))])
-        ax.set(title=locale, xlabel="year       month       day  ")
+        ax.set(title=locale, xlabel="writing year   month   day")
     figure.savefig(directory / "inside_dates.png", dpi=80)
 
 

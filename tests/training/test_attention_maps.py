@@ -7,7 +7,7 @@ from transformer_jax import InputError
 from transformer_jax.runs.loggers import Logger
 from transformer_jax.training.callbacks import Evaluation
 from transformer_jax.training.inspected_example import LabelledMaps, drawable
-from transformer_jax.training.viewer import CELL, GREY, LogAttention, attention_picture
+from transformer_jax.training.viewer import CELL, GREY, LEAST_SIDE, LogAttention, attention_picture
 
 RNG = np.random.default_rng(0)
 
@@ -57,14 +57,15 @@ def test_numbers_and_words_are_drawn_as_they_are():
 
 def test_a_picture_has_the_heads_side_by_side_from_black_to_their_largest_weight_with_labels():
     maps = np.zeros((2, 3, 5), np.float32)
-    maps[0, 1, 4] = 0.25
+    maps[0, 1, 2:] = 0.01, 0.04, 0.25
     maps[1, 2, 0] = 1.0
     picture = attention_picture(maps, ["a", "bc", "d"], range(5))
-    left, top, width = 2 * CELL, CELL, 7 * CELL  # the longest labels have two letters, and one
-    assert picture.shape == (top + 3 * CELL, 2 * width)
+    cell = LEAST_SIDE // 5  # of so few keys; the longest labels have two letters, and one
+    left, top, width = 2 * CELL, CELL, 2 * CELL + 5 * cell
+    assert picture.shape == (top + 3 * cell, 2 * width)
     for head in range(2):
-        cells = picture[top + CELL // 2 :: CELL, head * width + left + CELL // 2 : (head + 1) * width : CELL]
-        np.testing.assert_array_equal(cells, np.rint(255 * maps[head] / maps[head].max()))
+        cells = picture[top + cell // 2 :: cell, head * width + left + cell // 2 : (head + 1) * width : cell]
+        np.testing.assert_array_equal(cells, np.rint(255 * np.sqrt(maps[head] / maps[head].max())))
         labels = picture[top:, head * width : head * width + left]
         assert labels.min() == GREY
         assert labels.max() > 200
@@ -82,4 +83,6 @@ def test_the_first_example_is_drawn_at_each_evaluation_for_every_layer():
         return LabelledMaps({"encoder": [layer, layer]}, {"encoder": range(4)}, {"encoder": range(4)})
 
     LogAttention([Log()], maps).on_evaluation(Evaluation(7, 1, {}, {"level": 0.5}))
-    assert logged == [(7, f"attention/encoder/layer {number}", (5 * CELL, 5 * CELL)) for number in (0, 1)]
+    assert logged == [
+        (7, f"attention/encoder/layer {number}", (CELL + LEAST_SIDE, CELL + LEAST_SIDE)) for number in (0, 1)
+    ]
