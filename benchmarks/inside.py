@@ -275,7 +275,7 @@ def save_pictures(directory: Path, dates: TrainerModule, digits: TrainerModule, 
         ax.imshow(found.reshape(len(found), -1), vmin=0, vmax=1, cmap="viridis", aspect="auto")
         ax.set_xticks(range(9), ["Y", "M", "D"] * 3)  # year, month and day
         ax.set_yticks(range(len(found)), [f"{n // 4}.{n % 4}" for n in range(len(found))])
-        ax.set(title=locale, xlabel="writing year   month   day")
+        ax.set(title=locale, xlabel="year       month       day  ")
     figure.savefig(directory / "inside_dates.png", dpi=80)
 
 
