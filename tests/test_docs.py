@@ -177,6 +177,15 @@ def test_the_code_on_models_runs(root):
 
 
 @pytest.mark.slow
+def test_the_examples_of_the_reference_run(root):
+    pages = {page.stem: run_page(f"docs/api/{page.name}", root) for page in REPOSITORY.glob("docs/api/*.md")}
+    assert pages["models"]["logits"].shape == (8, 16, 10)
+    assert pages["inspection"]["seen"]["encoder.layers.0.attention.weights"].shape == (1, 1, 16, 16)
+    assert pages["training"]["results"]["steps"] == 100
+    assert (root / "maps.png").is_file()
+
+
+@pytest.mark.slow
 def test_the_code_on_inspection_runs(root):
     names = run_page("docs/inspection.md", root)
     whole, ablated = names["accuracies"]

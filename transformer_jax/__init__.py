@@ -1,4 +1,4 @@
-"""transformer-jax: a Transformer in JAX and Flax to understand, trust and bend.
+"""transformer-jax: a Transformer in JAX and Flax to understand, trust and modify.
 
 A model is a Flax `linen` module:
 
@@ -13,7 +13,7 @@ A model is a Flax `linen` module:
 Training writes a run directory, `checkpoints/short`, from which any process can open the model again:
 
     trainer, results = train_reverse(max_epochs=2, seq_len=8, name="short")
-    run = load_run("checkpoints/short")  # or a model that ships: "reverse", "digits", "dates"
+    run = load_run("checkpoints/short")  # or an included model: "reverse", "digits", "dates"
     run.predict([3, 1, 4, 1, 5, 9, 2, 6])
 
 Every activation has a name and can be captured, or changed with `patch`:
