@@ -32,7 +32,7 @@ def join_processes(config: TrainingConfig) -> None:
     and on TPU pods. If a process dies later, JAX's runtime ends the others.
 
     Raises:
-        InputError: these three are neither given nor detected, JAX has begun to compute, or the processes were started
+        InputError: the three are neither given nor detected, JAX has begun to compute, or the processes were started
             with different settings. (If a process can't be reached within `config.connect_timeout`, JAX ends this process
             with a message.)
     """
