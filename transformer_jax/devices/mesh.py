@@ -105,7 +105,7 @@ def _check_mesh(config: TrainingConfig, mesh: str, data: int, fsdp: int, tensor:
     if size > there or (jax.process_count() > 1 and size < there):
         raise InputError(
             f"mesh is {mesh}, which takes {size} devices; JAX has {there} of kind {jax.devices()[0].device_kind} here; "
-            f"use at most these, or all of them with several processes, e.g. data={there}"
+            f"use at most that many (with several processes, all of them), e.g. data={there}"
         )
     if config.num_devices not in (0, size):
         raise InputError(

@@ -33,8 +33,8 @@ def join_processes(config: TrainingConfig) -> None:
 
     Raises:
         InputError: the three are neither given nor detected, JAX has begun to compute, or the processes were started
-            with different settings. (If a process can't be reached within `config.connect_timeout`, JAX ends this process
-            with a message.)
+            with different settings. (If a process can't be reached within `config.connect_timeout`, JAX ends this
+            process with a message.)
     """
     if not config.distributed or jax.distributed.is_initialized():
         return
