@@ -126,7 +126,7 @@ CONFIG = ReverseConfig(batch_size=12, num_heads=3, model_dim=6)
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mesh": "data=99"}, r"mesh is data=99, which takes 99 devices; JAX has \d+ of kind .*, so mesh may be data="),
+        ({"mesh": "data=99"}, r"mesh is data=99, which takes 99 devices; JAX has \d+ of kind .*, e.g. data="),
         ({"num_devices": 12}, r"num_devices is 12; JAX has \d of kind"),
         ({"mesh": "rows=2"}, "mesh is 'rows=2'; it must give sizes of the axes data, fsdp, tensor, e.g. data=4,fsdp=2"),
         ({"mesh": "data=2,data=2"}, "it must give sizes"),

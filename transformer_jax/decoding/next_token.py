@@ -29,8 +29,8 @@ def draw_tokens(
 
     Args:
         logits: `[N, V]`, or log-probabilities.
-        key: random key of this draw.
-        temperature: above 0; the closer to 0, the more often the most probable token is drawn, as greedy decoding does.
+        key: random key for this draw.
+        temperature: above 0; near 0, the most probable token is nearly always drawn, as in greedy decoding.
         top_k: number of tokens that may be drawn (Fan et al. 2018); None, or more than V, for all.
         top_p: nucleus sampling: draw from the smallest set of these tokens with at least this total probability
             (Holtzman et al. 2020, section 3.1); None for all.

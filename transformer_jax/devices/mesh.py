@@ -1,4 +1,4 @@
-"""Choice of the devices that share a training, from its settings."""
+"""Choose the devices for a training run from its settings."""
 
 import contextlib
 import math
@@ -20,8 +20,8 @@ MIN_ROWS = 6  # of a batch per CPU device, if the number of devices is not set: 
 def choose_devices(config: TrainingConfig, spec_of: SpecOf = default_spec) -> Devices:
     """Choose the devices for these settings.
 
-    XLA partitions the step if the mesh splits another axis than `data`, if `strategy` is `sharded`, or if `spec_of` is
-    not the default. Several processes share a training with all of their devices.
+    XLA partitions the step if the mesh splits an axis other than `data`, if `strategy` is `sharded`, or if `spec_of` is
+    not the default. With several processes, a run uses all devices of all processes.
 
     Raises:
         InputError: the mesh can't be parsed, has too many devices, or does not divide the batch or the heads.
@@ -43,12 +43,12 @@ def own_device() -> Devices:
 
 
 def num_data_devices(rows: int, num_devices: int = 0) -> int:
-    """Number of a single process's devices that share batches, a divisor of the number of rows.
+    """Return the number of devices over which a single process splits its batches.
 
     Args:
         rows: number of rows in a batch.
-        num_devices: requested number; 0 for one GPU or TPU, or for as many CPU devices as divide the batch into parts
-            of at least `MIN_ROWS`.
+        num_devices: requested number; 0 for one GPU or TPU, or for as many CPU devices as divide the batch into equal
+            parts of at least `MIN_ROWS` rows.
 
     Raises:
         InputError: there are fewer devices than requested.
@@ -68,7 +68,7 @@ def num_data_devices(rows: int, num_devices: int = 0) -> int:
 def mesh_sizes(config: TrainingConfig) -> dict[str, int]:
     """Parse the sizes of the mesh's axes from `config.mesh`, such as `data=4,fsdp=2`.
 
-    If it is None, `data` has all devices of several processes; for a single process there are no sizes.
+    If `config.mesh` is None, `data` spans all devices of several processes; for a single process, the result is empty.
 
     Raises:
         InputError: see `choose_devices`.
@@ -104,8 +104,8 @@ def _check_mesh(config: TrainingConfig, mesh: str, data: int, fsdp: int, tensor:
     size, there = data * fsdp * tensor, len(jax.devices())
     if size > there or (jax.process_count() > 1 and size < there):
         raise InputError(
-            f"mesh is {mesh}, which takes {size} devices; JAX has {there} of kind {jax.devices()[0].device_kind} here, "
-            f"of which several processes take all, so mesh may be data={there}"
+            f"mesh is {mesh}, which takes {size} devices; JAX has {there} of kind {jax.devices()[0].device_kind} here; "
+            f"use at most that many (with several processes, all of them), e.g. data={there}"
         )
     if config.num_devices not in (0, size):
         raise InputError(

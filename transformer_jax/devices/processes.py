@@ -1,4 +1,4 @@
-"""Values that the processes of one training agree on; a single process returns its own.
+"""Values on which the processes of one training run agree; a single process returns its own.
 
 Every function here is called by all processes, in the same order: each waits for the others.
 """
@@ -26,15 +26,15 @@ Value = TypeVar("Value")
 
 
 def join_processes(config: TrainingConfig) -> None:
-    """Join the other processes of a training, if the config is `distributed`; a second call has no effect.
+    """Join the other processes of a training run, if the config is `distributed`; a second call has no effect.
 
     If process id, number of processes and coordinator are not given, JAX detects them under SLURM, Open MPI, Kubernetes
     and on TPU pods. If a process dies later, JAX's runtime ends the others.
 
     Raises:
-        InputError: they are neither given nor detected, JAX has begun to compute, or the processes were started with
-            different settings. (If a process can't be reached within `config.connect_timeout`, JAX ends this process
-            with a message.)
+        InputError: the three are neither given nor detected, JAX has begun to compute, or the processes were started
+            with different settings. (If a process can't be reached within `config.connect_timeout`, JAX ends this
+            process with a message.)
     """
     if not config.distributed or jax.distributed.is_initialized():
         return

@@ -1,4 +1,4 @@
-"""How devices share a training: a mesh, the sharding of each array, and a step that is split over the devices."""
+"""How devices share a training run: a mesh, the sharding of each array, and a step that is split over the devices."""
 
 import dataclasses
 import functools

@@ -186,7 +186,7 @@ def generate(
     Positions in patches count from the start of the text. A `TransformerLM` caches keys and values, so that each token,
     including those of the prompt, costs one step of cached decoding. If a patch is a function or `splice`, which may
     read all positions, or for other models, each new token costs a patched pass over the whole text. The two agree to
-    rounding. Until it is finished, the text is padded at its end, which a causal model cannot see.
+    rounding. Until it is finished, the text is padded at its end, to which a causal model cannot attend.
 
     Args:
         inspected: a causal language model of `[B, T]` tokens.

@@ -1,4 +1,4 @@
-"""Tokenizers trained on the texts of a task, by the library `tokenizers`."""
+"""Tokenizers trained on the texts of a task, using the `tokenizers` library."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from transformer_jax.tasks.tokenization import PieceTokenizer, import_extra, of_
 if TYPE_CHECKING:
     import tokenizers
 
-MOST_WORDS = 30_000  # most words or characters in a vocabulary
+MOST_WORDS = 30_000  # maximum number of words or characters in a vocabulary
 # A word with the space before it, a number, other symbols, or white space. No piece crosses their boundaries.
 WORD = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 CHARACTER = r"[\s\S]"
@@ -25,8 +25,8 @@ def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
 
     Text outside the vocabulary is encoded as bytes. `bpe` merges the most frequent pairs of adjacent pieces, starting
     from bytes (Sennrich et al. 2016); `unigram` takes the pieces under which the texts are most probable (Kudo 2018),
-    which may differ slightly each time; `characters` and `words` take the 30 000 most frequent ones of the texts,
-    `words:2+` only words that occur at least twice.
+    which may differ slightly each time; `characters` and `words` take the 30 000 most frequent characters or words in
+    the texts; `words:2+` takes only words that occur at least twice.
 
     Args:
         setting: characters, words, words:COUNT+, bpe:SIZE or unigram:SIZE.
@@ -58,7 +58,7 @@ def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
     found = library.Tokenizer(library.models.Unigram(vocabulary, 0, True))
     found.pre_tokenizer = split
     found.decoder = library.decoders.Sequence([library.decoders.ByteFallback(), library.decoders.Fuse()])
-    return PieceTokenizer(library.Tokenizer.from_str(found.to_str()))  # a file may round scores
+    return PieceTokenizer(library.Tokenizer.from_str(found.to_str()))  # saving may round scores, so do it now
 
 
 def _byte_pairs(library: Any, texts: Iterable[str], size: int) -> "tokenizers.Tokenizer":

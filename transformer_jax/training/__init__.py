@@ -1,6 +1,6 @@
 """Training: the pure step, the loop around it, and `TrainerModule`, which a task extends.
 
-To read in this order: `metrics`, `step`, `task` (the hooks), `loop`, `fitting` (puts a training together), `trainer`.
+To read in this order: `metrics`, `step`, `task` (the hooks), `loop`, `fitting` (sets up a run), `trainer`.
 The journal opens and closes the event file and asks for checkpoints; `runs` writes both.
 
 Imports the wings below: `runs`, `data`, `nn`, `config`, `errors`.

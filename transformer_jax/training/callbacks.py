@@ -64,7 +64,7 @@ class Callback:
 
     @property
     def wants_to_stop(self) -> bool:
-        """Whether the training should end after the present evaluation."""
+        """Whether training should end after the current evaluation."""
         return False
 
     def state(self) -> Any:  # JSON
@@ -88,7 +88,7 @@ def by_class(what: str, things: Sequence[T]) -> dict[str, T]:
 
 
 def check_finite(step: Step) -> None:
-    """Stop the training at the first step whose loss or gradient is not finite.
+    """Stop training at the first step whose loss or gradient is not finite.
 
     Raises:
         FloatingPointError: the loss or the gradient of this step is not finite.
@@ -149,7 +149,7 @@ class LogMetrics(Callback):
 
 
 class EarlyStopping(Callback):
-    """Stops the training after a number of evaluations without improvement.
+    """Stops training after a number of evaluations without improvement.
 
     Args:
         criterion: decides which evaluation is better; an equal value is no improvement.

@@ -57,7 +57,7 @@ def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, ha
 
 
 def check_fitting(config: TrainingConfig) -> None:
-    """Raise an `InputError` for settings that ask for anything but a single training."""
+    """Raise an `InputError` for settings that ask for anything but a single training run."""
     if config.pretrained is not None:
         raise InputError(f"pretrained is {config.pretrained}; fit always trains: use train_and_test, or leave it out")
     if config.seeds is not None or config.sweep:
@@ -65,7 +65,7 @@ def check_fitting(config: TrainingConfig) -> None:
 
 
 def check_num_steps(config: TrainingConfig, loader: Loader) -> int:
-    """Return the number of steps of a training with this loader.
+    """Return the number of steps of a training run with this loader.
 
     Raises:
         InputError: the loader's batch size is not `config.batch_size`, there are too many steps, or `config.profile`

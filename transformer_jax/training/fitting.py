@@ -1,4 +1,4 @@
-"""Set-up of a training, in the order in which things happen."""
+"""Set up a training run, in the order in which things happen."""
 
 import contextlib
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def training(
     task: "TrainerModule", evaluator: Evaluator, loaders: tuple[Loader, Loader], initial_params: Params | None
 ) -> Iterator[TrainingLoop]:
-    """Begin or resume a training, and give its loop; an error closes the run's directory.
+    """Begin or resume a training run, and yield its loop; an error closes the run's directory.
 
     Sets `task.run` and, in `task.config`, the criterion and the numbers that follow from the data. From here on, the
     programs of the initial state, the evaluation and the step are compiled in the background. Raises the errors of

@@ -1,4 +1,4 @@
-"""Callbacks, logs and checkpoints of a training."""
+"""Callbacks, logs and checkpoints of a training run."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Journal(contextlib.AbstractContextManager["Journal"]):
-    """The callbacks, loggers and checkpoints of one training; a context manager that closes loggers and progress bar.
+    """Callbacks, loggers and checkpoints of a training run; a context manager that closes loggers and progress bar.
 
     Args:
         task: the task to train; its settings and hooks determine what is logged.
@@ -113,7 +113,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             if name in self._callbacks:
                 self._callbacks[name].restore(state)
         is_trained = self._run.is_finished or self._step >= self._num_steps
-        at = f"step {self._step} of {self._num_steps}{', the end of the training' if is_trained else ''}"
+        at = f"step {self._step} of {self._num_steps}{', the end of training' if is_trained else ''}"
         self._bar.write(f"Going on after {at}, from {self._run.path}")
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
@@ -125,7 +125,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
     @property
     def wants_to_stop(self) -> bool:
-        """Whether a callback wants the training to end after the present evaluation."""
+        """Whether a callback wants training to end after the current evaluation."""
         return any(callback.wants_to_stop for callback in self._callbacks.values())
 
     def on_step(self, step: Step) -> None:

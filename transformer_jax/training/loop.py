@@ -32,7 +32,7 @@ class TrainingLoop:
     calls differently, and still ends with bitwise identical parameters.
 
     Args:
-        config: settings of the training.
+        config: settings of the run.
         loader: loader of the training set.
         runner: runs the steps.
         start: checkpoint from which training starts.

@@ -66,7 +66,7 @@ def optimizer_of(settings: OptimizationSettings, schedule: optax.Schedule) -> op
 def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransformationExtraArgs:
     """Multiply updates by the negative learning rate.
 
-    Unlike optax's transformation of this name, it does not count steps: `update` takes the training's `step`, which
+    Unlike optax's transformation of this name, it does not count steps: `update` takes the run's `step`, which
     wrappers must pass on.
     """
 
@@ -97,11 +97,11 @@ def decay_mask(params: Params) -> Params:
 def with_frozen(optimizer: optax.GradientTransformation, patterns: str) -> optax.GradientTransformationExtraArgs:
     """Wrap an optimizer so that some parameters are frozen, without optimizer state.
 
-    The inner optimizer sees only the other parameters: its weight decay and norms exclude the frozen ones.
+    The inner optimizer gets only the other parameters: its weight decay and norms exclude the frozen ones.
 
     Args:
         optimizer: updates the parameters that are not frozen.
-        patterns: of the frozen parameters' paths, see `matching`.
+        patterns: patterns of the frozen parameters' paths, see `matching`.
 
     Raises:
         InputError: when `init` is called, if a pattern matches no parameter, or the patterns match all parameters.

@@ -1,4 +1,4 @@
-"""Compiled programs of a training, and its initial state: randomly initialized, or from given parameters."""
+"""Compiled programs of a training run, and its initial state: randomly initialized, or from given parameters."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -90,7 +90,7 @@ def report_initial(config: TrainingConfig, given: InitialParams | None, *, is_re
 
 
 class Programs(NamedTuple):
-    """Compiled programs of a training."""
+    """Compiled programs of a training run."""
 
     shapes: TrainState  # and dtypes
     given: InitialParams | None  # arrays that replace fresh ones in the initial state
@@ -99,7 +99,7 @@ class Programs(NamedTuple):
 
 
 def update_rule(task: "Task", num_steps: int) -> UpdateRule:
-    """Create the update rule of a training of `num_steps` steps; it leaves frozen parameters unchanged."""
+    """Create the update rule of a training run of `num_steps` steps; it leaves frozen parameters unchanged."""
     config, optimizer = task.config, task.create_optimizer(num_steps)
     if config.freeze is not None:
         optimizer = with_frozen(optimizer, config.freeze)
@@ -112,16 +112,16 @@ def update_rule(task: "Task", num_steps: int) -> UpdateRule:
 def create_programs(
     task: "TrainerModule", train_loader: Loader, num_steps: int, given: Params | None = None
 ) -> Programs:
-    """Create the programs of a training, and start to compile that of the initial state in the background.
+    """Create the programs of a training run, and start to compile that of the initial state in the background.
 
     Args:
         task: the task to train.
         train_loader: loader of the training set.
-        num_steps: number of steps of the whole training.
+        num_steps: number of steps of the whole run.
         given: initial parameters, see `choose_initial`; None for fresh ones.
 
     Raises:
-        InputError: see `choose_initial`; or the warm-up is not shorter than the training.
+        InputError: see `choose_initial`; or the warm-up is not shorter than training.
     """
     rule = update_rule(task, num_steps)
 

@@ -1,4 +1,4 @@
-"""Progress of a training: a bar in a terminal or a notebook, else a line every few seconds."""
+"""Progress of a training run: a bar in a terminal or a notebook, else a line every few seconds."""
 
 import contextlib
 import io

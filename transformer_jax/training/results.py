@@ -1,4 +1,4 @@
-"""Results of a training: printed, written to `results.json`, and the model saved on its own."""
+"""Results of a training run: print them, write them to `results.json`, and save the model on its own."""
 
 import dataclasses
 import importlib.metadata
@@ -145,7 +145,7 @@ def versions() -> dict[str, str | None]:
 def git_commit(repository: Path = REPOSITORY) -> str | None:
     """Return the commit of a git repository, with the suffix `-dirty` if a tracked file was changed.
 
-    None if there is no repository, such as for an installed package, or if git is missing or fails.
+    None if there is no repository (e.g. for an installed package), or if git is missing or fails.
     """
     if not (repository / ".git").exists():
         return None

@@ -12,7 +12,7 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal stopped a training, after everything was saved, or another command; libraries clean up as for Ctrl-C.
+    """A signal stopped training (everything was saved) or another command; libraries clean up as for Ctrl-C.
 
     Args:
         signal_number: number of the signal; the exit status is `128 + signal_number`.

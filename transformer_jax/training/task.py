@@ -82,7 +82,7 @@ class Task:
     def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
         """Compute the loss and metrics of each element of a batch.
 
-        If devices share a batch, this function sees only the rows of one device. A loss that compares rows with each
+        If devices share a batch, this function gets only the rows of one device. A loss that compares rows with each
         other must gather those of all devices (`all_rows` and `device_number` of `transformer_jax`).
 
         Args:
@@ -107,11 +107,11 @@ class Task:
         return {}
 
     def create_schedule(self, num_steps: int) -> optax.Schedule:
-        """The learning rate as a function of the step; an error if the warm-up is not shorter than the training."""
+        """The learning rate as a function of the step; an error if the warm-up is not shorter than training."""
         return self.schedules[self.config.schedule](self.config, num_steps)
 
     def create_optimizer(self, num_steps: int) -> optax.GradientTransformation:
-        """The optimizer for a training of `num_steps` steps: by default that of `config.optimizer`.
+        """The optimizer for a training run of `num_steps` steps: by default that of `config.optimizer`.
 
         It gets the gradient of the mean loss, clipped to `config.gradient_clip`, and only the parameters that are not
         frozen, under their names; with `scan_layers`, those of layers are stacked. Its learning rate should be

@@ -1,4 +1,4 @@
-"""Device utilization of a training: examples and FLOPs per second, waiting for data, memory, profiler traces."""
+"""Device utilization of a training run: examples and FLOPs per second, waiting for data, memory, profiler traces."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,8 +41,8 @@ class LogThroughput(Callback):
 
     Args:
         log: gets the entries.
-        config: of the training.
-        runner: of its steps.
+        config: settings of the run.
+        runner: runs the steps.
     """
 
     def __init__(self, log: Log, config: TrainingConfig, runner: StepRunner) -> None:
@@ -117,7 +117,7 @@ def profiled_steps(text: str, num_steps: int | None = None) -> tuple[int, int]:
 
     Args:
         text: START:STOP.
-        num_steps: number of steps of the training; None if not known yet.
+        num_steps: number of steps of the run; None if not known yet.
 
     Raises:
         InputError: the text has another form, STOP is not above START, or START is not below `num_steps`.

@@ -79,7 +79,7 @@ class TrainerModule(Task):
     def params(self) -> Params:
         """The best parameters: after `fit`, or set by hand; an `InputError` if there are none yet."""
         if self._params is None:
-            raise InputError(f"{self.name} is not trained yet; call fit, or open a trained run with load_run")
+            raise InputError(f"{self.name} is not trained yet; call fit, or load a trained run with load_run")
         return self._params
 
     @params.setter
@@ -191,7 +191,7 @@ class TrainerModule(Task):
     def test_data(self) -> Any:  # the task's `TaskData`
         """The task's own data sets, loaded at the first access, which also sets the task's constants."""
         if type(self).load_data is Task.load_data:
-            lacks = f"{type(self).__name__} has no load_data, and so no data of its own"
+            lacks = f"{type(self).__name__} has no load_data, and so no data sets"
             raise InputError(f"{lacks}; give inputs, or val_loader and test_loader to test")
         data = type(self).load_data(self.config)
         self.place_constants(data.constants)
@@ -225,7 +225,7 @@ class TrainerModule(Task):
     def save(self, directory: str | Path) -> None:
         """Save the model on its own: settings, parameters as safetensors, a card with the metrics, digests of files.
 
-        `load_run` opens it on any machine, and other programs read `model.safetensors`. A model that was saved in the
+        `load_run` loads it on any machine, and other programs read `model.safetensors`. A model that was saved in the
         directory before is replaced.
 
         Raises:

@@ -50,7 +50,7 @@ class Viewer:
         task = self._task
         if not self.has_attention:
             kind = type(task.model).__name__
-            lacks = "whose attention is a function of your own" if hasattr(task.model, MAPS) else f"without {MAPS}"
+            lacks = "whose attention is a custom function" if hasattr(task.model, MAPS) else f"without {MAPS}"
             raise InputError(f"{kind} {lacks} has no maps to show")
         found = jax.device_get(self._maps(jax.device_put(params, task.first_device), example.inputs))
         return LabelledMaps.of(example, found._asdict() if hasattr(found, "_asdict") else {task.stack: found})

@@ -58,7 +58,7 @@ def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None
     share, rank = program.space(1), program.space(max_length - 1)
     answer = program.space(1 + num_numbers)
     smaller = np.tri(1 + num_numbers, k=-1)
-    smaller[0, 0] = 1  # BOS, token 0, sees itself
+    smaller[0, 0] = 1  # BOS, token 0, attends to itself
     program.heads[0, 2] = Attend(
         {(program.tokens, program.tokens): SHARPNESS * smaller},
         {(program.tokens, share): np.eye(1 + num_numbers, 1)},
@@ -130,7 +130,7 @@ def induction_circuit(max_length: int = 12, num_tokens: int = 7, *, seed: int | 
             (program.tokens, program.tokens): SHARPNESS * found / 2 * np.eye(1, size),
         },
         {(program.tokens, answer): np.eye(size)},
-        f"attends to the token after the latest earlier occurrence of its own, or to {BEGIN}, and copies it",
+        f"attends to the token after the latest earlier occurrence of the current token, or to {BEGIN}, and copies it",
         lambda tokens: np.eye(tokens.shape[1])[_sources(tokens)],
     )
     vocabulary = BEGIN, *map(str, range(num_tokens))
@@ -156,5 +156,5 @@ def _before(length: int) -> Matrix:
 
 
 def _shared(seen: Bool[np.ndarray, "B T T"]) -> Weights:
-    """Weights of queries that attend equally to all keys that they see (at least one)."""
+    """Weights of queries that attend equally to all visible keys (at least one)."""
     return seen / seen.sum(-1, keepdims=True)

@@ -33,7 +33,7 @@ class View:
     text: str  # in HTML
 
     def save(self, path: str | Path) -> None:
-        """Write the view atomically to a file, which any browser opens.
+        """Write the view atomically to a file, which any browser can open.
 
         Raises:
             InputError: `path` is not a path.

@@ -42,7 +42,7 @@ def patch_activations(
     `corruption={"embeddings": add(noise)}`.
 
     A pure function, which works under `jax.jit`. To patch head by head, use `by=["heads"]` and
-    `names=["*.head_outputs"]`; for layers by positions, a pattern of the residual stream: `encoder.layers.?.output`.
+    `names=["*.head_outputs"]`; for all layers and positions, use the residual stream: `encoder.layers.?.output`.
 
     Args:
         model, variables: as in `transformer_jax.capture`.
