@@ -30,11 +30,11 @@ class Architecture(NamedTuple):
     file: Path
 
     def model(self, kind: type[Model], config: TrainingConfig, setting: str, length: int) -> Model:
-        """Create the model, with the dropout, layer loop and attention implementation of the training's config.
+        """Create the model, with the dropout, layer loop and attention implementation of the run's config.
 
         Args:
             kind: class that the model must have.
-            config: config of the training.
+            config: the run's config.
             setting: name of the setting that limits the length of a text.
             length: number of tokens of the longest text.
 
