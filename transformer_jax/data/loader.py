@@ -80,7 +80,7 @@ class Loader:
     PyTorch is only imported for workers, which takes a second or two.
 
     Args:
-        dataset: gives the samples.
+        dataset: the data set.
         sampler: the order of the samples in an epoch, and their division into batches.
         num_workers: number of processes that load.
 
@@ -191,7 +191,7 @@ class Loader:
 
 
 def _checked(samples: PyTree) -> Any:  # Samples, but for a loader that `of_rows` made
-    """Check that samples are `(inputs, targets)`, or `LocalSamples`, which only loaders from `of_rows` give."""
+    """Check that samples are `(inputs, targets)`, or `LocalSamples`, which only loaders from `of_rows` yield."""
     return samples if isinstance(samples, LocalSamples) else as_pair(samples)
 
 
@@ -209,7 +209,7 @@ def make_loader(
     """Create a loader of NumPy batches from a map-style data set.
 
     Args:
-        dataset: gives `(inputs, targets)` for an index, and `StackedSamples` for `EpochIndices` if it has
+        dataset: returns `(inputs, targets)` for an index, and `StackedSamples` for `EpochIndices` if it has
             `__getitems__`.
         batch_size: B, samples in a batch; the last batch may be shorter. Or `TokenBatches`, by the lengths of `groups`.
         shuffle: a new order in each epoch, a function of the seed and the epoch's number.

@@ -66,7 +66,7 @@ class LocalRows:
     """A data set of which a process loads only its rows of each batch.
 
     Args:
-        dataset: gives the samples.
+        dataset: the data set.
         rows: the rows of each batch that this process loads.
         batch_size: batch size of the loader.
     """

@@ -73,7 +73,7 @@ class Architecture(NamedTuple):
 
 
 def idle_with(architecture: Path | None, init_from: str | None) -> dict[str, str]:
-    """Settings that have no effect beside an architecture, each with the reason."""
+    """Settings that have no effect with an architecture, each with the reason."""
     names = set[str]() if architecture is None else PARTS if init_from else SIZES | PARTS
     return dict.fromkeys(names, "architecture defines the model")
 
