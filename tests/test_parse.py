@@ -125,7 +125,7 @@ def test_a_runs_settings_are_taken_without_those_of_its_machine(tmp_path):
         read("--config", run, task="ReverseTask")
     stored = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps({**stored, "format": 1}))
-    with pytest.raises(InputError, match="config.json is of format 1; this version reads 5 and 4"):
+    with pytest.raises(InputError, match="config.json has format 1; this version reads 5 and 4"):
         read("--config", run)
 
 

@@ -16,8 +16,8 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
             (f"{address}/nonsense", "nonsense"),
             (f"{address}/missing", "404"),
             (UNREACHABLE, "refused"),
-            (f"{address}/long", "the answer has more than 7 bytes"),
-            ("file:///dev/zero", "the answer has more than 7 bytes"),
+            (f"{address}/long", "the response is longer than 7 bytes"),
+            ("file:///dev/zero", "the response is longer than 7 bytes"),
         ):
             with pytest.raises(InputError, match=f"^it could not be downloaded from .*{message}.*; put the file at"):
                 download(url, target, "it", max_bytes=7)

@@ -379,7 +379,7 @@ def failing_step(tokens, position, cache):
 def test_logits_of_nan_are_an_error_and_in_a_compiled_program_a_score_of_nan(decode, dead_end_fails):
     settings = {"max_length": 3, **TOKENS}
     cache = {"row": np.array([0, 2, 1])}
-    with pytest.raises(InputError, match=f"step gave logits .* for row {1 if dead_end_fails else 2}"):
+    with pytest.raises(InputError, match=f"step returned logits .* for row {1 if dead_end_fails else 2}"):
         decode(failing_step, cache, 3, **settings)
     scores = run(decode, failing_step, cache, 3, max_length=3).scores.reshape(3, -1)
     np.testing.assert_array_equal(np.isnan(scores).any(axis=1), [False, dead_end_fails, True])

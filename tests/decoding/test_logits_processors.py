@@ -124,7 +124,7 @@ def test_processors_are_called_in_their_order_and_a_beam_s_log_probabilities_are
         (lambda: forced_token(1, -1), "position is -1"),
         (lambda: repetition_penalty(0.0), "penalty is 0.0"),
         (lambda: no_repeated_ngrams(0), "size is 0"),
-        (lambda: excluded_sequences([[1], []]), "sequences has an empty one"),
+        (lambda: excluded_sequences([[1], []]), "sequences has an empty sequence"),
         (lambda: excluded_sequences([1]), r"sequences is \[1\]"),
         (lambda: excluded(suppressed_tokens([V]), 0), f"a token of suppressed_tokens is {V}; it must be below {V}"),
     ],

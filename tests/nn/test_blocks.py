@@ -70,7 +70,7 @@ def test_a_residual_connection_adds_the_sublayer_of_its_input(norm_first):
     read = layer_norm(X, 0.25) if norm_first else X
     expected = X + 3 * read + 1 if norm_first else layer_norm(X + 3 * read + 1, 0.25)
     np.testing.assert_allclose(output, expected, atol=2e-6)
-    with pytest.raises(InputError, match=f"sublayer gave shape \\({B}, {T}, 1\\); it must be that of x"):
+    with pytest.raises(InputError, match=f"sublayer returned shape \\({B}, {T}, 1\\); it must be the shape of x"):
         residual.init_with_output(jax.random.key(0), X, lambda h: h[..., :1], train=False)
 
 

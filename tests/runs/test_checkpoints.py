@@ -194,7 +194,7 @@ def test_orbax_alone_opens_a_checkpoint_as_the_documents_say(tmp_path, monkeypat
 def test_another_format_is_an_error_that_names_both_and_is_not_passed_over(pair, number):
     rewrite_record(pair, 2, lambda record: {"digest": "0123", "format": number})
     checkpoints = opened(pair)
-    message = f"step 2 in {pair} is of format {number}; this version reads {FORMAT} and {OLDEST_FORMAT}"
+    message = f"step 2 in {pair} has format {number}; this version reads {FORMAT} and {OLDEST_FORMAT}"
     for read in (
         lambda: checkpoints.newest(state(0)),
         lambda: checkpoints.best(),

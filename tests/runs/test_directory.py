@@ -179,7 +179,7 @@ def test_a_place_that_can_not_be_written_is_one_line_that_names_checkpoint_dir(t
 
 def test_an_evaluation_does_not_use_the_directory_of_a_training(tmp_path):
     (tmp_path / "Task_pretrained" / "checkpoints").mkdir(parents=True)
-    with pytest.raises(InputError, match="holds a training, not an evaluation"):
+    with pytest.raises(InputError, match="holds a training run, not an evaluation"):
         RunDirectory(config(tmp_path, pretrained="reverse"), "Task")
     (tmp_path / "Task_pretrained" / "checkpoints").rmdir()
     with RunDirectory(config(tmp_path, pretrained="reverse"), "Task") as run:
@@ -215,8 +215,8 @@ def test_settings_may_differ_where_the_config_says_that_they_are_neutral(tmp_pat
         (b" " * 2**20 + b'{"task": "Task"}', "has 1048592 bytes; it may have at most 1048576"),
         (b'["task"]', "it does not contain a JSON object"),
         (b'{"format": 2, "task": 5}', "does not hold a run's settings: it does not name a task"),
-        (b'{"task": "Task"}', f"is of format 1; this version reads {FORMAT} and {OLDEST_FORMAT}"),
-        (b'{"format": 6, "task": "Task"}', f"is of format 6; this version reads {FORMAT} and {OLDEST_FORMAT}"),
+        (b'{"task": "Task"}', f"has format 1; this version reads {FORMAT} and {OLDEST_FORMAT}"),
+        (b'{"format": 6, "task": "Task"}', f"has format 6; this version reads {FORMAT} and {OLDEST_FORMAT}"),
     ],
 )
 def test_a_config_json_that_is_not_a_runs_is_an_error(tmp_path, text, reason):

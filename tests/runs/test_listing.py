@@ -101,13 +101,13 @@ def three(tmp_path_factory) -> Path:
     ("damage", "reason"),
     [
         (lambda run: (run / "config.json").unlink(), "config.json is missing"),
-        (lambda run: (run / "config.json").write_text('{"task": "Task", "format": 1}'), "is of format 1"),
+        (lambda run: (run / "config.json").write_text('{"task": "Task", "format": 1}'), "has format 1"),
         (lambda run: (run / "results.json").write_text("[]"), "results.json is not a JSON object"),
         (lambda run: (run / "results.json").write_text("{}"), "KeyError"),
         (lambda run: (run / "results.json").write_bytes(b" " * MAX_JSON_BYTES + b"{}"), "it may have at most"),
         (lambda run: (run / "results.json").write_text(json.dumps(RESULTS | {"train_seconds": None})), "TypeError"),
         (lambda run: (run / "status.json").write_text("diverged"), "status.json is not a JSON object"),
-        (lambda run: [f.write_text("{}") for f in run.rglob("record/metadata")], "is of format 1"),
+        (lambda run: [f.write_text("{}") for f in run.rglob("record/metadata")], "has format 1"),
         (lambda run: [f.unlink() for f in run.rglob("record/metadata")], "the checkpoint of step "),
     ],
 )

@@ -29,7 +29,7 @@ def test_a_directory_of_other_files_is_refused_and_stays_as_it_is(tmp_path, name
     file = directory / name
     file.parent.mkdir(parents=True)
     file.write_text("theirs")
-    with pytest.raises(InputError, match=f"{directory.name} is not a run's, but holds {name.split('/')[0]}; choose"):
+    with pytest.raises(InputError, match=f"{directory.name} is not a run's directory, but holds {name.split('/')[0]};"):
         opened(tmp_path, **settings)
     assert [path for path in directory.rglob("*") if path.is_file()] == [file]
     assert file.read_text() == "theirs"

@@ -73,7 +73,7 @@ def test_a_run_that_was_given_parameters_in_python_does_not_go_on_without_them(t
     data = reverse_data(trainer.config)
     with trainer:
         trainer.fit(data.train_loader, data.val_loader, initial_params=load_run(trained).params)
-    with pytest.raises(InputError, match="Task holds a run with different initial parameters: the arrays of fit"):
+    with pytest.raises(InputError, match="Task holds a run with different initial parameters: the arrays passed to"):
         trainer_of(tmp_path).fit(data.train_loader, data.val_loader)
 
 

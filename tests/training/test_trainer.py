@@ -113,7 +113,7 @@ def test_a_set_in_which_nothing_counts_is_said_at_its_first_evaluation(tmp_path,
 
     trainer = trainer_for(tmp_path, trainer_class=Unweighted)
     trainer.params = trainer.initial_params(jax.random.key(0), np.zeros((1, 5), np.int32))
-    with pytest.raises(InputError, match=f"a set of 4 batches has the weight 0 in {name}: loss_function excludes"):
+    with pytest.raises(InputError, match=f"the total weight of {name} over 4 batches is 0: loss_function excludes"):
         trainer.evaluate(loader(23))
 
 

@@ -118,4 +118,4 @@ def _along_diagonals(values: Shaped[Array, "h n"], num_queries: int, num_keys: i
 def _check_heads(name: str, number: int, shape: tuple[int, ...]) -> None:
     num_heads = whole_block(shape).head.size
     if number != num_heads:
-        raise InputError(f"{name} of the bias is {number}; it must be that of the attention, {num_heads}")
+        raise InputError(f"{name} of the bias is {number}; it must be {num_heads}, as in the attention")

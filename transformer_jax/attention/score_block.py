@@ -34,7 +34,7 @@ class LogitsRule:
     If a rule has the field `offset`, query i is at position i + `offset`.
 
     Raises:
-        InputError: a field is not what its annotation says.
+        InputError: a field does not match its annotation.
     """
 
     def __post_init__(self) -> None:

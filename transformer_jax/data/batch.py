@@ -32,7 +32,7 @@ def as_pair(samples: PyTree) -> Samples:
     """
     if not (isinstance(samples, tuple) and len(samples) == 2):
         length = f" of length {len(samples)}" if isinstance(samples, tuple) else ""
-        raise InputError(f"a data set must give (inputs, targets); got {type(samples).__name__}{length}")
+        raise InputError(f"a data set must return (inputs, targets); got {type(samples).__name__}{length}")
     return samples
 
 

@@ -14,20 +14,20 @@ def download(url: str, target: Path, what: str, *, more: str = "", max_bytes: in
     Args:
         url: `https:`, `http:` or `file:`.
         target: path of the file.
-        what: name of the content, for the error.
-        more: alternatives to putting the file there by hand, for the error.
+        what: name of the content, for the error message.
+        more: alternatives to putting the file there by hand, for the error message.
         max_bytes: size limit of the content; reading stops beyond it.
 
     Raises:
-        InputError: the server cannot be reached, does not answer in time, or answers with an error, or with more than
-            `max_bytes`; the answer breaks off, or is not HTTP; or the file cannot be written.
+        InputError: the server cannot be reached, times out, or returns an error; the response is longer than
+            `max_bytes`, incomplete, or not HTTP; or the file cannot be written.
     """
     try:
         with urllib.request.urlopen(url, timeout=60.0) as response:
             content = response.read(max_bytes + 1)
             if len(content) > max_bytes:
-                raise OSError(f"the answer has more than {max_bytes} bytes")
-            response.read()  # empty, or raises if the answer broke off
+                raise OSError(f"the response is longer than {max_bytes} bytes")
+            response.read()  # empty, or raises if the response is incomplete
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f"{target.name}.unfinished")
         temporary.write_bytes(content)

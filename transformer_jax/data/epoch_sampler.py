@@ -16,7 +16,7 @@ class EpochIndices(list[int]):
     """Indices of samples, with the epoch they belong to, for data sets that draw new samples in each epoch.
 
     Args:
-        indices: of the samples to load.
+        indices: indices of the samples to load.
         epoch: the epoch that they belong to.
         whole: indices of the whole batch, if other processes load the rest: a data set may pad to its longest sample.
             None if they are the same as `indices`.
@@ -91,7 +91,7 @@ class EpochBatchSampler:
         """Yield the indices of one batch after another.
 
         Args:
-            epoch: its number; with the seed it determines the order.
+            epoch: number of the epoch; with the seed it determines the order.
             first_batch: the batch to begin with, for a resumed run.
             batches_at_once: called before each item; the item holds the indices of that many consecutive batches.
         """

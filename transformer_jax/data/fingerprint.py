@@ -19,7 +19,7 @@ def fingerprint(datasets: Sequence[Any], constants: PyTree[ArrayLike], files: Se
     A data set's `host_table`, of which it reads rows, counts as a constant, whether on the host or on the devices.
 
     Args:
-        datasets: in a fixed order, which affects the digest.
+        datasets: the data sets, in a fixed order, which affects the digest.
         constants: PyTree of arrays that every step reads, such as tables of features.
         files: contents of files that the model needs.
     """

@@ -54,7 +54,7 @@ def smallest_shape(
     Args:
         source_lengths: length of each pair's source.
         target_lengths: length of each pair's target.
-        shapes: from the smallest to the largest.
+        shapes: the shapes, from the smallest to the largest.
     """
     sources, targets = np.array(shapes).T
     fits = (source_lengths[:, None] <= sources) & (target_lengths[:, None] <= targets)  # [N shape]

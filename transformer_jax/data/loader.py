@@ -80,9 +80,9 @@ class Loader:
     PyTorch is only imported for workers, which takes a second or two.
 
     Args:
-        dataset: gives the samples.
+        dataset: the data set.
         sampler: the order of the samples in an epoch, and their division into batches.
-        num_workers: processes that load.
+        num_workers: number of processes that load.
 
     Attributes:
         batch_size: B; for batches by tokens, the largest number of samples.
@@ -113,7 +113,7 @@ class Loader:
         them, several epochs can be iterated at a time.
 
         Args:
-            epoch: its number; with the seed it determines the order.
+            epoch: number of the epoch; with the seed it determines the order.
             first_batch: the batch to begin with, for a resumed run.
             batches_at_once: called before each item is loaded; the item holds the rows of that many consecutive
                 batches. Each worker loads two items in advance, so that changes take effect that much later.
@@ -133,7 +133,7 @@ class Loader:
         while True:
             # Workers outlive the epoch: PyTorch gives one and the same iterator for all epochs.
             if indices is not self._newest_epoch.indices:
-                raise RuntimeError("another epoch of this loader was begun; with workers only the newest one goes on")
+                raise RuntimeError("another epoch of this loader was begun; with workers only the newest can continue")
             samples = next(batches, None)
             if samples is None:
                 return
@@ -191,7 +191,7 @@ class Loader:
 
 
 def _checked(samples: PyTree) -> Any:  # Samples, but for a loader that `of_rows` made
-    """Check that samples are `(inputs, targets)`, or `LocalSamples`, which only loaders from `of_rows` give."""
+    """Check that samples are `(inputs, targets)`, or `LocalSamples`, which only loaders from `of_rows` yield."""
     return samples if isinstance(samples, LocalSamples) else as_pair(samples)
 
 
@@ -209,13 +209,13 @@ def make_loader(
     """Create a loader of NumPy batches from a map-style data set.
 
     Args:
-        dataset: gives `(inputs, targets)` for an index, and `StackedSamples` for `EpochIndices` if it has
+        dataset: returns `(inputs, targets)` for an index, and `StackedSamples` for `EpochIndices` if it has
             `__getitems__`.
         batch_size: B, samples in a batch; the last batch may be shorter. Or `TokenBatches`, by the lengths of `groups`.
         shuffle: a new order in each epoch, a function of the seed and the epoch's number.
         drop_last: leave out a shorter last batch.
-        seed: of the order.
-        num_workers: processes that load; the batches are the same for any number of them. They import the script
+        seed: seed of the order.
+        num_workers: number of worker processes; the batches are the same for any number of them. They import the script
             that was started, which must therefore begin its work under `if __name__ == "__main__":`.
         groups: a number for each sample; samples of one group share batches, those of similar length for example.
 

@@ -22,7 +22,7 @@ class RowRange(NamedTuple):
         Indices past the end of a batch repeat its last row, so that every batch gives a process equally many rows.
 
         Args:
-            count: rows, in all processes.
+            count: number of rows, in all processes.
             loader_batch_size: rows of each batch but the last; at most `batch_size`.
         """
         begins = range(0, count, loader_batch_size)
@@ -66,9 +66,9 @@ class LocalRows:
     """A data set of which a process loads only its rows of each batch.
 
     Args:
-        dataset: gives the samples.
+        dataset: the data set.
         rows: the rows of each batch that this process loads.
-        batch_size: of the loader.
+        batch_size: batch size of the loader.
     """
 
     def __init__(self, dataset: Any, rows: RowRange, batch_size: int) -> None:  # a data set, of either form

@@ -82,8 +82,8 @@ def check_scores(scores: Float[ArrayLike, "..."]) -> None:
     broken: Shaped[np.ndarray, "rows axes"] = np.argwhere(np.isnan(scores))
     if len(broken):
         raise InputError(
-            f"step gave logits that are NaN or +inf, or all -inf, for row {broken[0, 0]}; they must be finite, or -inf "
-            "for a token that may not be chosen"
+            f"step returned logits that are NaN or +inf, or all -inf, for row {broken[0, 0]}; they must be finite, or "
+            "-inf for a token that may not be chosen"
         )
 
 
@@ -103,7 +103,7 @@ def checked_step(step: Step, ends: Ends) -> Step:
         logits, num_rows = jnp.asarray(result[0]), len(last_tokens)
         if logits.ndim != 2 or len(logits) != num_rows or not jnp.issubdtype(logits.dtype, jnp.floating):
             raise InputError(
-                f"step gave logits of type {logits.dtype} and shape {logits.shape}; they must be [N, V] of a "
+                f"step returned logits of type {logits.dtype} and shape {logits.shape}; they must be [N, V] of a "
                 f"floating-point type, here with N = {num_rows}"
             )
         for name, token in [("start_token", ends.start_token), *(("end_token", token) for token in ends.end_tokens)]:

@@ -121,7 +121,7 @@ def excluded_sequences(sequences: Sequence[Sequence[int]]) -> LogitsProcessor:
     """
     given = check_value("sequences", sequences, tuple[tuple[int, ...], ...])
     if not all(given):
-        raise InputError("sequences has an empty one; each must have at least 1 token")
+        raise InputError("sequences has an empty sequence; each must have at least 1 token")
     known = _TokenSet("excluded_sequences", [token for sequence in given for token in sequence])
     by_size: dict[int, list[tuple[int, ...]]] = {}
     for sequence in given:

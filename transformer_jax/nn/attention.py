@@ -33,7 +33,7 @@ class AttentionSettings:
     """Settings of multi-head attention.
 
     Raises:
-        InputError: a field is not what its annotation says.
+        InputError: a field does not match its annotation.
     """
 
     # Hkv, number of key/value heads, which groups of query heads share; it divides H (Ainslie et al. 2023). None: H.
@@ -63,7 +63,7 @@ class MultiheadAttention(Tapped):
     """Multi-head attention: `Concat(head_1 … head_H) W_O`, `head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)`.
 
     Queries are computed from `x`; keys and values from `memory`, or from `x` if there is none (self-attention).
-    Kernels are initialized Xavier-uniform, biases with zeros. Source: Vaswani et al. 2017, section 3.2.2.
+    Kernels use Xavier-uniform initialization, biases start at zero. Source: Vaswani et al. 2017, section 3.2.2.
 
     Raises:
         InputError: at construction, if `num_heads` does not divide `embed_dim` and `head_width` is None,
@@ -116,8 +116,8 @@ class MultiheadAttention(Tapped):
             x: `[B, T, D_x]`; its width may differ from `embed_dim`.
             memory: `[B, S, D_memory]`, or None for self-attention (S = T).
             mask: which keys a query may see, as in `dot_product_attention`.
-            return_attention: also return the weights of this pass, which need memory of T × S.
-            bias: of the logits, as in `dot_product_attention`.
+            return_attention: also return this pass's attention weights, which take O(T · S) memory.
+            bias: added to the logits, as in `dot_product_attention`.
             train: apply dropout to the weights; needs the random key `dropout` if its probability is not zero.
 
         Returns:
@@ -165,7 +165,7 @@ class MultiheadAttention(Tapped):
         return_attention: bool = False,
         tap: Callable[[str, Array, str], Array] | None = None,
     ) -> Any:
-        """Compute each head's values with the implementation of the settings; with `return_attention` also the weights.
+        """Compute each head's values with the configured implementation; with `return_attention`, the weights too.
 
         Attention maps, inspection (`tap`) and cached decoding intercept this method and `keys_and_values`.
         """

@@ -169,7 +169,7 @@ class Residual(Tapped):
         x = jnp.asarray(x)
         output = sublayer(self.norm(x) if self.settings.norm_first else x)
         if jnp.shape(output) != x.shape:  # the sum could broadcast
-            raise InputError(f"sublayer gave shape {jnp.shape(output)}; it must be that of x, {x.shape}")
+            raise InputError(f"sublayer returned shape {jnp.shape(output)}; it must be the shape of x, {x.shape}")
         y = x + self.dropout(output, train=train)
         return self.after(y if self.settings.norm_first else self.norm(y))
 

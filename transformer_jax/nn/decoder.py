@@ -43,10 +43,10 @@ class DecoderBlock(Block):
         Args:
             x: the target `[B, T, D]`.
             memory: the encoder's output `[B, S, D]`.
-            mask: of the self-attention: which keys a query may see, as in `dot_product_attention`.
-            memory_mask: of the cross-attention.
+            mask: mask of the self-attention: which keys a query may see, as in `dot_product_attention`.
+            memory_mask: mask of the cross-attention.
             train: apply dropout; needs the random key `dropout` if its probability is not zero.
-            bias: of the self-attention's logits, as in `dot_product_attention`.
+            bias: added to the self-attention's logits, as in `dot_product_attention`.
         """
         if self.is_border:
             check_sequence("x", x, self.input_dim)

@@ -50,7 +50,7 @@ class EncoderBlock(Block):
             x: `[B, T, D]`.
             mask: which keys a query may see, as in `dot_product_attention`.
             train: apply dropout; needs the random key `dropout` if its probability is not zero.
-            bias: of the attention's logits, as in `dot_product_attention`.
+            bias: added to the attention's logits, as in `dot_product_attention`.
         """
         if self.is_border:
             check_sequence("x", x, self.input_dim)

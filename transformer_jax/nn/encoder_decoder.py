@@ -111,7 +111,7 @@ class Transformer(TokenModel):
             source: tokens `[B, S]` or features `[B, S, D]`.
             target: tokens `[B, T]` or features `[B, T, D]`; position t sees positions up to t.
             source_mask: `padding_mask` of the source's real tokens, for the encoder and the cross-attention.
-            target_mask: of the decoder's self-attention, combined with the causal mask.
+            target_mask: mask of the decoder's self-attention, combined with the causal mask.
             train: apply dropout; needs the random key `dropout` if its probability is not zero.
 
         Returns:

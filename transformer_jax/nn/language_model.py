@@ -60,7 +60,7 @@ class TransformerLM(TokenModel):
 
         Args:
             tokens: `[B, T]`; position t sees positions up to t.
-            mask: of the self-attention, combined with the causal mask, e.g. `Segments` for several texts in a row.
+            mask: mask of the self-attention, combined with the causal mask, e.g. `Segments` for several texts in a row.
             train: apply dropout; needs the random key `dropout` if a probability is not zero.
 
         Returns:

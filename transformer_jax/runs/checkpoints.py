@@ -43,7 +43,7 @@ class Checkpoints:
     calls its methods at the same points. Each writes and reads its part of the arrays; the first decides for all.
 
     Args:
-        directory: of the checkpoints.
+        directory: directory of the checkpoints.
         criterion: the metric that determines the best checkpoint. The later of equal values is better; NaN never is.
         origin: a JSON object that is saved in each checkpoint: settings and data of the run.
         create: create the directory if it is missing, and remove incomplete checkpoints of a killed process. The caller
@@ -82,7 +82,7 @@ class Checkpoints:
             step: number of training steps done.
             state: pytree of arrays; split arrays may lie on the devices of several processes.
             progress: a JSON object.
-            metrics: of the evaluation at this step; None if it was not evaluated.
+            metrics: metrics of the evaluation at this step; None if it was not evaluated.
 
         Raises:
             InputError: the directory can't be written, or the disk is full.

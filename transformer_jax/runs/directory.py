@@ -98,7 +98,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         self._file_lock = FileLock(self.path / LOCK)  # released by the operating system when the process ends
         origin: Json = {"settings": self.settings, "data": data, "initial_params": initial_params}
         origin["files"] = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in (files or {}).items()}
-        # On an error, closes what was opened, in reverse order.
+        # On an error, closes the files and locks opened so far, in reverse order.
         with writing_into("checkpoint_dir", config.checkpoint_dir), contextlib.ExitStack() as held:
             from_first(lambda: self._hold(config, held))
             self.checkpoints = Checkpoints(
@@ -149,7 +149,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         self._write(lambda: write_json(self.path / RESULTS, as_json(results)))
 
     def mark_diverged(self, step: int, reason: str) -> None:
-        """Write `status.json`: the training diverged at this step. It is removed when the run is resumed or restarted.
+        """Write `status.json`: training diverged at this step. It is removed when the run is resumed or restarted.
 
         Raises:
             InputError: it can't be written.
@@ -200,7 +200,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         if config.pretrained is not None:
             if (self.path / CHECKPOINTS).exists():
                 raise InputError(
-                    f"{self.path} holds a training, not an evaluation; choose another checkpoint_dir or name"
+                    f"{self.path} holds a training run, not an evaluation; choose another checkpoint_dir or name"
                 )
             self._clear(overwrite=True)
         elif not config.resume:
@@ -213,9 +213,9 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         """Check that the run in the directory is this one, and write `config.json`.
 
         Args:
-            config: of this run.
+            config: settings of this run.
             saved: origin of the run in the directory, as its checkpoints have it.
-            origin: of this run.
+            origin: origin of this run.
             derived: settings that follow from other settings and the data.
         """
         neutral = config.fields_with("keeps_result")

@@ -20,7 +20,7 @@ EVENTS = "events.out.tfevents.*"  # TensorBoard's files
 class LogPosition(NamedTuple):
     """Position from which a run resumes; later entries are those of a killed process, and will be logged again."""
 
-    step: int = 0  # of the checkpoint, 0 if there is none
+    step: int = 0  # step of the checkpoint, 0 if there is none
     states: Mapping[str, Any] = MappingProxyType({})  # by class, each logger's `state` at the checkpoint; JSON
 
 
@@ -57,8 +57,8 @@ def cut_back(files: Iterable[Path], sizes: Mapping[str, int] | None, position: L
 
     Args:
         files: the logger's files that exist.
-        sizes: in bytes by name; None if the checkpoint does not have them, and the files stay unchanged.
-        position: from which the run resumes; before the first checkpoint, all files are removed.
+        sizes: sizes in bytes by file name; None if the checkpoint does not have them, and the files stay unchanged.
+        position: position from which the run resumes; before the first checkpoint, all files are removed.
     """
     if sizes is None and position.step > 0:
         return
@@ -80,8 +80,8 @@ class CsvLogger(Logger):
     `pandas.read_csv(file).pivot(index="step", columns="name", values="value")` turns each curve into a column.
 
     Args:
-        directory: of the run.
-        position: from which the run resumes.
+        directory: directory of the run.
+        position: position from which the run resumes.
     """
 
     @check_arguments

@@ -52,7 +52,9 @@ def check_unused(directory: Path, checkpoints: str) -> None:
     found = [path.name for path in directory.iterdir() if not (path.is_dir() or path.name.startswith("."))]
     found += [checkpoints] if any((directory / checkpoints).glob("*")) else []
     if others := sorted({*found} - {OF_A_SWEEP}):
-        raise InputError(f"{directory} is not a run's, but holds {others[0]}; choose another checkpoint_dir or name")
+        raise InputError(
+            f"{directory} is not a run's directory, but holds {others[0]}; choose another checkpoint_dir or name"
+        )
 
 
 def clear(directory: Path, checkpoints: str, *patterns: str) -> None:

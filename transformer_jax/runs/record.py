@@ -63,7 +63,7 @@ class Records:
     """The records of a run's checkpoints, without the damaged ones.
 
     Args:
-        directory: of the checkpoints.
+        directory: directory of the checkpoints.
         warn: called once for each damaged checkpoint, with a line.
 
     Attributes:

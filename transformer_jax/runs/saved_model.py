@@ -23,8 +23,8 @@ def save_model(
 
     Args:
         directory: created if it is missing; a model that was saved there before is replaced.
-        settings: from `settings_of`.
-        params: their paths, such as `encoder/norm/scale`, are the names in the file.
+        settings: the run's settings, from `settings_of`.
+        params: parameters; their paths, such as `encoder/norm/scale`, are the names in the file.
         card: description of the model, in Markdown.
         results: content of the run's `results.json`; empty if there is none.
         texts: contents of further files that the model needs, by name.
@@ -61,10 +61,10 @@ def card_of(settings: Json, changed: Mapping[str, object], results: Json, versio
     """Return the card of a saved model.
 
     Args:
-        settings: from `settings_of`.
+        settings: the run's settings, from `settings_of`.
         changed: settings that differ from the task's defaults.
         results: content of the run's `results.json`; empty if there is none.
-        versions: of Python and the libraries.
+        versions: versions of Python and the libraries.
     """
     flags = " ".join(flag_of(name, value) for name, value in changed.items())
     trained = f"with `{flags}`" if flags else "with the defaults"

@@ -17,9 +17,9 @@ from transformer_jax.outside_files import MAX_JSON_BYTES, Json, outside_file, re
 from transformer_jax.runs.own_files import write_whole
 
 CONFIG, RESULTS, CHECKPOINTS = "config.json", "results.json", "checkpoints"
-STATUS = "status.json"  # of a training that diverged
+STATUS = "status.json"  # of a training run that diverged
 WEIGHTS = "model.safetensors"  # of a saved model, instead of checkpoints
-PARAMETERS = "params.msgpack"  # the same in Flax's format, of the models that ship
+PARAMETERS = "params.msgpack"  # the same in Flax's format, of the included models
 LOCK = ".lock"
 MAX_CONFIG_BYTES = 2**20
 
@@ -38,7 +38,7 @@ def check_format(name: str, content: Json) -> None:
     """Raise a `FormatError` unless the JSON object `content`, of a file of this name, has a format that is read."""
     number = content.get("format", 1)  # before there were numbers
     if number not in range(OLDEST_FORMAT, FORMAT + 1):
-        raise FormatError(f"{name} is of format {number}; this version reads {FORMAT} and {OLDEST_FORMAT}")
+        raise FormatError(f"{name} has format {number}; this version reads {FORMAT} and {OLDEST_FORMAT}")
 
 
 def write_json(file: Path, content: Mapping[str, object]) -> None:
@@ -74,7 +74,7 @@ def defaults_of(config_class: type[TrainingConfig]) -> Json:
 
 
 def differing_settings(one: Mapping[str, object], other: Mapping[str, object], neutral: frozenset[str]) -> list[str]:
-    """Names of the settings in which two runs differ, without the neutral ones."""
+    """Names of the settings in which two runs differ, except the `neutral` ones."""
     return [name for name in sorted((one.keys() | other.keys()) - neutral) if one.get(name) != other.get(name)]
 
 
@@ -168,16 +168,16 @@ def check_beginning(path: Path, saved: Json, origin: Json, init_from: str | None
     """Raise an `InputError` if data or initial parameters differ from those in a run's checkpoints.
 
     Args:
-        path: of the run.
+        path: directory of the run.
         saved: the digests `data` and `initial_params` from the checkpoints.
         origin: the digests given now, and the names of the `files` that count as data. `initial_params` is None for
             fresh parameters, or if the initial model no longer exists, which a resumed run does not need.
-        init_from: the setting.
+        init_from: value of this setting.
     """
     if saved["data"] != origin["data"]:
         changed = " or ".join(("its training or validation set", *origin["files"]))
         raise InputError(f"{path} holds a run with different data: {changed} has changed; {REMEDY}")
     digests = saved.get("initial_params"), origin["initial_params"]
     if digests[0] != digests[1] and (init_from is None or None not in digests):
-        source = "the arrays of fit" if init_from is None else init_from
+        source = "the arrays passed to fit" if init_from is None else init_from
         raise InputError(f"{path} holds a run with different initial parameters: {source} have changed; {REMEDY}")

@@ -38,8 +38,8 @@ class TensorBoardLogger(Logger):
     A warning names the files of earlier processes that are missing or shorter than they were.
 
     Args:
-        directory: of the run.
-        position: from which the run resumes.
+        directory: directory of the run.
+        position: position from which the run resumes.
     """
 
     @check_arguments

@@ -30,11 +30,11 @@ class Architecture(NamedTuple):
     file: Path
 
     def model(self, kind: type[Model], config: TrainingConfig, setting: str, length: int) -> Model:
-        """Create the model, with the dropout, layer loop and attention implementation of the training's config.
+        """Create the model, with the dropout, layer loop and attention implementation of the run's config.
 
         Args:
             kind: class that the model must have.
-            config: config of the training.
+            config: the run's config.
             setting: name of the setting that limits the length of a text.
             length: number of tokens of the longest text.
 
@@ -73,7 +73,7 @@ class Architecture(NamedTuple):
 
 
 def idle_with(architecture: Path | None, init_from: str | None) -> dict[str, str]:
-    """Settings that have no effect beside an architecture, each with the reason."""
+    """Settings that have no effect with an architecture, each with the reason."""
     names = set[str]() if architecture is None else PARTS if init_from else SIZES | PARTS
     return dict.fromkeys(names, "architecture defines the model")
 

@@ -146,7 +146,7 @@ def _print_mistakes(examples: Sequence[InspectedExample], answers: Sequence[Answ
     if known:
         print(f"Mistakes: {len(wrong)} of the first {len(known)} examples of the test set")
     for example, answer in wrong[:MOST_SHOWN]:
-        print(visible(f"  {example.title}: predicted {answer.text}, it is {example.expected}"))
+        print(visible(f"  {example.title}: predicted {answer.text}, expected {example.expected}"))
 
 
 def _train_all(

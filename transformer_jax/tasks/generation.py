@@ -85,7 +85,7 @@ class Generation:
         """The first token of an encoder-decoder's answers.
 
         Raises:
-            InputError: no key gives it.
+            InputError: no key sets it.
         """
         found = self.bos_token_id if self.decoder_start_token_id is None else self.decoder_start_token_id
         if found is None:

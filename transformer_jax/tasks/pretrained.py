@@ -1,4 +1,4 @@
-"""Models of HuggingFace Transformers with their tokenizers: text in, and text or classes out."""
+"""HuggingFace Transformers models with their tokenizers: text in, and text or classes out."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -126,7 +126,7 @@ class PretrainedText(TextTrainer):
         seed: int = 0,
         **settings: object,
     ) -> str:
-        """Answer a conversation with a language model, using the chat template of the tokenizer's files.
+        """Reply to a conversation with a language model, using the chat template in the tokenizer's files.
 
         Args:
             messages: the conversation, e.g. `[{"role": "user", "content": "Why is the sky blue?"}]`.

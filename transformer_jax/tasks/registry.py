@@ -53,7 +53,7 @@ def own_trainer(place: str) -> type[TrainerModule]:
     file, _, name = place.rpartition(":")
     with as_input_error(f"--trainer is {place}; it must be FILE.py:CLASS of a trainer", Exception):
         path = Path(file).resolve()
-        sys.path.insert(0, str(path.parent))  # for its own imports
+        sys.path.insert(0, str(path.parent))  # for the file's imports
         spec = importlib.util.spec_from_file_location(f"trainer_in_{path.stem}", path)
         if spec is None or spec.loader is None:
             raise ImportError(f"{file} is not a Python file")

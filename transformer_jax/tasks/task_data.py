@@ -10,7 +10,7 @@ from transformer_jax.trees import Arrays
 
 @dataclasses.dataclass(frozen=True)
 class TaskData:
-    """Data sets of a task. A task may add fields of its own, for its report."""
+    """Data sets of a task. A task may add fields for its report."""
 
     train_loader: Loader
     val_loader: Loader

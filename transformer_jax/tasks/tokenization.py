@@ -158,7 +158,7 @@ class PieceTokenizer(Tokenizer):
             if total != len(content) or not is_same:
                 raise InputError(
                     f"the tokenizer changes {name}: its tokens have {total} bytes, but the text has {len(content)}, or "
-                    "other ones; bits per byte would be those of another text"
+                    "different bytes; its bits per byte would be those of another text"
                 )
             # The file has no name, so it is deleted when no process maps it.
             return np.memmap(file, dtype, "r") if total else np.zeros(0, dtype)

@@ -30,7 +30,7 @@ class Evaluator:
 
     def __init__(self, task: "TrainerModule") -> None:
         self._task, self._devices = task, task.devices
-        # Shapes of the parameters if training stacks layers, so that it and later evaluations share one program.
+        # Parameter shapes if training stacks layers: evaluations during and after training share one compiled program.
         self.stacked_shapes: Params | None = None
         self._local_loaders: weakref.WeakKeyDictionary[Loader, Loader] = weakref.WeakKeyDictionary()
         self._eval_step = BackgroundProgram(self._devices.share(task.eval_step), stopwatch=task.stopwatch)
@@ -64,7 +64,7 @@ class Evaluator:
         sums = whole(steps) if jax.process_count() > 1 else jax.device_get(steps)
         for name in ("loss", task.config.criterion.metric.removeprefix(EMA)):
             if sums and name in sums[0] and not sum(step[name][1] for step in sums):
-                raise InputError(f"a set of {len(sums)} batches has the weight 0 in {name}: {UNWEIGHTED}")
+                raise InputError(f"the total weight of {name} over {len(sums)} batches is 0: {UNWEIGHTED}")
         metrics = means(sums)
         if task.dataset_metric_names:
             found = task.dataset_metrics(whole(given) if jax.process_count() > 1 else given, loader)

@@ -87,7 +87,7 @@ def params_to_torch(model: Model, params: Params) -> dict[str, torch.Tensor]:
 
     Args:
         model: a model of a class in the table above.
-        params: its parameters, `model.init(…)["params"]` for example.
+        params: parameters of the model, e.g. `model.init(…)["params"]`.
 
     Raises:
         InputError: the model has a part without a counterpart in PyTorch; or the parameters are not those of this

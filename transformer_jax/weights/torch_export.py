@@ -47,7 +47,7 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
 
     Args:
         model: a `TransformerPredictor`, or a `Transformer` with vocabularies, of the default blocks.
-        params: its parameters, `run.params` or `model.init(…)["params"]`.
+        params: parameters of the model, `run.params` or `model.init(…)["params"]`.
         directory: created if missing; an earlier export in it is replaced.
 
     Returns:

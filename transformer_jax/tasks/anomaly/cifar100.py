@@ -85,13 +85,13 @@ def ready_features(features_dir: Path, splits: Sequence[LabelledImages], resolut
         if len(features) != (size := len(split.labels)):
             raise InputError(f"feats in {path} has {len(features)} rows; it must have {size}, one for each image")
         if features.shape[1] != (width := (tables or [features])[0].shape[1]):
-            raise InputError(f"feats in {path} is {features.shape[1]} wide; that of the other file is {width}")
+            raise InputError(f"feats in {path} has width {features.shape[1]}; the other file has width {width}")
         tables.append(features)
     return tables
 
 
 def cached_features(data_dir: Path, splits: Sequence[LabelledImages], resolution: int) -> list[np.ndarray]:
-    """The features of each split: the ResNet-34's activation `block4_2`, averaged over height and width.
+    """Compute each split's features: the ResNet-34's activation `block4_2`, averaged over height and width.
 
     They are cached as `data_dir/cifar100_features/*.npz` under the key `feats`, and recomputed if the cache belongs to
     other images or another resolution.

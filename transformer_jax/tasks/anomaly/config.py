@@ -52,13 +52,13 @@ class AnomalyConfig(TrainingConfig):
     features_on: Literal["auto", "device", "host"] = setting("auto", per_machine=True)
 
     def resolved(self, steps_per_epoch: int) -> "AnomalyConfig":
-        """Return the same settings. The check is here, not in the constructor, so that runs of old versions still open.
+        """Return the same settings. The check is here, not in the constructor, so that runs of old versions still load.
 
         Raises:
             InputError: the positions belong to self-attention, which the model does not have.
         """
         if self.pooling == "isab" and self.positions in ("rotary", "alibi", "relative"):
-            raise InputError(f"positions is {self.positions}, for self-attention, but pooling is isab, which has none")
+            raise InputError(f"positions is {self.positions}; it needs self-attention, but pooling isab has none")
         return super().resolved(steps_per_epoch)
 
     def table(self) -> FeatureTable:

@@ -89,7 +89,7 @@ def _read_image(path: Path, shape: tuple[int, ...]) -> UInt8[np.ndarray, "height
     from PIL import Image
 
     height, width, *colours = shape
-    kind = f"the number of a test set, or an image ({', '.join(FORMATS)})"
+    kind = f"the index of a test set, or an image ({', '.join(FORMATS)})"
     with outside_file(path, kind, MAX_BYTES) as file, Image.open(file, formats=FORMATS) as image:
         resized = image.convert("RGB" if colours else "L").resize((width, height), Image.Resampling.BOX)
     pixels = np.asarray(resized)

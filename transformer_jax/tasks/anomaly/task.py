@@ -142,7 +142,7 @@ class AnomalyTrainer(TrainerModule):
         if all(map(WHOLE_NUMBER.fullmatch, words)):
             return self.test_examples([int(word) for word in words])
         if not self.config.image_shape:
-            raise InputError(f"inputs is {words[0]}; for a model of features it must be the number of a test set")
+            raise InputError(f"inputs is {words[0]}; for a model of features it must be the index of a test set")
         images = read_images(words, self.config.image_shape)
         title = ", ".join(Path(word).name for word in words)
         return [set_example(features_of_images(self.config, images), title, images)]

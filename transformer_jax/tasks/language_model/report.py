@@ -22,8 +22,8 @@ COMPRESSORS: Mapping[str, Callable[[bytes], bytes]] = {  # at their highest leve
 def other_bits(text: TextSplits) -> dict[str, float]:
     """Bits per byte of the test text that compressors need, by their names.
 
-    A compressor gets the test text alone, or after the last `MAX_LEARNED` bytes of the training text, in which case
-    the growth of its output counts. gzip's window is 32 KiB; xz sees everything.
+    A compressor is fed the test text alone, or after the last `MAX_LEARNED` bytes of the training text; its score is
+    then the growth of its output. gzip's window is 32 KiB; xz sees everything.
     """
     train, test = text.train[-MAX_LEARNED:].tobytes(), text.test.tobytes()
     bits: dict[str, float] = {}

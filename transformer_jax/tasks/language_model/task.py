@@ -43,7 +43,7 @@ from transformer_jax.training.metrics import Elements
 from transformer_jax.training.token_losses import cross_entropies, token_losses
 from transformer_jax.trees import Arrays, Params
 
-PICTURED = 64  # positions of a window in the pictures of the training, and in the examples of the test set
+PICTURED = 64  # positions of a window in the pictures made during training, and in the examples of the test set
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,11 +27,11 @@ SOURCE_TOKENIZER, TARGET_TOKENIZER = "source_tokenizer.json", "target_tokenizer.
 JOINT_TOKENIZER = "joint_tokenizer.json"
 MAX_DATES = 10**8  # each takes 400 bytes of memory, as a Python object
 MAX_LENGTH_PENALTY = 10  # above, the length's power overflows in float32 for long texts
-ENOUGH_STEPS = 2_000  # in a training on pairs, unless that takes more than MOST_EPOCHS
+ENOUGH_STEPS = 2_000  # in a training run on pairs, unless that takes more than MOST_EPOCHS
 MOST_EPOCHS = 1_000
 SIZES = "train_size", "val_size", "test_size"  # of the sets of dates
 LONGEST_WARMUP = 100  # steps
-MOST_EVALUATIONS = 20  # in a training on pairs, about
+MOST_EVALUATIONS = 20  # in a training run on pairs, approximately
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class TranslationConfig(TrainingConfig):
     def resolved(self, steps_per_epoch: int) -> "TranslationConfig":
         """Fill in `max_epochs`, `warmup` and `eval_every` if they are None.
 
-        A small set of pairs gets more epochs, so that the training has `ENOUGH_STEPS` steps.
+        A small set of pairs gets more epochs, so that training takes `ENOUGH_STEPS` steps.
         """
         max_epochs, eval_every, warmup = self.max_epochs, self.eval_every, self.warmup
         if max_epochs is None:

@@ -22,7 +22,7 @@ from transformer_jax.outside_files import as_input_error, outside_file
 from transformer_jax.tasks.byte_text import pad
 from transformer_jax.tasks.tokenization import Tokenizer
 
-MAX_FILE_BYTES = 2**31  # a pair in memory takes about 200 bytes beside its texts
+MAX_FILE_BYTES = 2**31  # a pair in memory takes about 200 bytes besides its texts
 HELD_OUT = 0.05  # of all sources for validation, and as many for the test
 MAX_HELD_OUT = 2_000  # sources in each of the two; decoding takes long
 

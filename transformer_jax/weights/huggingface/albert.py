@@ -1,4 +1,4 @@
-"""ALBERT (Lan et al. 2020): encoders whose layers share their parameters, with embeddings of their own width."""
+"""ALBERT (Lan et al. 2020): encoders whose layers share their parameters, with embeddings of a separate width."""
 
 from transformer_jax.argument_checks import Shapes
 from transformer_jax.nn.blocks import BlockSettings

@@ -71,7 +71,7 @@ def from_transformers(
     keys.finish()
     num_layers = sum(getattr(model, f"num_{part}layers", 0) for part in ("", "encoder_", "decoder_"))
     if num_layers > max(len(shapes), SHARED_LAYERS):
-        raise InputError(f"{directory / CONFIG} says {num_layers} layers; there are {len(shapes)} arrays")
+        raise InputError(f"{directory / CONFIG} says {num_layers} layers, but the files have only {len(shapes)} arrays")
     layout, like = family.layout(model), abstract_params(model)
     expected = layout.abstract(like)
     _drop_copies(family, stored, names, shapes, expected)

@@ -40,9 +40,9 @@ def save_transformers(
     original: str | Path | None = None,
     config: Json | None = None,
 ) -> None:
-    """Write a model that `transformers` opens with `from_pretrained` of its class.
+    """Write a model that `transformers` loads with `from_pretrained` of its class.
 
-    With `original`, `load_transformers` opens the directory too, and it can replace the original:
+    With `original`, `load_transformers` loads the directory too, and it can replace the original:
 
         save_transformers("tuned", model, variables, original="gpt2")
 
