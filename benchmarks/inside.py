@@ -1,4 +1,4 @@
-"""Find out how the three models that ship work, by intervening on their activations.
+"""Find out how the three included models work, by intervening on their activations.
 
 python benchmarks/inside.py                        # the numbers of docs/inside.md, in 2 to 3 minutes on two cores
 python benchmarks/inside.py --images docs/images   # and its pictures
@@ -32,7 +32,7 @@ CROSS = "decoder.layers.?.cross_attention.weights"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InsideConfig:
-    """Look inside the models that ship."""
+    """Look inside the included models."""
 
     num_pairs: int = setting(200, least=1)  # of dates that differ in one part, for each locale
     images: Path | None = None  # directory for the pictures

@@ -2,7 +2,7 @@
 
 Without `--data` it learns to translate dates, in about 3 minutes on two CPU cores. `--data pairs.tsv` takes any file of
 sentence pairs. `--interactive` translates standard input line by line with the trained run; add `--pretrained dates` to
-use the model that ships, or the directory of any run.
+use the included model, or the directory of any run.
 """
 
 if __name__ == "__main__":  # the imports below take seconds

@@ -1,4 +1,4 @@
-"""An installed wheel does not need the repository: it runs in any directory, with the models that ship."""
+"""An installed wheel does not need the repository: it runs in any directory, with the included models."""
 
 import os
 import re

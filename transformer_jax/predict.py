@@ -41,7 +41,7 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("run", metavar="RUN", help="run directory, or saved, included, HuggingFace or tutorial model")
     parser.add_argument(
         "inputs", metavar="INPUT", nargs="*",
-        help="numbers (reverse), text (translation, language model), or, for sets of images, the number of a test set "
+        help="numbers (reverse), text (translation, language model), or, for sets of images, the index of a test set "
         "or the image files of one set",
     )  # fmt: skip
     parser.add_argument("--trainer", **TRAINER)

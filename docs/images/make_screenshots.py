@@ -1,7 +1,7 @@
 """Make the screenshots in this directory, of TensorBoard and of `inspection.html`: `make screenshots`.
 
 Trains a sweep of three learning rates on the reverse task, which takes half a minute on two CPU cores, and opens
-TensorBoard on it in a headless Chromium; the pages of inspection are of models that ship. Raises a `RuntimeError` where
+TensorBoard on it in a headless Chromium; the pages of inspection are of included models. Raises a `RuntimeError` where
 there is no Chromium.
 """
 

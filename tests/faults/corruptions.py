@@ -1,4 +1,4 @@
-"""Damaged files of runs and of the models that ship: cut, bits flipped, digits changed, swapped, deleted, renamed."""
+"""Damaged files of runs and of the included models: cut, bits flipped, digits changed, swapped, deleted, renamed."""
 
 import functools
 import random

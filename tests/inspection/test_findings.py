@@ -1,4 +1,4 @@
-"""What is found inside of the models that ship, and said in docs/inside.md."""
+"""What is found inside of the included models, and said in docs/inside.md."""
 
 import numpy as np
 import pytest

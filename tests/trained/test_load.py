@@ -31,7 +31,7 @@ def test_a_run_comes_back_as_it_was_also_from_another_place(tmp_path_factory, tm
 
 
 def shipped(model: str, tmp_path: Path, **changes) -> Path:
-    """Copy a model that ships, with other entries in its config.json; None removes an entry."""
+    """Copy an included model, with other entries in its config.json; None removes an entry."""
     directory = Path(shutil.copytree(SHIPPED / model, tmp_path / model))
     settings = json.loads((directory / "config.json").read_text()) | changes
     settings = {key: value for key, value in settings.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The models that ship: they open by name in any directory; a damaged model never silently gives other answers."""
+"""The included models: they open by name in any directory; a damaged model never silently gives other answers."""
 
 import dataclasses
 import json
@@ -25,7 +25,7 @@ FILES = ("SHA256SUMS", "config.json", "params.msgpack")
 
 @pytest.fixture
 def shipped(tmp_path) -> Path:
-    """Copy a model that ships."""
+    """Copy an included model."""
     return Path(shutil.copytree(SHIPPED / "reverse", tmp_path / "reverse"))
 
 
@@ -61,7 +61,7 @@ def test_the_name_that_was_meant_is_proposed(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
-    """The model that ships, saved again."""
+    """An included model, saved again."""
     directory = tmp_path_factory.mktemp("models") / "saved"
     load_run("reverse").save(directory)
     return directory

@@ -26,7 +26,7 @@ class Call(NamedTuple):
 
 
 class TrainingLoop:
-    """One training, from its first step or its newest checkpoint to its last step.
+    """One training run, from its first step or its newest checkpoint to its last step.
 
     While the devices run one call, the host prepares the batches of the next. A resumed run may divide its steps into
     calls differently, and still ends with bitwise identical parameters.
