@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from transformer_jax.cli import parse, run
-from transformer_jax.fields import setting
+from transformer_jax.fields import set_checked_fields, setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,8 @@ class PairsConfig:
 
     directory: Path = Path("data/cmudict")  # directory of the three files
     seed: int = setting(0, least=0)  # random seed of the split
+
+    __post_init__ = set_checked_fields
 
 
 def split_pairs(pronunciations: dict[str, list[list[str]]], seed: int) -> dict[str, list[tuple[str, str]]]:

@@ -319,6 +319,19 @@ def test_a_cache_that_grows_by_segments_gives_the_same_as_a_full_sized_one(decod
     assert {0, 1, 2} <= set(segments.ravel().tolist())
 
 
+def test_a_step_may_change_its_cache_in_place():
+    model = HistoryModel(seed=31, vocabulary=5, max_length=7)
+
+    def step(tokens, position, cache):
+        logits, changed = model.step(tokens, position, cache)
+        cache["history"] = changed["history"]
+        return logits, cache
+
+    beams = THREE[2]
+    decoded = run(beams, step, model.cache(np.arange(11)), 11, max_length=7)
+    jax.tree.map(np.testing.assert_array_equal, decoded, run_model(beams, model, np.arange(11)))
+
+
 @pytest.mark.parametrize(("length", "rooms"), [(3, [3]), (64, [64]), (65, [64, 65]), (1000, range(125, 1001, 125))])
 def test_a_growing_cache_makes_room_in_at_most_eight_segments(length, rooms):
     asked = []

@@ -81,7 +81,7 @@ def test_an_answer_is_what_predict_says(trainer_class):
 def test_an_answer_that_predict_does_not_give_is_an_error_that_names_the_hook(trainer_class, config):
     trainer = with_params(trainer_class, config)
     for ask in (trainer.answers, lambda examples: inspection_page(trainer, examples)):
-        with pytest.raises(InputError, match=r"\w+.predict does not give an answer for each row; override `examples`"):
+        with pytest.raises(InputError, match=r"\w+.predict gives no list or array with an answer for each"):
             ask(trainer.examples(ROWS))
 
 

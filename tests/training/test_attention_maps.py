@@ -60,7 +60,7 @@ def test_a_picture_has_the_heads_side_by_side_from_black_to_their_largest_weight
     maps[0, 1, 2:] = 0.01, 0.04, 0.25
     maps[1, 2, 0] = 1.0
     picture = attention_picture(maps, ["a", "bc", "d"], range(5))
-    cell = LEAST_SIDE // 5  # of so few keys; the longest labels have two letters, and one
+    cell = -(-LEAST_SIDE // 5)  # of so few keys; the longest labels have two letters, and one
     left, top, width = 2 * CELL, CELL, 2 * CELL + 5 * cell
     assert picture.shape == (top + 3 * cell, 2 * width)
     for head in range(2):

@@ -120,7 +120,8 @@ class _Beams(NamedTuple):
 def _advance_beams(beams: _Beams, *, step: Step, process: LogitsProcessor, rules: _Rules) -> _Beams:
     """Extend the live hypotheses by one token, and rank those that end among the finished ones."""
     batch_size, beam_width, max_length = beams.tokens.shape
-    logits, cache = step(beams.last_tokens.reshape(-1), beams.position, beams.cache)
+    # The step gets containers of its own, since it may change them in place.
+    logits, cache = step(beams.last_tokens.reshape(-1), beams.position, jax.tree.map(lambda leaf: leaf, beams.cache))
     log_probs = token_log_probs(logits)  # [B·K V]
     # log_softmax makes a whole row NaN, so its first element suffices. `top_k` may rank NaN last and so hide it.
     is_nan = jnp.isnan(log_probs[:, 0]).reshape(batch_size, beam_width)
@@ -148,7 +149,7 @@ def _advance_beams(beams: _Beams, *, step: Step, process: LogitsProcessor, rules
         tokens=tokens,
         finished=finished._replace(scores=jnp.where(failed[:, None], jnp.nan, finished.scores)),
         has_stopped=beams.has_stopped | failed | ~_can_improve(totals[:, 0], finished, length, rules),
-        # What the step passes on unchanged, such as the encoder's output, is the same for all hypotheses of an element.
+        # An array that steps pass on as it is, e.g. the encoder's output, is the same for all hypotheses of an element.
         cache=jax.tree.map(lambda new, old: new if new is old else new[rows], cache, beams.cache),
     )
 

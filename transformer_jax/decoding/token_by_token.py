@@ -7,7 +7,7 @@ A model is passed as a step function and its cache:
 `tokens` are the target tokens at `position` (the start token at position 0), and the logits predict the next token. The
 cache is a pytree of arrays whose first axis is N, returned with the same shapes and dtypes. N is the batch size B, or
 B·K in beam search: the K hypotheses of a batch element are neighbouring rows, and the rows of the cache are reordered
-together with the hypotheses.
+together with the hypotheses. An array that a step returns as it is, at every position, is not.
 
 `greedy_decode`, `sample` and `beam_search` share these arguments:
 

@@ -48,7 +48,7 @@ class Transformer(TokenModel):
 
     Raises:
         InputError: at construction, if a number of heads does not divide `model_dim`, a size is below 1, a setting is
-            invalid, or `tie_embeddings` is True with vocabularies of different sizes.
+            invalid, or `tie_embeddings` is True without two vocabularies of equal size.
     """
 
     source_vocabulary_size: Size | None = None  # V of the source; None: the source is features
@@ -79,7 +79,9 @@ class Transformer(TokenModel):
             self.settings.check(self.model_dim, self.num_decoder_heads, "num_decoder_heads")
         sizes = self.source_vocabulary_size, self.target_vocabulary_size
         if self.tie_embeddings and (sizes[0] != sizes[1] or None in sizes):
-            raise InputError(f"tie_embeddings is True, but the vocabulary sizes are {sizes}; they must be equal")
+            raise InputError(
+                f"tie_embeddings is True, but the vocabulary sizes are {sizes}; they must be given, and equal"
+            )
 
     def setup(self) -> None:
         more = None, self.settings, self.final_norm

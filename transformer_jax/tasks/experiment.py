@@ -122,7 +122,7 @@ def _train_one(
 def _save_answers(trainer: TrainerModule) -> None:
     """Write the answers to the first examples of the test set, and a picture of the attention of the first one.
 
-    If this fails, e.g. because the task has no `examples`, a message is printed.
+    If this fails, e.g. because an own `predict` gives something other than answers, a message is printed.
     """
     try:
         count = MAX_PREDICTIONS if trainer.writes_predictions else 1

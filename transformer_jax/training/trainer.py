@@ -213,7 +213,7 @@ class TrainerModule(Task):
             InputError: there are no parameters yet, neither loaders nor `load_data`, or the directory can't be written.
             FloatingPointError: a metric is not finite.
         """
-        from transformer_jax.training.results import test  # only for tests
+        from transformer_jax.training.results import test  # only for testing
 
         if val_loader is None or test_loader is None:
             val_loader, test_loader = val_loader or self.test_data.val_loader, test_loader or self.test_data.test_loader

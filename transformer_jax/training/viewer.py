@@ -63,7 +63,8 @@ class Viewer:
         """Return the model's answers; examples of equal shapes are computed together, a batch at a time.
 
         Raises:
-            InputError: `predict` is overridden without `examples`, and does not return one answer for each example.
+            InputError: `predict` is overridden without `examples`, and does not return one answer for each example, or
+                the examples have no input for it (`given`).
         """
         params = jax.device_put(params, self._task.first_device)
         by_shape: dict[str, list[int]] = {}
@@ -91,7 +92,8 @@ class Viewer:
         given, task = [example.given for example in rows], self._task
         found = None if given[0] is None else task.predict(jax.tree.map(lambda *all_: np.concatenate(all_), *given))
         if not isinstance(found, list | np.ndarray | jax.Array) or len(found) != len(rows):
-            raise InputError(f"{type(task).__name__}.predict does not give an answer for each row; override `examples`")
+            name = f"{type(task).__name__}.predict"
+            raise InputError(f"{name} gives no list or array with an answer for each example; override `examples`")
         texts = [" ".join(map(str, np.ravel(answer).tolist())) for answer in found]
         return [a if a.text == text else Answer(text, None, ()) for a, text in zip(answers, texts, strict=True)]
 
@@ -129,7 +131,7 @@ def attention_picture(
     from PIL import Image, ImageDraw
 
     num_heads, length, num_keys = maps.shape
-    cell = max(CELL, LEAST_SIDE // max(length, num_keys))
+    cell = max(CELL, -(-LEAST_SIDE // max(length, num_keys)))
     brightest = np.maximum(maps.max((1, 2), keepdims=True), np.finfo(np.float32).tiny)
     cells = np.rint(255 * np.sqrt(maps / brightest)).astype(np.uint8).repeat(cell, 1).repeat(cell, 2)
     rows, columns = ([drawable(label).replace("␣", "_") for label in labels] for labels in (queries, keys))

@@ -19,8 +19,11 @@ def test_character_error_rate_counts_edits_per_reference_character():
 
 def test_translation_scores_of_the_corpus():
     scores = translation_scores(["the cat sat on the mat"], ["the cat sat on the mat"])
-    assert "tok:13a" in scores.pop("bleu_signature")
-    assert scores == pytest.approx({"chrf": 100, "bleu": 100})
+    assert "case:mixed|eff:no|tok:13a" in scores.pop("bleu_signature")
+    assert scores == pytest.approx({"chrf": 100, "bleu": 100, "word_error_rate": 0})
+    in_lower_case = translation_scores(["The cat sat on the mat"], ["the cat sat on the Mat"], lower_case=True)
+    assert "case:lc" in in_lower_case["bleu_signature"]
+    assert in_lower_case["bleu"] == pytest.approx(100)
     # 4 of 5 words, 3 of 4 pairs, 2 of 3 triples and 1 of 2 quadruples agree; the length penalty is 1.
     scores = translation_scores(["a b c d e"], ["a b c d f"])
     assert scores["bleu"] == pytest.approx(100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** (1 / 4))

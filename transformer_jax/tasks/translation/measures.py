@@ -22,16 +22,18 @@ def error_rate(predictions: Sequence[Sequence[str]], references: Sequence[Sequen
     return errors / sum(map(len, references))
 
 
-def translation_scores(predictions: Sequence[str], references: Sequence[str]) -> Results:
+def translation_scores(predictions: Sequence[str], references: Sequence[str], *, lower_case: bool = False) -> Results:
     """Return `chrf` (Popović 2015) and `bleu` (Papineni et al. 2002) of the whole corpus, 0 … 100, from sacrebleu.
 
-    `bleu_signature` states sacrebleu's settings and version, as Post 2018 asks of every reported BLEU.
+    `bleu_signature` states sacrebleu's settings and version, as Post 2018 asks of every reported BLEU; `lower_case` is
+    one of them. `word_error_rate` is the `error_rate` of words.
     """
     import sacrebleu
 
-    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
+    bleu, chrf = sacrebleu.BLEU(lowercase=lower_case), sacrebleu.CHRF(lowercase=lower_case)
     return {
         "chrf": chrf.corpus_score(predictions, [references]).score,
         "bleu": bleu.corpus_score(predictions, [references]).score,
         "bleu_signature": str(bleu.get_signature()),
+        "word_error_rate": error_rate(*([text.split() for text in texts] for texts in (predictions, references))),
     }

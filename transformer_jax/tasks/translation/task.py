@@ -194,19 +194,17 @@ def _padded_length(length: int) -> int:
 
 
 def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
-    """Translate and score the test set; print the scores, for pairs from a file also `chrf` and `bleu`."""
+    """Translate and score the test set; print the scores, for pairs from a file also `translation_scores`."""
     pairs = data.splits.test
     predictions, references = trainer.predict([pair.source for pair in pairs]), [pair.target for pair in pairs]
     exact, errors = exact_match(predictions, references), error_rate(predictions, references)
     scores: Results = {"exact_match": exact, "char_error_rate": errors}
     print(f"Exact match: {exact:.2%} of {len(pairs)}, character errors: {errors:.2%}")
     if trainer.config.data is not None:
-        scores |= translation_scores(predictions, references) | {"pairs": data.splits.counts()}
-        of_words = error_rate(*([text.split() for text in texts] for texts in (predictions, references)))
-        scores |= {"word_error_rate": of_words}
-        case = ", of texts in lower case" if trainer.config.lower_case else ""
-        print(f"Word errors: {of_words:.2%}")
-        print(f"chrF: {scores['chrf']:.1f}, BLEU: {scores['bleu']:.1f}{case} ({scores['bleu_signature']})")
+        scores |= translation_scores(predictions, references, lower_case=trainer.config.lower_case)
+        scores |= {"pairs": data.splits.counts()}
+        print(f"Word errors: {scores['word_error_rate']:.2%}, chrF: {scores['chrf']:.1f}")
+        print(f"BLEU: {scores['bleu']:.1f} ({scores['bleu_signature']})")
     tokens = name_of_tokens(trainer.config.joint_tokenizer or trainer.config.target_tokenizer)
     print(f"Accuracies are of {tokens}, each predicted after the right ones before it (teacher forcing):")
     return scores
