@@ -71,7 +71,7 @@ class Unpicklable(Squares):
 
 @pytest.mark.slow  # it imports PyTorch
 def test_a_data_set_that_cannot_be_sent_to_workers_is_a_one_line_error():
-    with pytest.raises(InputError, match="num_workers is 1, for which the data set must .* pickle .Can't (pickle|get)"):
+    with pytest.raises(InputError, match="num_workers is 1; worker processes need .* pickle .Can't (pickle|get)"):
         next(iter(make_loader(Unpicklable(), 2, num_workers=1)))
 
 

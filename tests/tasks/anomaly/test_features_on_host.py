@@ -68,7 +68,7 @@ def test_a_run_from_the_host_ends_bitwise_as_one_from_the_device_and_has_no_pict
     assert [path.name for path in host.run.path.glob("*.png")] == ["attention_maps.png"]
     run = load_run(host.run.path)
     assert run.predict(FEATURES[None, :5]).shape == (1, 5)
-    with pytest.raises(InputError, match="inputs is a.png; for a model of features it must be the number of a test"):
+    with pytest.raises(InputError, match="inputs is a.png; for a model of features it must be the index of a test"):
         run.read_examples(["a.png", "b.png"])
 
 
