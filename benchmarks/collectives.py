@@ -58,7 +58,7 @@ class Collective(NamedTuple):
         """Bytes that each device sends through its network port in a step.
 
         A group with k devices per host uses k rings, each of which leaves the host through the port of a different
-        device. Hence 1/k of what a device sends goes to another host.
+        device. Hence 1/k of the bytes that a device sends go to another host.
         """
         hosts = self.hosts(devices_per_host)
         return self.sent * hosts / self.groups.shape[1] if hosts > 1 else 0.0

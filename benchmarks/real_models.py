@@ -3,7 +3,7 @@
 python benchmarks/real_models.py                   # about five minutes on two CPU cores
 python benchmarks/real_models.py --only sentences  # one of its sections
 
-`make real-models` fetches the models first. The code that runs is that of the page; `pytorch_hooks.py` computes the
+`make real-models` fetches the models first. It runs the page's code; `pytorch_hooks.py` computes the
 same numbers with PyTorch.
 """
 

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 class ReferenceTask:
     """Settings of both tasks; a subclass sets their values, and defines `dataset(seed)`.
 
-    The seed is that of the samples that the training set redraws in every epoch.
+    `seed` determines the samples that the training set redraws in every epoch.
     """
 
     is_sequence: ClassVar[bool]  # labels for each number, and positions; otherwise one label for a set of features
@@ -120,7 +120,7 @@ class AnomalyDataset(Dataset):
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray, int]:
         """Features `[T, features]`, the images' indices `[T]`, and which of them is the odd one."""
         image_class = self.rng.integers(self.num_image_classes - 1)
-        image_class += image_class >= index // self.images_per_class  # any class but that of the odd one
+        image_class += image_class >= index // self.images_per_class  # any class but the odd image's
         others = self.rng.choice(self.images_per_class, size=self.set_size - 1, replace=False)
         members = np.append(image_class * self.images_per_class + others, index)
         # The odd one is last, as in the tutorial; a permutation-equivariant model cannot use the position.

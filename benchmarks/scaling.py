@@ -115,7 +115,7 @@ class Case(NamedTuple):
         State: parameters and Adam's two moments in float32. Collectives in bfloat16: parameters are gathered in the
         forward and in the backward pass, gradients are reduce-scattered, and their parts summed over `data`; the
         gradient of the embedding is in float32. FLOPs: two forward passes (one recomputes) and one backward pass, 8
-        per token and parameter except those of the embedding, plus `attention_flops`.
+        per token and parameter, the embedding excepted, plus `attention_flops`.
         """
         size, count = SIZES[self.model], self.parameters
         parts, copies = (self.fsdp - 1) / self.fsdp, (self.data - 1) / self.data

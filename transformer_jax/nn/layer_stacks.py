@@ -23,7 +23,7 @@ Tree = TypeVar("Tree")
 STACKED = "stacked_layers"
 LAYER_INPUT = "input of a layer"  # its name for policies of `jax.checkpoint`
 Policy: TypeAlias = Callable[..., bool]  # of `jax.checkpoint`: which values are saved for the backward pass
-# What is saved of a layer, by the setting `remat`; None saves nothing.
+# Checkpoint policy by value of the setting `remat`; None saves nothing.
 REMAT_POLICIES: Mapping[str, Policy | None] = {
     "dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,
     "all": None,

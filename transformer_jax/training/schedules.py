@@ -77,13 +77,10 @@ def _constant(config: TrainingConfig, num_steps: int) -> optax.Schedule:
 
 
 def _inverse_sqrt(config: TrainingConfig, num_steps: int) -> optax.Schedule:
-    """The shape of `noam_schedule` with a peak of `lr`: `lr · min(t / warmup, (t / warmup)^-½)`."""
-
-    def schedule(step: ArrayLike) -> Array:
-        rise = jnp.asarray(step) / config.warmup if config.warmup else 1.0
-        return config.lr * jnp.minimum(rise, (jnp.maximum(step, 1) / max(config.warmup, 1)) ** -0.5)
-
-    return schedule
+    """The shape of `noam_schedule`, with a peak of `lr`; without warm-up, the peak is at the first two steps."""
+    warmup, first = max(config.warmup, 1), 0 if config.warmup else 1
+    papers = noam_schedule(1, warmup)
+    return lambda step: config.lr * warmup**0.5 * papers(jnp.maximum(step, first))
 
 
 # Schedules by the value of the setting `schedule`, made from a run's settings and its number of steps.
