@@ -39,8 +39,10 @@ class CachedLayer:
 
     def __init__(self, layer: nn.TransformerDecoderLayer, memory: Tensor, length: int, beams: int) -> None:
         self.layer, self.num_heads = layer, layer.self_attn.num_heads
-        _, weights, biases = self._projections(layer.multihead_attn)
-        keys, values = linear(memory, weights, biases).chunk(2, dim=-1)
+        weights, biases = layer.multihead_attn.in_proj_weight, layer.multihead_attn.in_proj_bias  # of Q, K and V
+        D = memory.shape[-1]  # noqa: N806
+        self.query_projection = weights[:D], biases[:D]
+        keys, values = linear(memory, weights[D:], biases[D:]).chunk(2, dim=-1)
         self.memory = [self._heads(part).repeat_interleave(beams, 0) for part in (keys, values)]
         rows, num_heads, _, head_dim = self.memory[0].shape
         self.cache = [torch.empty(rows, num_heads, length, head_dim) for _ in range(2)]
@@ -53,20 +55,13 @@ class CachedLayer:
         for cache, part in zip(self.cache, new, strict=True):
             cache[:, :, position] = part[:, :, 0]
         x = layer.norm1(x + self._attend(attention, query, [cache[:, :, : position + 1] for cache in self.cache]))
-        query_projection, _, _ = self._projections(layer.multihead_attn)
-        query = self._heads(linear(x, *query_projection))
+        query = self._heads(linear(x, *self.query_projection))
         x = layer.norm2(x + self._attend(layer.multihead_attn, query, self.memory))
         return layer.norm3(x + layer.linear2(layer.linear1(x).relu()))
 
     def select(self, rows: Tensor) -> None:
         """Go on with the cache of these rows, of which some are continued twice and others dropped."""
         self.cache = [cache.index_select(0, rows) for cache in self.cache]
-
-    @staticmethod
-    def _projections(attention: nn.MultiheadAttention) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
-        """Weights and biases of the query, then those of key and value together."""
-        weights, biases, dim = attention.in_proj_weight, attention.in_proj_bias, attention.embed_dim
-        return (weights[:dim], biases[:dim]), weights[dim:], biases[dim:]
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B H T d]
