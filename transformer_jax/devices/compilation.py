@@ -23,7 +23,7 @@ STEP_OPTIONS: OptionTable = {"cpu": {"xla_backend_optimization_level": 1}}
 # A program that runs once, or a few times: compiling it takes longer than running it.
 RUN_ONCE_OPTIONS: OptionTable = {"cpu": {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}}
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # the numbers of glibc's settings, from its malloc.h
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # the numbers of glibc's settings, from its malloc.h
 
 # Calls that a caller may be ahead of the devices. From 32 on, XLA lets the next call wait in a thread that a CPU device
 # needs; if there are no more threads than devices, a device then waits forever for another's sum.
@@ -185,3 +185,4 @@ def keep_freed_memory() -> None:
     libc = ctypes.CDLL(None)
     libc.mallopt(M_MMAP_THRESHOLD, 64 << 20)  # more than that has no place in the heap of a thread
     libc.mallopt(M_TRIM_THRESHOLD, 256 << 20)
+    libc.mallopt(M_TOP_PAD, 64 << 20)  # else a thread whose heap is in use gives the next one back, whole
