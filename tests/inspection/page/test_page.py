@@ -11,7 +11,7 @@ from inspection_pages import choose_example, content_of, opened, parts
 from transformer_jax import Cifar100Config, InputError, ReverseConfig, TrainerModule, TrainingConfig, load_run
 from transformer_jax.inspection import Page, inspection_page, logit_lens
 from transformer_jax.tasks import AnomalyTrainer, ReverseTrainer
-from transformer_jax.tasks.anomaly.examples import read_images
+from transformer_jax.tasks.anomaly.images import read_images
 from transformer_jax.training import InspectedExample
 from transformer_jax.training.inspected_example import Answer, AnswerPart, answer_by_position, numbers_in
 

@@ -124,6 +124,9 @@ class FilesConfig(AnomalyConfig):
     image_shape: ClassVar[tuple[int, ...]] = ()
     features: Path | None = None  # .npy file of the images' features, [images, features], memory-mapped
     labels: Path | None = None  # .npy file of the images' classes, integers, [images]
+    # directory of the images, in one folder per class, for pictures of sets; features and labels are in the order of
+    # folders and of files in them
+    images: Path | None = setting(None, per_machine=True)
     max_epochs: int = 60  # passes over the training set
     lr: float = 1e-3  # peak learning rate of the schedule
 
@@ -131,7 +134,7 @@ class FilesConfig(AnomalyConfig):
         if self.features is None or self.labels is None:
             name = "features" if self.features is None else "labels"
             raise InputError(f"{name} is None; it must be an .npy file (--{name})")
-        return files_table(self.features, self.labels)
+        return files_table(self.features, self.labels, self.images)
 
 
 def default_config(data_dir: Path = Path("data")) -> AnomalyConfig:

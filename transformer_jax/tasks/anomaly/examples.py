@@ -1,25 +1,18 @@
 """Sets of images as examples for inspection, with each image's probability; pictures for the report."""
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import numpy as np
-from jaxtyping import Float, Int, Num, UInt8
+from jaxtyping import Float, Int, Num
 
-from transformer_jax.errors import InputError
-from transformer_jax.outside_files import outside_file
 from transformer_jax.plots import plot_image_sets, plot_set_prediction
 from transformer_jax.tasks.anomaly.config import AnomalyConfig, Cifar100Config
+from transformer_jax.tasks.anomaly.images import MAX_PIXEL
 from transformer_jax.tasks.anomaly.resnet34 import fetch_weights, resnet34_features
 from transformer_jax.tasks.anomaly.sets import AnomalySets
-from transformer_jax.tasks.anomaly.tables import MAX_PIXEL
+from transformer_jax.tasks.anomaly.tables import FeatureTable
 from transformer_jax.training.inspected_example import Answer, AnswerPart, InspectedExample, probabilities_of
 from transformer_jax.training.trainer import TrainerModule
 
-MIN_IMAGES = 2  # in a set
 MOST_LOOKED_AT = 1_000  # test sets that are searched for a right and a wrong answer
-MAX_BYTES = 2**28  # of an image's file
-FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # that Pillow reads without starting another program
 
 
 def set_example(
@@ -59,20 +52,6 @@ def set_answer(logits: Float[np.ndarray, "S 1"]) -> Answer:
     return Answer(_name(odd), float(probabilities[odd]), parts)
 
 
-def read_images(paths: Sequence[str], shape: tuple[int, ...]) -> Num[np.ndarray, "S ..."]:
-    """Read and resize images: to `[8, 8]`, light on dark, with pixels 0 … 16, or `[32, 32, 3]` with pixels 0 … 255.
-
-    Grey images with a light border, such as ink on paper, are inverted.
-
-    Raises:
-        InputError: there are fewer than two images, or a file is damaged or not an image in one of `FORMATS`.
-    """
-    if len(paths) < MIN_IMAGES:
-        raise InputError(f"inputs is {paths[0]}, one image; a set has at least {MIN_IMAGES}")
-    pixels = np.stack([_read_image(Path(path), shape) for path in paths])
-    return pixels if len(shape) == 3 else pixels.astype(np.float32) * (MAX_PIXEL / 255)
-
-
 def features_of_images(config: AnomalyConfig, images: Num[np.ndarray, "S ..."]) -> Float[np.ndarray, "S F"]:
     """Compute the features of images; for CIFAR-100 by the ResNet-34, whose weights are downloaded once.
 
@@ -83,18 +62,6 @@ def features_of_images(config: AnomalyConfig, images: Num[np.ndarray, "S ..."]) 
         return config.features_of(images)
     fetch_weights(config.data_dir)
     return resnet34_features(config.data_dir, config.resolution, len(images))(images)
-
-
-def _read_image(path: Path, shape: tuple[int, ...]) -> UInt8[np.ndarray, "height width *rgb"]:
-    from PIL import Image
-
-    height, width, *colours = shape
-    kind = f"the index of a test set, or an image ({', '.join(FORMATS)})"
-    with outside_file(path, kind, MAX_BYTES) as file, Image.open(file, formats=FORMATS) as image:
-        resized = image.convert("RGB" if colours else "L").resize((width, height), Image.Resampling.BOX)
-    pixels = np.asarray(resized)
-    border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
-    return 255 - pixels if not colours and border.mean() > 127 else pixels
 
 
 def _name(number: int) -> str:
@@ -114,17 +81,19 @@ def permutation_error(
     return float(np.abs(np.take_along_axis(logits, order, axis=1) - permuted).max())
 
 
-def save_pictures(trainer: TrainerModule, images: Num[np.ndarray, "N ..."], test_sets: AnomalySets) -> None:
+def save_pictures(trainer: TrainerModule, table: FeatureTable, test_sets: AnomalySets) -> None:
     """Save pictures in the run's directory: example sets, a right and a wrong prediction with all attention maps.
 
     Args:
         trainer: with the trained model.
-        images: pixels of the table's images.
+        table: with images.
         test_sets: the test set.
     """
+    assert table.images is not None
     sets, positions = test_sets.draw(0)
-    trainer.run.save_figure("example_sets.png", plot_image_sets(images[sets[:4]], positions[:4]))
-    examples = trainer.test_examples(range(min(MOST_LOOKED_AT, len(sets))))
+    trainer.run.save_figure("example_sets.png", plot_image_sets(table.images[sets[:4]], positions[:4]))
+    searched = zip(sets[:MOST_LOOKED_AT], positions.tolist(), strict=False)
+    examples = [set_example(table.features[rows], "", position=position) for rows, position in searched]
     answers = trainer.answers(examples)
     is_right = [answer.text == example.expected for example, answer in zip(examples, answers, strict=True)]
     for name, wanted in (("right", True), ("wrong", False)):
@@ -134,5 +103,6 @@ def save_pictures(trainer: TrainerModule, images: Num[np.ndarray, "N ..."], test
         number = is_right.index(wanted)
         probabilities = np.array([part.probability for part in answers[number].parts])
         maps = trainer.maps_of(examples[number]).maps["encoder"]
-        figure = plot_set_prediction(images[sets[number]], probabilities, int(positions[number]), maps)
+        images = table.images[sets[number]]
+        figure = plot_set_prediction(images, probabilities, int(positions[number]), maps)
         trainer.run.save_figure(f"{name}_prediction.png", figure)

@@ -10,9 +10,9 @@ from jaxtyping import Float, Int, Num, Shaped
 
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import outside_file
+from transformer_jax.tasks.anomaly.images import MAX_PIXEL, FolderImages
 from transformer_jax.tasks.anomaly.sets import as_table, stratified_split
 
-MAX_PIXEL = 16  # of scikit-learn's digits
 MAX_BYTES = 2**28  # of an .npz; the features of CIFAR-100 take 205 MB in float64
 MAX_MAPPED_BYTES = 2**44  # of an .npy
 
@@ -24,7 +24,8 @@ class FeatureTable(NamedTuple):
 
     features: Float[np.ndarray, "N F"]  # float32, possibly memory-mapped
     labels: Int[np.ndarray, " N"]
-    images: Num[np.ndarray, "N ..."] | None  # pixels for pictures, [N, height, width] or [N, height, width, 3], if any
+    # pixels for pictures, [N, height, width] or [N, height, width, 3], if any
+    images: Num[np.ndarray, "N ..."] | FolderImages | None
     train: Int[np.ndarray, " N_train"]  # indices of the images in the training set
     val: Int[np.ndarray, " N_val"]
     test: Int[np.ndarray, " N_test"]
@@ -58,14 +59,19 @@ def digits_features(images: Num[np.ndarray, "*B 8 8"]) -> Float[np.ndarray, "*B 
     return features.astype(np.float32)
 
 
-def files_table(features: Path, labels: Path) -> FeatureTable:
+def files_table(features: Path, labels: Path, images: Path | None = None) -> FeatureTable:
     """Load features and labels of images from `.npy` files. float32 features are memory-mapped, not read into memory.
 
     A fifth of each class is for test, and a tenth of the rest for validation, always drawn in the same way.
 
+    Args:
+        features: file of the images' features.
+        labels: file of their classes.
+        images: directory of the images themselves, if pictures should show them; see `FolderImages`.
+
     Raises:
-        InputError: a file cannot be read or is not a plain array; features are not finite numbers `[N, F]`; or labels
-            are not whole numbers `[N]`.
+        InputError: a file cannot be read or is not a plain array; features are not finite numbers `[N, F]`; labels are
+            not whole numbers `[N]`; or the images do not belong to them.
     """
     classes = np.array(map_array(labels))
     rows = as_table(str(features), map_array(features))
@@ -74,7 +80,8 @@ def files_table(features: Path, labels: Path) -> FeatureTable:
             f"{labels} has shape {classes.shape}; it must be [{len(rows)}], one for each row of {features}"
         )
     order = np.random.default_rng(0).permutation(len(classes))
-    return FeatureTable(rows, classes, None, *(np.sort(order[part]) for part in _split(classes[order])))
+    parts = [np.sort(order[part]) for part in _split(classes[order])]
+    return FeatureTable(rows, classes, None if images is None else FolderImages(images, classes), *parts)
 
 
 def _split(labels: Int[np.ndarray, " N"]) -> tuple[Int[np.ndarray, " N_part"], ...]:

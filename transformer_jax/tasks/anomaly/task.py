@@ -37,10 +37,10 @@ from transformer_jax.tasks.anomaly.config import FilesConfig as FilesConfig
 from transformer_jax.tasks.anomaly.examples import (
     features_of_images,
     permutation_error,
-    read_images,
     save_pictures,
     set_example,
 )
+from transformer_jax.tasks.anomaly.images import read_images
 from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
@@ -206,7 +206,7 @@ def report(trainer: AnomalyTrainer, data: AnomalyData) -> Results:
     print(f"Train accuracy: {train_acc:.2%}")
     print(f"Permuting the sets of a test batch changes a logit by at most {error:.1e}")
     if data.table.images is not None:
-        save_pictures(trainer, data.table.images, test_sets)
+        save_pictures(trainer, data.table, test_sets)
         trainer.attention_picture = None  # the pictures of predictions have the maps
     return {
         "train_acc": train_acc,

@@ -1,0 +1,76 @@
+"""Files of images: of one set, and of a whole data set in folders by class."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int, Num, UInt8
+
+from transformer_jax.errors import InputError, in_one_line
+from transformer_jax.outside_files import outside_file
+
+MAX_PIXEL = 16  # of scikit-learn's digits
+MIN_IMAGES = 2  # in a set
+MAX_BYTES = 2**28  # of an image's file
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # that Pillow reads without starting another program
+SHAPE = (64, 64, 3)  # of an image in a picture
+
+
+def read_images(paths: Sequence[str], shape: tuple[int, ...]) -> Num[np.ndarray, "S ..."]:
+    """Read and resize images: to `[8, 8]`, light on dark, with pixels 0 … 16, or `[32, 32, 3]` with pixels 0 … 255.
+
+    Grey images with a light border, such as ink on paper, are inverted.
+
+    Raises:
+        InputError: there are fewer than two images, or a file is damaged or not an image in one of `FORMATS`.
+    """
+    if len(paths) < MIN_IMAGES:
+        raise InputError(f"inputs is {paths[0]}, one image; a set has at least {MIN_IMAGES}")
+    kind = f"the index of a test set, or an image ({', '.join(FORMATS)})"
+    pixels = np.stack([_read_image(path, shape, kind) for path in paths])
+    return pixels if len(shape) == 3 else pixels.astype(np.float32) * (MAX_PIXEL / 255)
+
+
+class FolderImages:
+    """Images in folders by class, in the order of torchvision's `ImageFolder`: by folder, then by file name.
+
+    `images[rows]` reads those images from their files, resized to 64×64 pixels: `[*rows, 64, 64, 3]`.
+
+    Args:
+        directory: the folder of the folders.
+        labels: class of each image in that order, to check that features and images belong together.
+
+    Raises:
+        InputError: the directory cannot be read or has a folder without images; or the images differ from the labels in
+            number or in classes. On reading: a file is damaged or not an image in one of `FORMATS`.
+    """
+
+    def __init__(self, directory: Path, labels: Int[np.ndarray, " N"]) -> None:
+        from torchvision.datasets import ImageFolder
+
+        try:
+            folder = ImageFolder(directory)
+        except OSError as error:
+            raise InputError(f"images is {directory}; it must have folders of images: {in_one_line(error)}") from error
+        if len(folder.targets) != len(labels):
+            raise InputError(f"{directory} has {len(folder.targets)} images; labels has {len(labels)}")
+        pairs = np.unique(np.stack([folder.targets, labels]), axis=1)
+        if pairs.shape[1] != len(folder.classes) or len(set(pairs[1])) != len(folder.classes):
+            raise InputError(f"labels does not give each folder of {directory}, in order of name, a class of its own")
+        self._paths = np.array([path for path, _ in folder.samples])
+
+    def __getitem__(self, rows: Int[np.ndarray, "*S"]) -> UInt8[np.ndarray, "*S 64 64 3"]:
+        kind = f"an image ({', '.join(FORMATS)})"
+        pixels = np.stack([_read_image(path, SHAPE, kind) for path in self._paths[rows].flat])
+        return pixels.reshape(*np.shape(rows), *SHAPE)
+
+
+def _read_image(path: str, shape: tuple[int, ...], kind: str) -> UInt8[np.ndarray, "height width *rgb"]:
+    from PIL import Image
+
+    height, width, *colours = shape
+    with outside_file(path, kind, MAX_BYTES) as file, Image.open(file, formats=FORMATS) as image:
+        resized = image.convert("RGB" if colours else "L").resize((width, height), Image.Resampling.BOX)
+    pixels = np.asarray(resized)
+    border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+    return 255 - pixels if not colours and border.mean() > 127 else pixels
