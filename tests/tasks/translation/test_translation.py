@@ -100,6 +100,15 @@ def test_the_search_has_the_width_and_the_penalty_of_the_settings(width, penalty
     assert trainer.predict(["x", "yz"]) == [translation] * 2
 
 
+def test_a_text_is_searched_alone_and_several_in_batches_of_similar_length_with_as_many_hypotheses(monkeypatch):
+    trainer = TranslationTrainer(TranslationConfig(beam_width=5, num_devices=1, **SMALL), model=NextByte())
+    trainer.params, shapes, translate = {}, [], trainer._translate
+    monkeypatch.setattr(trainer, "_translate", lambda params, x: (shapes.append(x.shape), translate(params, x))[1])
+    trainer.predict("x")
+    trainer.predict(["x", "y" * 20, "x", "y" * 40, "x", "x"])
+    assert shapes == [(1, 16), (3, 16), (3, 48)]
+
+
 @pytest.mark.slow
 def test_the_loss_counts_real_tokens_alone():
     trainer = TranslationTrainer(TranslationConfig(**SMALL))

@@ -153,18 +153,20 @@ class TranslationTrainer(TextTrainer):
     def _translations(self, sources: Sequence[Int[np.ndarray, " _"]]) -> list[Int[np.ndarray, " _"]]:
         """The ids of the best translation of each source, up to and including the end token."""
         params = self._own_devices.place({"params": self.params})["params"]
-        lengths = np.array([_padded_length(len(source)) for source in sources], int)
         translations = [np.zeros(0, np.int32)] * len(sources)
-        for length in np.unique(lengths):
-            members = np.flatnonzero(lengths == length)
-            for start in range(0, len(members), self.config.batch_size):
-                batch = members[start : start + self.config.batch_size]
-                rows = [sources[index] for index in batch]
-                rows += [rows[0]] * (self.config.batch_size - len(rows))  # one size, one compilation
-                found = jax.device_get(self._translate(params, pad(rows, int(length), self.tokenizers.source.pad)))
-                check_scores(found.scores)
-                for index, ids, number in zip(batch, found.tokens, found.lengths, strict=False):
-                    translations[index] = ids[:number]
+        order = np.argsort([len(source) for source in sources], kind="stable")  # texts of similar lengths together
+        # Two sizes to compile: one text alone, and as many as have batch_size hypotheses.
+        wanted = max(1, self.config.batch_size // self.config.beam_width) if len(sources) > 1 else 1
+        size = self._own_devices.rows_that_divide(wanted)
+        for start in range(0, len(order), size):
+            batch = order[start : start + size]
+            rows = [sources[index] for index in batch]
+            length = _padded_length(len(rows[-1]))
+            rows += [rows[0]] * (size - len(rows))
+            found = jax.device_get(self._translate(params, pad(rows, length, self.tokenizers.source.pad)))
+            check_scores(found.scores)
+            for index, ids, number in zip(batch, found.tokens, found.lengths, strict=False):
+                translations[index] = ids[:number]
         return translations
 
     def _decode(self, params: Params, source: Int[Array, "B S"]) -> Decoded:
