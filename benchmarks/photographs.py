@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from harness import print_figures
 from reference_tasks import AnomalyDataset, AnomalyTask
 from reference_torch import ReferenceTorch
 from transformer_jax import prepare_jax
@@ -62,16 +63,16 @@ def reference(config: FilesConfig, data: AnomalyData) -> ReferenceTorch:
     return ReferenceTorch(task, config.seed)
 
 
-def test_accuracy(loop: ReferenceTorch, data: AnomalyData) -> float:
+def accuracy_of(loop: ReferenceTorch, data: AnomalyData) -> float:
     """Share of the test sets in which the reference finds the anomaly."""
     sets, positions = data.test_loader.dataset.draw(0)
     with torch.inference_mode():
-        logits = loop.model.eval()(torch.from_numpy(data.table.features[sets]))[..., 0]
-    return float(np.mean(logits.argmax(-1).numpy() == positions))
+        logits = loop.model.eval()(torch.from_numpy(data.table.features[sets]).to(loop.device))[..., 0]
+    return float(np.mean(logits.argmax(-1).cpu().numpy() == positions))
 
 
-def compare(config: PhotographsConfig) -> None:
-    """Train both, an epoch of each in turns, and print accuracy and milliseconds per step."""
+def measure(config: PhotographsConfig) -> dict[str, dict[str, float]]:
+    """Train both, an epoch of each in turns; milliseconds per step and test accuracy by contestant."""
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         files = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
         settings = FilesConfig(**files, checkpoint_dir=Path(directory))
@@ -88,10 +89,12 @@ def compare(config: PhotographsConfig) -> None:
                 ours.train_until((epoch + 1) * steps)
             milliseconds["ours"].append(1000 * (time.perf_counter() - start) / steps)
             milliseconds["PyTorch"].append(theirs.run(steps))
-        print("a step: " + ", ".join(f"{name} {median(times):.3g} ms" for name, times in milliseconds.items()))
         accuracy = trainer.evaluate(data.test_loader, jax.device_get(ours.state.params))["accuracy"]
-        print(f"test accuracy: ours {accuracy:.4f}, PyTorch {test_accuracy(theirs, data):.4f}")
+    return {
+        "milliseconds of a step": {name: median(times) for name, times in milliseconds.items()},
+        "test accuracy": {"ours": accuracy, "PyTorch": accuracy_of(theirs, data)},
+    }
 
 
 if __name__ == "__main__":
-    run(partial(parse, PhotographsConfig), compare)
+    run(partial(parse, PhotographsConfig), lambda config: print_figures(measure(config)))

@@ -1,4 +1,4 @@
-"""The benchmarks of a character-level GPT and of a translator measure both contestants."""
+"""The benchmarks of a character-level GPT, a translator and sets of photographs measure both contestants."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import torch
 
 import characters
 import decoding
+import photographs
 import translation
 from reference_gpt import GPT, Training
 
@@ -27,6 +28,16 @@ def test_a_translator_is_measured_beside_pytorch():
     found = translation.measure(translation.SizesConfig(**SIZES))
     assert list(found) == ["forward and backward", "a step"]
     assert all(set(of_what) == {"transformer-jax", "torch.nn.Transformer"} for of_what in found.values())
+
+
+def test_sets_of_images_from_files_are_learned_beside_pytorch(tmp_path):
+    labels = np.repeat([0, 1], 4500)  # of which 101 batches train, one more than the warm-up
+    np.save(tmp_path / "labels.npy", labels)
+    np.save(tmp_path / "features.npy", np.random.default_rng(0).normal(4.0 * labels[:, None], size=(9000, 3)))
+    files = {name: tmp_path / f"{name}.npy" for name in ("features", "labels")}
+    found = photographs.measure(photographs.PhotographsConfig(**files, max_epochs=2))
+    assert set(found["milliseconds of a step"]) == {"ours", "PyTorch"}
+    assert min(found["test accuracy"].values()) > 0.9
 
 
 def test_the_reference_sees_no_later_characters_and_learns():

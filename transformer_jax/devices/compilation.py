@@ -178,11 +178,12 @@ def keep_freed_memory() -> None:
 
     A program takes memory for its activations at each call and frees it at the end. From 32 MiB on glibc asks the
     system for it each time, which clears each page anew: up to a third of such a call on a CPU, as docs/performance.md
-    measures. Each heap keeps up to 256 MiB of freed memory. Other C libraries are not touched.
+    measures. The main heap then keeps up to 256 MiB of freed memory, and a thread what it has freed. Other C libraries,
+    and versions of glibc that refuse the first setting, are left as they are.
     """
     if platform.libc_ver()[0] != "glibc":
         return
     libc = ctypes.CDLL(None)
-    libc.mallopt(M_MMAP_THRESHOLD, 64 << 20)  # more than that has no place in the heap of a thread
-    libc.mallopt(M_TRIM_THRESHOLD, 256 << 20)
-    libc.mallopt(M_TOP_PAD, 64 << 20)  # else a thread whose heap is in use gives the next one back, whole
+    if libc.mallopt(M_MMAP_THRESHOLD, 64 << 20):  # more than that has no place in a heap of a thread
+        libc.mallopt(M_TRIM_THRESHOLD, 256 << 20)
+        libc.mallopt(M_TOP_PAD, 64 << 20)  # else a thread returns each further heap as soon as it is empty

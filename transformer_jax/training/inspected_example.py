@@ -56,7 +56,12 @@ class InspectedExample:
     answer: Callable[[np.ndarray], Answer] = dataclasses.field(default_factory=lambda: answer_by_position)
     title: str = ""  # by which a user selects the example
     expected: str | None = None  # the right answer, if it is known
-    images: UInt8[np.ndarray, "N height width *rgb"] | None = None  # shown beside the labels of a sequence
+    # Shown beside the labels of a sequence; a function reads them from their files when they are shown.
+    images: UInt8[np.ndarray, "N height width *rgb"] | Callable[[], UInt8[np.ndarray, "N height width 3"]] | None = None
+
+    def pixels(self) -> UInt8[np.ndarray, "N height width *rgb"] | None:
+        """Return the images, if there are any."""
+        return self.images() if callable(self.images) else self.images
 
     def labels_of(self, stack: str, length: int) -> list[str]:
         """Return the labels of a stack's positions to show, at most `length`.

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image
 
-from transformer_jax import InputError
+from transformer_jax import InputError, load_run
 from transformer_jax.tasks.anomaly.images import FORMATS, FolderImages, read_images
-from transformer_jax.tasks.anomaly.task import FilesConfig, train_anomaly
+from transformer_jax.tasks.anomaly.task import FilesConfig, report, train_anomaly
 
 
 def image(name: str) -> bytes:
@@ -81,7 +81,8 @@ def test_folders_that_are_not_those_of_the_labels_are_refused(tmp_path, labels, 
 
 
 def test_a_directory_without_folders_of_images_is_refused(tmp_path):
-    for directory in (tmp_path / "missing", tmp_path, (tmp_path / "ant")):
+    (tmp_path / "file").touch()
+    for directory in (tmp_path / "missing", tmp_path, tmp_path / "file"):
         with pytest.raises(InputError, match="it must have folders of images"):
             FolderImages(directory, LABELS)
     (tmp_path / "ant").mkdir()
@@ -90,7 +91,7 @@ def test_a_directory_without_folders_of_images_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_pictures_and_examples_show_the_images_of_the_features(tmp_path):
+def test_pictures_and_examples_show_the_images_of_the_features(tmp_path, capsys):
     colours = write_folders(tmp_path / "images")
     np.save(tmp_path / "features.npy", colours / 255)
     np.save(tmp_path / "labels.npy", LABELS)
@@ -111,4 +112,11 @@ def test_pictures_and_examples_show_the_images_of_the_features(tmp_path):
     assert "example_sets.png" in pictures
     assert pictures & {"right_prediction.png", "wrong_prediction.png"}
     (example,) = trainer.test_examples([1])
-    np.testing.assert_allclose(example.images[:, 0, 0] / 255, example.inputs[0], atol=1e-6)
+    np.testing.assert_allclose(example.pixels()[:, 0, 0] / 255, example.inputs[0], atol=1e-6)
+    (opened,) = load_run(tmp_path / "SetAnomalyTask_files").test_examples([1])
+    np.testing.assert_array_equal(opened.pixels(), example.pixels())
+    for path in (tmp_path / "images").glob("*/*"):
+        path.write_bytes(b"no image")
+    capsys.readouterr()
+    assert report(trainer, trainer.test_data)["dataset"] == "files"
+    assert "No pictures of sets: " in capsys.readouterr().out

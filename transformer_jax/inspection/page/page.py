@@ -136,7 +136,8 @@ def _kinds(
 ) -> list[Json]:
     """Kinds of attention, in the order of the pass, with the maps of each layer and the answers without each head."""
     kinds: dict[str, Json] = {}
-    num_images = 0 if example.images is None else len(example.images)
+    images = example.pixels()
+    num_images = 0 if images is None else len(images)
     for attention, maps in zip(passes.attentions, found.maps, strict=True):
         stacks = attention.stack, "encoder" if attention.kind == "cross" else attention.stack
         queries, keys = (example.labels_of(*pair) for pair in zip(stacks, maps.shape[1:], strict=True))
@@ -184,10 +185,11 @@ def _answer(answer: Answer) -> Json:
 
 def _images(example: InspectedExample) -> Json | None:
     """The example's pixels."""
-    if example.images is None:
+    images = example.pixels()
+    if images is None:
         return None
-    number, height, width, *channels = example.images.shape
-    pixels = base64.b64encode(example.images.tobytes()).decode("ascii")
+    number, height, width, *channels = images.shape
+    pixels = base64.b64encode(images.tobytes()).decode("ascii")
     return {"number": number, "height": height, "width": width, "channels": (*channels, 1)[0], "pixels": pixels}
 
 

@@ -124,9 +124,9 @@ class FilesConfig(AnomalyConfig):
     image_shape: ClassVar[tuple[int, ...]] = ()
     features: Path | None = None  # .npy file of the images' features, [images, features], memory-mapped
     labels: Path | None = None  # .npy file of the images' classes, integers, [images]
-    # directory of the images, in one folder per class, for pictures of sets; features and labels are in the order of
-    # folders and of files in them
-    images: Path | None = setting(None, per_machine=True)
+    # directory of the images, in one folder per class, for pictures of sets; the rows of features and labels must be in
+    # the order of the folders' names, then of the files' names
+    images: Path | None = setting(None, changes_result=False)
     max_epochs: int = 60  # passes over the training set
     lr: float = 1e-3  # peak learning rate of the schedule
 

@@ -1,14 +1,16 @@
 """Sets of images as examples for inspection, with each image's probability; pictures for the report."""
 
+from collections.abc import Callable
+
 import numpy as np
-from jaxtyping import Float, Int, Num
+from jaxtyping import Float, Int, Num, UInt8
 
 from transformer_jax.plots import plot_image_sets, plot_set_prediction
 from transformer_jax.tasks.anomaly.config import AnomalyConfig, Cifar100Config
 from transformer_jax.tasks.anomaly.images import MAX_PIXEL
 from transformer_jax.tasks.anomaly.resnet34 import fetch_weights, resnet34_features
 from transformer_jax.tasks.anomaly.sets import AnomalySets
-from transformer_jax.tasks.anomaly.tables import FeatureTable
+from transformer_jax.tasks.anomaly.tables import Images
 from transformer_jax.training.inspected_example import Answer, AnswerPart, InspectedExample, probabilities_of
 from transformer_jax.training.trainer import TrainerModule
 
@@ -18,7 +20,7 @@ MOST_LOOKED_AT = 1_000  # test sets that are searched for a right and a wrong an
 def set_example(
     features: Float[np.ndarray, "S F"],
     title: str,
-    images: Num[np.ndarray, "S ..."] | None = None,
+    images: Num[np.ndarray, "S ..."] | Callable[[], UInt8[np.ndarray, "S height width 3"]] | None = None,
     position: int | None = None,
 ) -> InspectedExample:
     """Create an example from a set.
@@ -26,18 +28,18 @@ def set_example(
     Args:
         features: features of the set's images.
         title: title of the set.
-        images: pixels of 0 … 16 (grey) or 0 … 255 (colours), if any.
+        images: pixels of 0 … 16 (grey) or 0 … 255 (colours), if any, or a function that reads colours.
         position: position of the anomaly, if it is known.
     """
-    if images is not None and images.ndim == 3:
-        images = np.rint(np.asarray(images, float) * (255 / MAX_PIXEL))
+    if isinstance(images, np.ndarray):
+        images = (np.rint(images * (255 / MAX_PIXEL)) if images.ndim == 3 else images).astype(np.uint8)
     return InspectedExample(
         inputs=np.asarray(features, np.float32)[None],
         labels=[_name(number) for number in range(len(features))],
         answer=set_answer,
         title=title,
         expected=None if position is None else _name(position),
-        images=None if images is None else images.astype(np.uint8),
+        images=images,
     )
 
 
@@ -81,19 +83,17 @@ def permutation_error(
     return float(np.abs(np.take_along_axis(logits, order, axis=1) - permuted).max())
 
 
-def save_pictures(trainer: TrainerModule, table: FeatureTable, test_sets: AnomalySets) -> None:
+def save_pictures(trainer: TrainerModule, images: Images, test_sets: AnomalySets) -> None:
     """Save pictures in the run's directory: example sets, a right and a wrong prediction with all attention maps.
 
     Args:
         trainer: with the trained model.
-        table: with images.
+        images: of the table.
         test_sets: the test set.
     """
-    assert table.images is not None
     sets, positions = test_sets.draw(0)
-    trainer.run.save_figure("example_sets.png", plot_image_sets(table.images[sets[:4]], positions[:4]))
-    searched = zip(sets[:MOST_LOOKED_AT], positions.tolist(), strict=False)
-    examples = [set_example(table.features[rows], "", position=position) for rows, position in searched]
+    trainer.run.save_figure("example_sets.png", plot_image_sets(images[sets[:4]], positions[:4]))
+    examples = trainer.test_examples(range(min(MOST_LOOKED_AT, len(sets))))
     answers = trainer.answers(examples)
     is_right = [answer.text == example.expected for example, answer in zip(examples, answers, strict=True)]
     for name, wanted in (("right", True), ("wrong", False)):
@@ -103,6 +103,5 @@ def save_pictures(trainer: TrainerModule, table: FeatureTable, test_sets: Anomal
         number = is_right.index(wanted)
         probabilities = np.array([part.probability for part in answers[number].parts])
         maps = trainer.maps_of(examples[number]).maps["encoder"]
-        images = table.images[sets[number]]
-        figure = plot_set_prediction(images, probabilities, int(positions[number]), maps)
+        figure = plot_set_prediction(images[sets[number]], probabilities, int(positions[number]), maps)
         trainer.run.save_figure(f"{name}_prediction.png", figure)

@@ -34,7 +34,8 @@ def read_images(paths: Sequence[str], shape: tuple[int, ...]) -> Num[np.ndarray,
 class FolderImages:
     """Images in folders by class, in the order of torchvision's `ImageFolder`: by folder, then by file name.
 
-    `images[rows]` reads those images from their files, resized to 64×64 pixels: `[*rows, 64, 64, 3]`.
+    `images[rows]` reads those images from their files, resized to 64×64 pixels: `[*rows, 64, 64, 3]`. Files with other
+    endings than `ImageFolder` knows, such as `.gif`, are left out.
 
     Args:
         directory: the folder of the folders.
@@ -57,12 +58,12 @@ class FolderImages:
         pairs = np.unique(np.stack([folder.targets, labels]), axis=1)
         if pairs.shape[1] != len(folder.classes) or len(set(pairs[1])) != len(folder.classes):
             raise InputError(f"labels does not give each folder of {directory}, in order of name, a class of its own")
-        self._paths = np.array([path for path, _ in folder.samples])
+        self._samples = folder.samples  # path and class of each image
 
     def __getitem__(self, rows: Int[np.ndarray, "*S"]) -> UInt8[np.ndarray, "*S 64 64 3"]:
         kind = f"an image ({', '.join(FORMATS)})"
-        pixels = np.stack([_read_image(path, SHAPE, kind) for path in self._paths[rows].flat])
-        return pixels.reshape(*np.shape(rows), *SHAPE)
+        pixels = np.stack([_read_image(self._samples[row][0], SHAPE, kind) for row in rows.flat])
+        return pixels.reshape(*rows.shape, *SHAPE)
 
 
 def _read_image(path: str, shape: tuple[int, ...], kind: str) -> UInt8[np.ndarray, "height width *rgb"]:

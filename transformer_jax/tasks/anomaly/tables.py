@@ -17,6 +17,7 @@ MAX_BYTES = 2**28  # of an .npz; the features of CIFAR-100 take 205 MB in float6
 MAX_MAPPED_BYTES = 2**44  # of an .npy
 
 Record: TypeAlias = Mapping[str, str | int]  # what features were computed with
+Images: TypeAlias = Num[np.ndarray, "N ..."] | FolderImages  # [N, height, width] or [N, height, width, 3], by row
 
 
 class FeatureTable(NamedTuple):
@@ -24,8 +25,7 @@ class FeatureTable(NamedTuple):
 
     features: Float[np.ndarray, "N F"]  # float32, possibly memory-mapped
     labels: Int[np.ndarray, " N"]
-    # pixels for pictures, [N, height, width] or [N, height, width, 3], if any
-    images: Num[np.ndarray, "N ..."] | FolderImages | None
+    images: Images | None  # for pictures, if any
     train: Int[np.ndarray, " N_train"]  # indices of the images in the training set
     val: Int[np.ndarray, " N_val"]
     test: Int[np.ndarray, " N_test"]

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -18,7 +18,7 @@ import numpy as np
 import optax
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float, Int, PRNGKeyArray
+from jaxtyping import Float, Int, Num, PRNGKeyArray, UInt8
 
 from transformer_jax.argument_checks import as_array, check_arguments, check_sequence
 from transformer_jax.data.batch import Batch
@@ -40,8 +40,9 @@ from transformer_jax.tasks.anomaly.examples import (
     save_pictures,
     set_example,
 )
-from transformer_jax.tasks.anomaly.images import read_images
+from transformer_jax.tasks.anomaly.images import FolderImages, read_images
 from transformer_jax.tasks.anomaly.sets import AnomalySets
+from transformer_jax.tasks.anomaly.tables import FeatureTable
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
 from transformer_jax.training.inspected_example import WHOLE_NUMBER, InspectedExample
@@ -156,12 +157,7 @@ class AnomalyTrainer(TrainerModule):
         self.test_samples(numbers)  # checks the numbers
         table, (sets, positions) = self.test_data.table, cast(AnomalySets, self.test_set).draw(0)
         return [
-            set_example(
-                table.features[sets[n]],
-                f"test set {n}",
-                None if table.images is None else table.images[sets[n]],
-                int(positions[n]),
-            )
+            set_example(table.features[sets[n]], f"test set {n}", _images_of(table, sets[n]), int(positions[n]))
             for n in numbers
         ]
 
@@ -195,6 +191,15 @@ class AnomalyTrainer(TrainerModule):
         return sets, is_one
 
 
+def _images_of(
+    table: FeatureTable, rows: Int[np.ndarray, " S"]
+) -> Num[np.ndarray, "S ..."] | Callable[[], UInt8[np.ndarray, "S height width 3"]] | None:
+    """The images of some rows, or a function that reads them."""
+    if isinstance(table.images, FolderImages):
+        return functools.partial(table.images.__getitem__, rows)
+    return None if table.images is None else table.images[rows]
+
+
 def report(trainer: AnomalyTrainer, data: AnomalyData) -> Results:
     """Evaluate on the training images, measure the effect of the order, save pictures."""
     test_sets = cast(AnomalySets, data.test_loader.dataset)
@@ -206,8 +211,11 @@ def report(trainer: AnomalyTrainer, data: AnomalyData) -> Results:
     print(f"Train accuracy: {train_acc:.2%}")
     print(f"Permuting the sets of a test batch changes a logit by at most {error:.1e}")
     if data.table.images is not None:
-        save_pictures(trainer, data.table, test_sets)
-        trainer.attention_picture = None  # the pictures of predictions have the maps
+        try:
+            save_pictures(trainer, data.table.images, test_sets)
+            trainer.attention_picture = None  # the pictures of predictions have the maps
+        except InputError as problem:  # the results do not need them
+            print(f"No pictures of sets: {problem}")
     return {
         "train_acc": train_acc,
         "dataset": trainer.config.dataset,

@@ -72,7 +72,7 @@ class TranslationConfig(TrainingConfig):
     max_epochs: int | None = None  # passes over the training set; none: 1 on dates, as many as 2000 steps take on pairs
     batch_size: int = 64  # pairs per step
     # tokens per step, padding included (pairs times the longer side), filled with pairs of similar length; none:
-    # batch_size pairs per step; translation always has batch_size hypotheses at once
+    # batch_size pairs per step; translation takes about batch_size / beam_width texts at once
     batch_tokens: int | None = setting(None, least=1)
     lr: float = 1e-3  # peak learning rate of the schedule
     warmup: int | None = None  # warm-up steps of the learning rate; none: a tenth of all steps, at most 100

@@ -44,7 +44,7 @@ from transformer_jax.training.metrics import Elements
 from transformer_jax.training.token_losses import cross_entropies
 from transformer_jax.trees import Arrays, Params
 
-LENGTH_STEP = 16  # texts are padded to a multiple of this length; each such length is compiled once
+LENGTH_STEP = 16  # texts are padded to a multiple of it; each length is compiled, for one text and for a batch
 
 
 class TranslationTrainer(TextTrainer):
