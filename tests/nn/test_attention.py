@@ -103,14 +103,14 @@ def test_the_input_and_the_memory_may_be_of_other_widths_than_the_embedding():
     assert (output, attention) == ((B, T, D), (B, H, T, S))
 
 
-def test_kernels_start_xavier_uniform_and_biases_at_zero():
+def test_kernels_start_xavier_uniform_with_half_the_variance_before_the_attention_and_biases_at_zero():
     width = 256
     init = jax.jit(MultiheadAttention(width, 8).init)
     params = init(jax.random.key(0), np.zeros((1, 1, width), np.float32))["params"]
     assert set(params) == {"query_proj", "key_proj", "value_proj", "output_proj"}
-    for dense in params.values():
+    for name, dense in params.items():
         np.testing.assert_array_equal(dense["bias"], 0)
-        bound = np.sqrt(6 / (width + width))
+        bound = np.sqrt(6 / (width + width) * (1.0 if name == "output_proj" else 0.5))
         assert np.abs(dense["kernel"]).max() <= bound
         # The standard deviation of a uniform distribution; 256² draws determine it to 0.2 %.
         np.testing.assert_allclose(np.std(dense["kernel"]), bound / np.sqrt(3), rtol=0.01)

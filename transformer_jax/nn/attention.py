@@ -63,7 +63,9 @@ class MultiheadAttention(Tapped):
     """Multi-head attention: `Concat(head_1 … head_H) W_O`, `head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)`.
 
     Queries are computed from `x`; keys and values from `memory`, or from `x` if there is none (self-attention).
-    Kernels use Xavier-uniform initialization, biases start at zero. Source: Vaswani et al. 2017, section 3.2.2.
+    Kernels use Xavier-uniform initialization (Glorot and Bengio 2010), those of queries, keys and values with half the
+    variance: about that of the three as one kernel, as in PyTorch. Biases start at zero. Source: Vaswani et al. 2017,
+    section 3.2.2.
 
     Raises:
         InputError: at construction, if `num_heads` does not divide `embed_dim` and `head_width` is None,
@@ -85,11 +87,13 @@ class MultiheadAttention(Tapped):
 
     def setup(self) -> None:
         settings, num_kv_heads = self.settings, self.settings.num_kv_heads or self.num_heads
-        dense = functools.partial(Dense, kernel_init=nn.initializers.xavier_uniform())
-        self.query_proj = dense(self.num_heads * self.width(), use_bias=settings.input_bias)
-        self.key_proj = dense(num_kv_heads * self.width(), use_bias=settings.input_bias)
-        self.value_proj = dense(num_kv_heads * self.width(), use_bias=settings.input_bias)
-        self.output_proj = dense(self.embed_dim, use_bias=settings.output_bias)
+        xavier = functools.partial(nn.initializers.variance_scaling, mode="fan_avg", distribution="uniform")
+        # With twice this variance, post-norm models at high rates may not learn to attend (docs/papers.md).
+        project = functools.partial(Dense, kernel_init=xavier(0.5), use_bias=settings.input_bias)
+        self.query_proj = project(self.num_heads * self.width())
+        self.key_proj = project(num_kv_heads * self.width())
+        self.value_proj = project(num_kv_heads * self.width())
+        self.output_proj = Dense(self.embed_dim, kernel_init=xavier(1.0), use_bias=settings.output_bias)
         if settings.qk_norm is not None:
             self.query_norm = settings.qk_norm()
             self.key_norm = settings.qk_norm()
