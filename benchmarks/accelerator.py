@@ -27,7 +27,7 @@ from transformer_jax import LanguageModelConfig
 from transformer_jax.cli import parse, run
 from transformer_jax.fields import set_checked_fields
 from transformer_jax.tasks import LanguageModelTrainer
-from transformer_jax.tasks.language_model.task import language_model_data
+from transformer_jax.tasks.language_model.task import LanguageModelData, language_model_data
 from transformer_jax.training.programs import create_programs
 
 ROOT = Path(__file__).parents[1]
@@ -94,20 +94,31 @@ def print_attention(config: AcceleratorConfig) -> None:
         print(f"| attention, T {row['length']}: {', '.join(kinds)}, ms | {cells} |", flush=True)
 
 
-def print_gpt2(config: AcceleratorConfig) -> None:
-    """Print the row of a GPT-2's training step."""
+def gpt2(config: AcceleratorConfig) -> tuple[LanguageModelTrainer, LanguageModelData]:
+    """The trainer of a GPT-2 with random weights, and its data: random windows of a text."""
     sizes = {"model_dim": 768, "num_heads": 12, "num_layers": 12, "dim_feedforward": 3072, "seq_len": 1024}
     vocabulary, rows = 50304, config.batch_size
     if config.tiny:
         sizes = {"model_dim": 16, "num_heads": 2, "num_layers": 1, "dim_feedforward": 64, "seq_len": 16}
         vocabulary, rows = 307, 8
-    settings = LanguageModelConfig(
-        **sizes, batch_size=rows, train_size=10 * rows, dtype="bfloat16", positions="learned", norm="layer",
-        feed_forward="relu", data=ROOT / "LICENSE", steps_per_call=1, num_devices=1, warmup=2,
-    )  # fmt: skip
-    data = language_model_data(settings)
-    trainer = LanguageModelTrainer(settings)
-    trainer = LanguageModelTrainer(settings, model=trainer.model.clone(vocabulary_size=vocabulary))
+    with tempfile.TemporaryDirectory() as directory:
+        text = Path(directory) / "text.txt"
+        text.write_text((ROOT / "LICENSE").read_text() * 3)  # so that its shortest part has a window
+        settings = LanguageModelConfig(
+            **sizes, batch_size=rows, train_size=10 * rows, dtype="bfloat16", positions="learned", norm="layer",
+            feed_forward="relu", data=text, steps_per_call=1, num_devices=1, warmup=2,
+        )  # fmt: skip
+        data = language_model_data(settings)
+        trainer = LanguageModelTrainer(settings)
+    return LanguageModelTrainer(settings, model=trainer.model.clone(vocabulary_size=vocabulary)), data
+
+
+def print_gpt2(config: AcceleratorConfig) -> None:
+    """Print the row of a GPT-2's training step."""
+    trainer, data = gpt2(config)
+    length, width, layers, rows = (
+        getattr(trainer.config, name) for name in ("seq_len", "model_dim", "num_layers", "batch_size")
+    )
     programs = create_programs(trainer, data.train_loader, num_steps=10 * config.steps)
     batches, count = programs.runner.stack(next(data.train_loader.epoch(0)))
     run_step, state = programs.runner.run, programs.initial_state()
@@ -118,8 +129,7 @@ def print_gpt2(config: AcceleratorConfig) -> None:
     for _ in range(config.steps):
         state, _ = run_step(state, batches, count)
     jax.block_until_ready(state)
-    per_second = config.steps * rows * sizes["seq_len"] / (time.perf_counter() - began)
-    length, width, layers = (sizes[name] for name in ("seq_len", "model_dim", "num_layers"))
+    per_second = config.steps * rows * length / (time.perf_counter() - began)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(programs.shapes.params)) - length * width
     flops = per_second * (6 * parameters + 6 * layers * width * length)
     device = jax.devices()[0]

@@ -27,6 +27,12 @@ def test_it_prints_a_row_for_each_thing_that_it_measures_and_keeps_a_profile(tmp
     assert list(tmp_path.rglob("*.xplane.pb"))
 
 
+def test_the_text_has_windows_for_the_full_gpt2():
+    trainer, data = accelerator.gpt2(accelerator.AcceleratorConfig())
+    assert next(data.train_loader.epoch(0))[0].shape == (32, 1024)
+    assert (trainer.model.num_layers, trainer.model.vocabulary_size) == (12, 50304)
+
+
 def test_a_command_that_fails_or_takes_too_long_says_so(monkeypatch):
     assert accelerator.ended("task", "-c", "raise SystemExit('lr is 0')")[0] == "lr is 0"
     monkeypatch.setitem(accelerator.SECONDS, "task", 1)
