@@ -18,7 +18,6 @@ from presets import FreshConfig, PaperTrainer, fresh, main
 from transformer_jax import BlockSettings, LearnedPositions, TaskData, setting
 from transformer_jax.nn import CausalStack
 
-TINY = {"num_layers": 3, "model_dim": 64, "num_heads": 2, "name": "InContextRegression_tiny"}
 QUICK = {"steps": 7, "test_size": 101, "num_layers": 1, "model_dim": 16, "num_heads": 2}
 
 
@@ -91,4 +90,4 @@ def compare(trainer: InContextTrainer, data: TaskData) -> dict[str, dict[str, fl
 
 
 if __name__ == "__main__":
-    main(InContextTrainer, {"tiny": TINY, "quick": QUICK}, compare)
+    main(InContextTrainer, {"quick": QUICK}, compare)

@@ -64,14 +64,20 @@ def keep(trained: Path, file: Path) -> None:
         of_run = json.loads(found.read_text(), parse_float=lambda number: float(f"{float(number):.6g}"))
         if runs.get(found.parent.name, {}).get("test") != of_run["test"]:
             what = {name: value for name, value in of_run.items() if name not in ABOUT_THE_RUN}
-            runs[found.parent.name] = what | {"machine": machine()}
+            runs[found.parent.name] = what | {"machine": machine(of_run["device"])}
     lines = [f"{json.dumps(name)}: {json.dumps(runs[name])}" for name in sorted(runs)]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
-def machine() -> str:
-    """Name of the processor (its architecture if the system does not tell), number of cores, and today's date."""
+def machine(device: str) -> str:
+    """Name of the device and today's date; of a CPU its model (the architecture if the system does not tell) and cores.
+
+    Args:
+        device: its kind, as in `results.json`.
+    """
+    if device != "cpu":
+        return f"{device}, {datetime.date.today()}"
     cpus = Path("/proc/cpuinfo")
     names = re.findall(r"model name\s*: (.*)", cpus.read_text() if cpus.exists() else "")
     return f"{(names or [platform.machine()])[0]}, {os.cpu_count()} cores, {datetime.date.today()}"
