@@ -29,17 +29,20 @@ def test_mean_and_deviation_are_over_the_seeds():
 def test_a_run_that_was_tested_again_keeps_its_line(tmp_path):
     found, file = tmp_path / "runs" / "seed0" / "results.json", tmp_path / "results.json"
     found.parent.mkdir(parents=True)
-    found.write_text('{"test": {"loss": 0.123456789}, "eval_seconds": 5, "settings": {"lr": 1}}')
+    found.write_text('{"device": "cpu", "test": {"loss": 0.123456789}, "eval_seconds": 5, "settings": {"lr": 1}}')
     make_tables.keep(tmp_path / "runs", file)
     first = json.loads(file.read_text())
     assert first["seed0"]["test"] == {"loss": 0.123457}
     assert "settings" not in first["seed0"]
-    found.write_text('{"test": {"loss": 0.123456789}, "eval_seconds": 7, "settings": {"lr": 1}}')
+    found.write_text('{"device": "cpu", "test": {"loss": 0.123456789}, "eval_seconds": 7, "settings": {"lr": 1}}')
     make_tables.keep(tmp_path / "runs", file)
     assert json.loads(file.read_text()) == first
-    found.write_text('{"test": {"loss": 0.5}, "eval_seconds": 7, "settings": {"lr": 1}}')
+    found.write_text('{"device": "NVIDIA H200", "test": {"loss": 0.5}, "eval_seconds": 7, "settings": {"lr": 1}}')
     make_tables.keep(tmp_path / "runs", file)
-    assert json.loads(file.read_text())["seed0"]["eval_seconds"] == 7
+    again = json.loads(file.read_text())["seed0"]
+    assert again["eval_seconds"] == 7
+    assert re.fullmatch(r"NVIDIA H200, \d{4}-\d\d-\d\d", again["machine"])
+    assert re.fullmatch(r".+, \d+ cores, \d{4}-\d\d-\d\d", first["seed0"]["machine"])
 
 
 def test_a_table_is_left_out_where_the_data_that_it_needs_are_not_here(tmp_path, capsys):

@@ -199,8 +199,8 @@ def _exit(error: BaseException) -> NoReturn:
     sys.unraisablehook = lambda failed: None  # hides errors of libraries during shutdown
     # Multi-line notes are from JAX and describe traceback frames.
     notes = [note for note in getattr(error, "__notes__", ()) if "\n" not in note]
-    said = visible("; ".join([str(error), *notes]).replace("\n", " "), length=MAX_LINE)
-    line, status = f"{_program()}: error: {said}", 1 if isinstance(error, FloatingPointError) else 2
+    message = visible("; ".join([str(error), *notes]).replace("\n", " "), length=MAX_LINE)
+    line, status = f"{_program()}: error: {message}", 1 if isinstance(error, FloatingPointError) else 2
     if isinstance(error, Interrupted):
         line, status = str(error), error.exit_status
     elif isinstance(error, BrokenPipeError):

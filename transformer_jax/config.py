@@ -116,8 +116,8 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
 
     def without_neutral(self: Config) -> Config:
         """Return the settings with defaults for those that do not change the trained parameters."""
-        neutral = self.fields_with("keeps_result")
-        defaults: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self) if f.name in neutral}
+        names = self.fields_with("keeps_result")
+        defaults: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self) if f.name in names}
         return dataclasses.replace(self, **defaults)
 
     def changed(self) -> dict[str, object]:

@@ -120,7 +120,7 @@ def test_unused_taps_leave_the_compiled_program_unchanged():
         return jnp.sum(model.apply(variables, SOURCE, TARGET, train=True, rngs={"dropout": jax.random.key(0)}) ** 2)
 
     without_taps = mock.patch.multiple(  # no methods of Flax's any more
-        Tapped, tap=lambda _, name, x, letters: x, is_asked=lambda _, *names: False
+        Tapped, tap=lambda _, name, x, letters: x, is_requested=lambda _, *names: False
     )
     texts = []
     for setting in (contextlib.nullcontext(), without_taps):  # called from one line, which stands in the text

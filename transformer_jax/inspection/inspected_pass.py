@@ -64,8 +64,8 @@ class InspectedPass:
         module, method = context.module, context.method_name
         if isinstance(module, Tapped) and method == "tap":
             return self._tapped(module, *args, **kwargs)
-        if isinstance(module, Tapped) and method == "is_asked":
-            return not args or self._is_asked(*(activation_name(module.path, name) for name in args))
+        if isinstance(module, Tapped) and method == "is_requested":
+            return not args or self._is_requested(*(activation_name(module.path, name) for name in args))
         if method == "decode_step":
             self._first = kwargs.get("position", (*args, None, None)[1])
         elif method == "start_decoding" and "prefix" in kwargs:
@@ -91,7 +91,7 @@ class InspectedPass:
         for pattern in self._wanted:
             check_found(pattern, self._known)
 
-    def _is_asked(self, *names: str) -> bool:
+    def _is_requested(self, *names: str) -> bool:
         """Whether one of these activations is requested; if not, they are only counted, and need not be computed."""
         numbered = [self._numbered(name) for name in names]
         self._known.update(numbered)
@@ -157,15 +157,15 @@ class InspectedPass:
 
     def _attended(self, module: nn.Module, call: Callable[..., Any], *args: object) -> Any:
         """Call an attention's `attend`, with taps of logits and weights if one of them is requested."""
-        is_asked = self._is_asked(*(activation_name(module.path, name) for name in ("logits", "weights")))
-        return call(*args, tap=functools.partial(self._tapped, module) if is_asked else None)
+        is_requested = self._is_requested(*(activation_name(module.path, name) for name in ("logits", "weights")))
+        return call(*args, tap=functools.partial(self._tapped, module) if is_requested else None)
 
     def _projected(self, module: nn.Module, call: Callable[..., Array], joined: Array) -> Array:
         """Apply an attention's output projection, as a sum over heads if their results are requested."""
         attention: Any = module.parent
         name = activation_name(attention.path, HEAD_RESULTS)
         is_named = not self._keeps_values or any(HEAD_RESULTS in pattern for pattern in self._wanted)
-        if not (is_named and self._is_asked(name)):  # H times as large as others, so `*` does not request it
+        if not (is_named and self._is_requested(name)):  # H times as large as others, so `*` does not request it
             return call(joined)
         weights = jax.tree.map(jnp.asarray, module.variables["params"])
         heads = joined.reshape(*joined.shape[:-1], -1, attention.width())  # [B T H d]
@@ -180,7 +180,7 @@ class InspectedPass:
         is_of_keys = module.name == "key_norm"
         heads, positions = "Hkv" if is_of_keys else "H", "S" if is_of_keys and self._first is None else "T"
         leading, width = {3: ("B T", "D"), 4: (f"B {heads} {positions}", "d")}.get(jnp.ndim(x), ("...", "D"))
-        if self._is_asked(name):
+        if self._is_requested(name):
             y = _normalized(module, jnp.asarray(x), lambda factor: self._shown(name, factor, f"{leading} 1"))
         else:
             y = call(x)

@@ -71,7 +71,7 @@ def wrapped_layers(stack: Any, *, train: bool) -> list[Callable[..., Array]]:
         path, read = "/".join((*stack.path, layer_name(0))), access.read
         run_block = nn.map_variables(run_block, "params", lambda held: {"params": read(path, held["params"])})
         policies = policies or [access.policy]
-    if policies and not stack.is_asked():
+    if policies and not stack.is_requested():
         run_block = nn.remat(run_block, policy=policies[0], prevent_cse=not is_scanned)  # a loop prevents CSE by itself
 
     def run_named(block: Any, x: ArrayLike, *arrays: Any) -> Array:

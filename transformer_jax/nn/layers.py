@@ -56,7 +56,7 @@ class Tapped(Checked):
         """
         return x
 
-    def is_asked(self, *names: str) -> bool:
+    def is_requested(self, *names: str) -> bool:
         """Whether one of these taps is captured or patched in this pass; without names, whether the pass is inspected.
 
         A module uses this for activations that are only computed on request: it may skip taps for which this is

@@ -89,7 +89,7 @@ class AddedPositions(Tapped):
             raise InputError(f"the sequence has {length} positions; it may have at most max_len, {self.max_len}")
         table = positions_of(self.table(length), first, x.shape[1])
         x = self.tap("token_embeddings", x, "B T D")
-        if self.is_asked("positions"):
+        if self.is_requested("positions"):
             table = self.tap("positions", jnp.broadcast_to(table, x.shape), "B T D")
         return add_bias(x, table)
 

@@ -218,18 +218,18 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             origin: origin of this run.
             derived: settings that follow from other settings and the data.
         """
-        neutral = config.fields_with("keeps_result")
+        keeps_result = config.fields_with("keeps_result")
         stored = None if saved is None else saved["settings"]
         if saved is None and (self.path / RESULTS).exists():  # its checkpoints were deleted
             task, settings = read_settings(self.path)
             stored = {"task": task, **settings}
         if stored is not None:
             stored = {**defaults_of(type(config)), **stored}  # a setting may be newer than the run
-            check_settings(self.path, stored, self.settings, neutral | derived)
+            check_settings(self.path, stored, self.settings, keeps_result | derived)
         if saved is not None:
             check_beginning(self.path, saved, origin, config.init_from)
-        for following in (derived - {"max_epochs"}, frozenset[str]()):  # the others follow from max_epochs
-            check_settings(self.path, stored or self.settings, self.settings, neutral | following)
+        for ignored in (derived - {"max_epochs"}, frozenset[str]()):  # the others follow from max_epochs
+            check_settings(self.path, stored or self.settings, self.settings, keeps_result | ignored)
         write_settings(self.path, self.settings)
         (self.path / STATUS).unlink(missing_ok=True)
 

@@ -192,11 +192,11 @@ def generation_of(keys: Mapping[str, object], chosen: Mapping[str, object], *, i
     found = Generation(
         **{name: check_value(name, values[name], kind) for name, kind in fields.items() if name in values}
     )
-    neutral = {**UNSUPPORTED, "forced_bos_token_id": values.get("forced_bos_token_id") if is_translator else None}
-    neutral |= UNSUPPORTED_DRAWS if found.do_sample else {}
-    neutral |= UNSUPPORTED_BEAMS if found.num_beams > 1 else {}
-    neutral |= {"do_sample": False} if found.num_beams > 1 else {}
-    for name, value in neutral.items():
+    required = {**UNSUPPORTED, "forced_bos_token_id": values.get("forced_bos_token_id") if is_translator else None}
+    required |= UNSUPPORTED_DRAWS if found.do_sample else {}
+    required |= UNSUPPORTED_BEAMS if found.num_beams > 1 else {}
+    required |= {"do_sample": False} if found.num_beams > 1 else {}
+    for name, value in required.items():
         if values.get(name, value) != value:
             raise InputError(
                 f"{name} is {shortened(values[name])}, a key of {GENERATION}, which is not supported"

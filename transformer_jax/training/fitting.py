@@ -35,17 +35,17 @@ def training(
     """
     train_loader, val_loader = loaders
     task.stopwatch.reset()
-    following = frozenset(name for name in FOLLOWING_EPOCHS if getattr(task.config, name) is None)
+    derived = frozenset(name for name in FOLLOWING_EPOCHS if getattr(task.config, name) is None)
     task.config = task.config.resolved(len(train_loader))
     num_steps = check_num_steps(task.config, train_loader)
     programs = create_programs(task, train_loader, num_steps, initial_params)
     names = evaluator.begin_to_compile(programs.shapes.params, train_loader)
     task.config = with_criterion(task.config, names)
-    task.run = run = _open_run(task, programs.given, loaders, following)
+    task.run = run = _open_run(task, programs.initial_params, loaders, derived)
     try:
         for name, content in task.model_files().items():
             run.save_text(name, content)
-        report_initial(task.config, programs.given, is_resumed=bool(run.checkpoints.steps))
+        report_initial(task.config, programs.initial_params, is_resumed=bool(run.checkpoints.steps))
         announce(task, programs.shapes.params, num_steps, run.path)
         with StopRequest() as request:
             is_trained = run.is_finished or max(run.checkpoints.steps, default=0) >= num_steps
@@ -67,10 +67,10 @@ def training(
 
 
 def _open_run(
-    task: "TrainerModule", given: InitialParams | None, loaders: tuple[Loader, Loader], following: frozenset[str]
+    task: "TrainerModule", initial_params: InitialParams | None, loaders: tuple[Loader, Loader], derived: frozenset[str]
 ) -> RunDirectory:
-    """Open the run's directory for these data; `following` names the settings that follow from the data."""
+    """Open the run's directory for these data; `derived` names the settings that follow from the data."""
     files = task.model_files()
     data = fingerprint([loader.dataset for loader in loaders], task.constants, [*files.values()])
     check_same({"the data": data})
-    return RunDirectory(task.config, task.name, data, given and given.digest, files, following)
+    return RunDirectory(task.config, task.name, data, initial_params and initial_params.digest, files, derived)

@@ -63,7 +63,7 @@ def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None
         {(program.tokens, program.tokens): SHARPNESS * smaller},
         {(program.tokens, share): np.eye(1 + num_numbers, 1)},
         f"attends to {BEGIN} and to all smaller numbers: the weight of {BEGIN} is 1 / (rank + 1)",
-        _smaller_ones,
+        _smaller_numbers,
     )
     ranks = np.arange(max_length - 1)[::-1]
     program.tables[0] = Table(share, 1 / (ranks + 1), np.eye(max_length - 1)[ranks], rank)
@@ -76,20 +76,20 @@ def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None
         {(program.position, rank): SHARPNESS * greatest, (program.position, program.tokens): SHARPNESS * begin},
         {(program.tokens, answer): np.eye(1 + num_numbers)},
         "attends from position i to the numbers with the greatest rank up to i - 1 and copies them",
-        _those_in_place,
+        _number_in_this_place,
     )
     vocabulary = BEGIN, *map(str, range(num_numbers))
     task = CircuitTask("sort", vocabulary, 2, max_length, False, np.sort)  # BOS, token 0, stays first
     return compile_circuit(program, answer, task, seed, (Edge((0, 2), (1, 0), "keys"),))
 
 
-def _smaller_ones(tokens: Tokens) -> Weights:
+def _smaller_numbers(tokens: Tokens) -> Weights:
     seen = tokens[:, None, :] < tokens[:, :, None]
     seen[:, 0, 0] = True
     return _shared(seen)
 
 
-def _those_in_place(tokens: Tokens) -> Weights:
+def _number_in_this_place(tokens: Tokens) -> Weights:
     return _shared(tokens[:, None, :] == np.sort(tokens)[:, :, None])
 
 

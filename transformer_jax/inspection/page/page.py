@@ -55,8 +55,8 @@ def inspection_page(
         bound, lambda rows: tuple(trainer.in_dtype({}, trainer.model_inputs(rows))[1]), examples[0].inputs
     )
     page = page_of(passes, title or trainer.name, examples, compared=_compared(trainer))
-    said = trainer.answers(examples) if trainer.overrides_predict_alone else page.answers
-    if [answer.text for answer in said] != [answer.text for answer in page.answers]:
+    predicted = trainer.answers(examples) if trainer.overrides_predict_alone else page.answers
+    if [answer.text for answer in predicted] != [answer.text for answer in page.answers]:
         raise InputError(f"{type(trainer).__name__}.predict and the model's output disagree; override `examples`, too")
     return page
 
