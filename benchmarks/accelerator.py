@@ -1,11 +1,11 @@
-"""Measure performance on an accelerator, in about seven minutes; print rows for docs/performance.md.
+"""Measure performance on an accelerator, in seven to ten minutes; print rows for docs/performance.md.
 
 python benchmarks/accelerator.py           # on one GPU
 python benchmarks/accelerator.py --tiny    # the same with tiny sizes, on any machine: two minutes on two CPU cores
 
-It runs, in this order: tests of attention, precision and large vocabularies; the four tasks with their defaults;
-attention by length in bfloat16 (`attention.py`); the training step of a GPT-2 with 124 M parameters (ReLU) on random
-windows in bfloat16, with a profile for TensorBoard. A command that exceeds its time limit is stopped, and its row says
+It runs, in this order: tests of attention, precision and large vocabularies; the four tasks with their defaults; the
+training step of a GPT-2 with 124 M parameters (ReLU) on random windows in bfloat16, with a profile for TensorBoard;
+attention by length in bfloat16 (`attention.py`). A command that exceeds its time limit is stopped, and its row says
 so. FLOPs per token are 6 per parameter, position embeddings excluded, plus 6 L D T for causal attention; recomputed
 products count once.
 """
@@ -143,8 +143,8 @@ def print_gpt2(config: AcceleratorConfig) -> None:
 def main(config: AcceleratorConfig) -> None:
     print_commands(config)
     print(f"On {jax.devices()[0].device_kind}:", flush=True)
+    print_gpt2(config)  # first, since its row has the process's peak of memory
     print_attention(config)
-    print_gpt2(config)
     print(f"Profile: {config.profile}, for TensorBoard")
 
 

@@ -27,9 +27,7 @@ class SelfAttention(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         B, T, D = x.shape  # noqa: N806
-        # Xavier-uniform for each of the three [D, D] kernels, not for the one [D, 3 D]: √2 larger.
-        xavier_of_each = nn.initializers.variance_scaling(2.0, "fan_avg", "uniform")
-        qkv = nn.Dense(3 * D, kernel_init=xavier_of_each)(x)  # [B T 3D]
+        qkv = nn.Dense(3 * D, kernel_init=nn.initializers.xavier_uniform())(x)  # [B T 3D]
         qkv = qkv.reshape(B, T, self.num_heads, -1).transpose(0, 2, 1, 3)  # [B H T 3d]
         query, key, value = jnp.split(qkv, 3, axis=-1)  # [B H T d] each
         logits = query @ key.swapaxes(-2, -1) / np.sqrt(query.shape[-1])  # [B H T T]

@@ -86,8 +86,7 @@ def initialize(module: nn.Module) -> None:
         std = module.in_features**-0.5 / 0.87962566103423978
         nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
     if isinstance(module, SelfAttention):  # its children were initialized before
-        # Xavier-uniform for each of the three [D, D] kernels, not for the one [3 D, D]: √2 larger.
-        nn.init.xavier_uniform_(module.qkv_proj.weight, gain=math.sqrt(2))
+        nn.init.xavier_uniform_(module.qkv_proj.weight)
         nn.init.xavier_uniform_(module.output_proj.weight)
 
 

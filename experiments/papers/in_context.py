@@ -4,7 +4,7 @@ Each prompt x_1, y_1, x_2, y_2, … comes from a new random linear function. A c
 x_i and the earlier pairs. `results.json` contains `curve`, the squared error / d after 0, 1, … examples, and
 `least_squares`, the same for a least-squares fit.
 
-    python experiments/papers/in_context.py --seeds 0..4
+    python experiments/papers/in_context.py --seeds 0..2
 """
 
 import dataclasses

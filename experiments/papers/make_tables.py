@@ -71,7 +71,7 @@ def keep(trained: Path, file: Path) -> None:
 
 
 def machine(device: str) -> str:
-    """Name of the device and today's date; of a CPU its model (the architecture if the system does not tell) and cores.
+    """Name of the accelerator, or model (else architecture) and number of cores of the CPU, with today's date.
 
     Args:
         device: its kind, as in `results.json`.

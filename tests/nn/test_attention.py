@@ -103,7 +103,7 @@ def test_the_input_and_the_memory_may_be_of_other_widths_than_the_embedding():
     assert (output, attention) == ((B, T, D), (B, H, T, S))
 
 
-def test_kernels_start_xavier_uniform_with_half_the_variance_before_the_attention_and_biases_at_zero():
+def test_kernels_start_xavier_uniform_those_of_queries_keys_and_values_as_one_kernel_and_biases_at_zero():
     width = 256
     init = jax.jit(MultiheadAttention(width, 8).init)
     params = init(jax.random.key(0), np.zeros((1, 1, width), np.float32))["params"]

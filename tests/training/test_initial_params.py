@@ -29,7 +29,7 @@ def test_all_arrays_replace_the_fresh_ones_and_the_key_stays(tmp_path, scan_laye
     fresh = create_programs(trainer, train, 15).initial_state()
     given = jax.tree.map(lambda array: np.full(array.shape, 2.0, np.float32), unstack_layers(fresh.params))
     programs = create_programs(trainer, train, 15, given)
-    assert (programs.initial_params.not_taken, len(programs.initial_params.arrays)) == ((), len(jax.tree.leaves(given)))
+    assert (programs.chosen_params.not_taken, len(programs.chosen_params.arrays)) == ((), len(jax.tree.leaves(given)))
     given["output_layer"]["kernel"][:] = 3  # the arrays are copies, since a step uses their memory
     state = programs.initial_state()
     expected = jax.tree.map(lambda array: np.full_like(array, 2), fresh.params)  # layers stacked as there

@@ -64,8 +64,8 @@ class MultiheadAttention(Tapped):
 
     Queries are computed from `x`; keys and values from `memory`, or from `x` if there is none (self-attention).
     Kernels use Xavier-uniform initialization (Glorot and Bengio 2010), those of queries, keys and values with half the
-    variance: about that of the three as one kernel, as in PyTorch. Biases start at zero. Source: Vaswani et al. 2017,
-    section 3.2.2.
+    variance, as if the three were one kernel `[D, 3 D]`. Biases start at zero. Source: Vaswani et al. 2017, section
+    3.2.2.
 
     Raises:
         InputError: at construction, if `num_heads` does not divide `embed_dim` and `head_width` is None,

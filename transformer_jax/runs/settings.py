@@ -73,9 +73,9 @@ def defaults_of(config_class: type[TrainingConfig]) -> Json:
     return as_json({field.name: field.default for field in fields if field.default is not dataclasses.MISSING})
 
 
-def differing_settings(one: Mapping[str, object], other: Mapping[str, object], neutral: frozenset[str]) -> list[str]:
-    """Names of the settings in which two runs differ, except the `neutral` ones."""
-    return [name for name in sorted((one.keys() | other.keys()) - neutral) if one.get(name) != other.get(name)]
+def differing_settings(one: Mapping[str, object], other: Mapping[str, object], ignored: frozenset[str]) -> list[str]:
+    """Names of the settings in which two runs differ, except the `ignored` ones."""
+    return [name for name in sorted((one.keys() | other.keys()) - ignored) if one.get(name) != other.get(name)]
 
 
 def with_kept_files(config_class: type[TrainingConfig], settings: Mapping[str, object], directory: Path) -> Json:
@@ -157,9 +157,9 @@ def read_config_file(path: Path) -> ConfigFile:
     return ConfigFile(path, True, task, settings)
 
 
-def check_settings(path: Path, stored: Json, settings: Json, neutral: frozenset[str]) -> None:
+def check_settings(path: Path, stored: Json, settings: Json, ignored: frozenset[str]) -> None:
     """Raise an `InputError` if settings differ."""
-    if differing := differing_settings(stored, settings, neutral):
+    if differing := differing_settings(stored, settings, ignored):
         values = ", ".join(f"{name} was {stored.get(name)} and is {settings.get(name)}" for name in differing)
         raise InputError(f"{path} holds a run with different settings: {values}; {REMEDY}")
 

@@ -41,11 +41,11 @@ def training(
     programs = create_programs(task, train_loader, num_steps, initial_params)
     names = evaluator.begin_to_compile(programs.shapes.params, train_loader)
     task.config = with_criterion(task.config, names)
-    task.run = run = _open_run(task, programs.initial_params, loaders, derived)
+    task.run = run = _open_run(task, programs.chosen_params, loaders, derived)
     try:
         for name, content in task.model_files().items():
             run.save_text(name, content)
-        report_initial(task.config, programs.initial_params, is_resumed=bool(run.checkpoints.steps))
+        report_initial(task.config, programs.chosen_params, is_resumed=bool(run.checkpoints.steps))
         announce(task, programs.shapes.params, num_steps, run.path)
         with StopRequest() as request:
             is_trained = run.is_finished or max(run.checkpoints.steps, default=0) >= num_steps
@@ -67,10 +67,10 @@ def training(
 
 
 def _open_run(
-    task: "TrainerModule", initial_params: InitialParams | None, loaders: tuple[Loader, Loader], derived: frozenset[str]
+    task: "TrainerModule", chosen: InitialParams | None, loaders: tuple[Loader, Loader], derived: frozenset[str]
 ) -> RunDirectory:
     """Open the run's directory for these data; `derived` names the settings that follow from the data."""
     files = task.model_files()
     data = fingerprint([loader.dataset for loader in loaders], task.constants, [*files.values()])
     check_same({"the data": data})
-    return RunDirectory(task.config, task.name, data, initial_params and initial_params.digest, files, derived)
+    return RunDirectory(task.config, task.name, data, chosen and chosen.digest, files, derived)

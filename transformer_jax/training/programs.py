@@ -93,7 +93,7 @@ class Programs(NamedTuple):
     """Compiled programs of a training run."""
 
     shapes: TrainState  # and dtypes
-    initial_params: InitialParams | None  # arrays that replace fresh ones in the initial state
+    chosen_params: InitialParams | None  # arrays that replace fresh ones in the initial state
     initial_state: Callable[[], TrainState]  # waits for the compiler
     runner: StepRunner
 
