@@ -1,7 +1,5 @@
 """The fused kernels: what each refuses, and that programs with them lower for CUDA and TPUs on any machine."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +11,7 @@ from transformer_jax.attention.fused import fused_attention
 from transformer_jax.attention.request import AttentionRequest
 
 T = 256
+IS_HOPPER = jax.default_backend() == "gpu" and float(jax.devices()[0].compute_capability) >= 9
 CUDA, TPU = ("cuda", jnp.bfloat16), ("tpu", jnp.float32)
 
 
@@ -25,12 +24,17 @@ def shapes(dtype=jnp.bfloat16, width: int = 64, queries: int = T, keys: int = T,
     ("backend", "operands", "options", "reason"),
     [
         ("cuda", shapes(), {"return_attention": True}, "it returns no weights"),
-        ("cuda", shapes(), {"bias": ALiBi(4)}, r"it takes no bias, ALiBi\(4\)"),
+        ("cuda", shapes(), {"bias": ALiBi(4)}, "it takes no bias, ALiBi(4)"),
         ("cuda", shapes(), {"dropout": AttentionDropout(0.1, jax.random.key(0))}, "it drops other weights than"),
         ("cuda", shapes(jnp.float32), {}, "cuDNN takes float16 and bfloat16; the type is float32"),
-        ("cuda", shapes(width=12), {}, r"a head width that is a multiple of 8, at most (128|256); it is 12"),
+        (
+            "cuda",
+            shapes(width=12),
+            {},
+            f"a head width that is a multiple of 8, at most {256 if IS_HOPPER else 128}; it is 12",
+        ),
         ("cuda", shapes(width_v=32), {}, "values as wide as keys; the widths are 32 and 64"),
-        ("cuda", shapes(), {"mask": Causal(3)}, r"the mask is Causal\(offset=3\)"),
+        ("cuda", shapes(), {"mask": Causal(3)}, "the mask is Causal(offset=3)"),
         ("cuda", shapes(queries=254), {"mask": Causal()}, "takes a causal mask where T = S; they are 254 and 256"),
         (
             "cuda",
@@ -42,13 +46,13 @@ def shapes(dtype=jnp.bfloat16, width: int = 64, queries: int = T, keys: int = T,
         ("tpu", shapes(jnp.float16), {}, "takes bfloat16 and float32; the type is float16"),
         ("tpu", shapes(width=192), {}, "a head width of at most 128, or a multiple of it; it is 192"),
         ("tpu", shapes(queries=200), {}, "T and S that are multiples of 128; they are 200 and 256"),
-        ("tpu", shapes(), {"mask": Window(4, 0)}, r"takes the mask Causal\(\); the mask is Window\(4, 0\)"),
+        ("tpu", shapes(), {"mask": Window(4, 0)}, "takes the mask Causal(); the mask is Window(4, 0)"),
     ],
 )
 def test_settings_that_a_kernel_does_not_support_are_named(backend, operands, options, reason):
     explanation = explain(*operands, **options, backend=backend)
     assert explanation.implementation != "fused"
-    assert re.search(reason, explanation.others["fused"])
+    assert reason in explanation.others["fused"]
 
 
 @pytest.mark.parametrize(
