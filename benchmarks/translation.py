@@ -56,6 +56,7 @@ class TorchTranslator(nn.Module):
         self.register_buffer("causal", nn.Transformer.generate_square_subsequent_mask(config.length))
         layers = config.num_layers, config.num_layers, config.dim_feedforward
         self.transformer = nn.Transformer(D, config.num_heads, *layers, DROPOUT, batch_first=True)
+        self.transformer.encoder.use_nested_tensor = False  # a prototype, which warns about padding
         self.dropout, self.output = nn.Dropout(DROPOUT), nn.Linear(D, config.targets)
 
     def embed(self, ids: Tensor, embedding: nn.Embedding, position: int = 0) -> Tensor:
@@ -63,9 +64,11 @@ class TorchTranslator(nn.Module):
         positions = self.positions[position : position + ids.shape[1]]
         return self.dropout(embedding(ids) * math.sqrt(positions.shape[1]) + positions)
 
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+    def forward(self, source: Tensor, target: Tensor, padding: Tensor | None = None) -> Tensor:
         x, y = self.embed(source, self.source), self.embed(target, self.target)
-        return self.output(self.transformer(x, y, tgt_mask=self.causal, tgt_is_causal=True))
+        causal = self.causal[: y.shape[1], : y.shape[1]]
+        masks = {"src_key_padding_mask": padding, "memory_key_padding_mask": padding, "tgt_mask": causal}
+        return self.output(self.transformer(x, y, **masks, tgt_is_causal=True))
 
 
 class Theirs:
