@@ -80,7 +80,7 @@ TO_ENGLISH, TO_GERMAN = (
     for way in ("de-en", "en-de")
 )
 TUTORIAL = (
-    f"{TO_ENGLISH} --source-tokenizer words:2+ --target-tokenizer words:2+ --model-dim 256 --num-heads 8 "
+    "--source-tokenizer words:2+ --target-tokenizer words:2+ --model-dim 256 --num-heads 8 "
     "--num-layers 3 --dim-feedforward 512 --dropout-prob 0.1 --attention-dropout 0.1 --positions learned --lr 5e-4 "
     "--schedule constant --warmup 0 --batch-size 128 --max-epochs 10 --eval-every 1"
 )
@@ -154,8 +154,13 @@ TABLES = {
         data="data/tinyshakespeare.txt",
     ),
     "Multi30k": Table(
-        f"{TUTORIAL} --name Multi30k --seeds 0..4",
+        f"{TO_ENGLISH} {TUTORIAL} --name Multi30k --seeds 0..4",
         [Line("BLEU", "36.5", "seed", ("bleu",))],
+        data=MULTI30K,
+    ),
+    "Multi30k_to_german": Table(
+        f"{TO_GERMAN} {TUTORIAL} --name Multi30k_to_german --seeds 0..4",
+        [Line("BLEU", "–", "seed", ("bleu",))],
         data=MULTI30K,
     ),
     "Multi30k_tiny": Table(
