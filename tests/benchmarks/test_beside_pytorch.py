@@ -35,16 +35,15 @@ def test_a_translator_is_measured_beside_pytorch():
 
 
 def test_a_translator_learns_epochs_of_pairs_beside_pytorch(tmp_path):
-    torch.manual_seed(0)
     english = {"null": "zero", "eins": "one", "zwei": "two", "drei": "three", "vier": "four"}
     texts = [" ".join(words) for length in (2, 3) for words in itertools.product(english, repeat=length)]
     pairs = [f"{text}\t{' '.join(english[word] for word in text.split())}\n" for text in texts]
     (tmp_path / "pairs.tsv").write_text("".join(pairs))
     sizes = {name: size for name, size in SIZES.items() if name in ("model_dim", "num_heads", "num_layers")}
-    config = EpochsConfig(data=tmp_path / "pairs.tsv", **sizes, dim_feedforward=7, batch_size=5, lr=1e-2, epochs=4)
+    config = EpochsConfig(data=tmp_path / "pairs.tsv", **sizes, dim_feedforward=7, batch_size=5, lr=1e-2, epochs=16)
     found = translation_epochs.measure(config)
     assert set(found["seconds of an epoch"]) == {"transformer-jax", "torch.nn.Transformer"}
-    assert max(found["loss on the validation pairs"].values()) < 1.6  # words at random: log 5, 1.61
+    assert max(found["loss on the validation pairs"].values()) < 1.0  # about 1.3 without the sources
 
 
 def test_sets_of_images_from_files_are_learned_beside_pytorch(tmp_path):
