@@ -68,96 +68,25 @@ def test_chunks_are_a_function_of_the_seed_and_their_number():
     assert not np.array_equal(chunks[0], in_order(chunks[0], 3, 0))
 
 
-def test_a_file_goes_on_after_a_kill_and_is_whole_only_at_its_end(tmp_path, monkeypatch):
-    stream, path = quick_stream(7, chunk=2), tmp_path / "rows.npy"
-    expected = np.concatenate(list(stream))
-    chunks, asked = ActivationStream.chunks, []
+def test_a_file_has_all_rows_and_appears_only_when_it_is_complete(tmp_path, monkeypatch):
+    stream, path = quick_stream(7, chunk=2, valid=lambda x, y: x[..., 0] > 0), tmp_path / "rows.npy"
+    expected, chunks = list(stream), ActivationStream.chunks
 
-    def killed(self, first=0):
-        asked.append(first)
-        for number, rows in enumerate(chunks(self, first), first):
-            if number == len(asked) + 1:
-                raise KeyboardInterrupt
-            yield rows
+    def killed(self):
+        yield next(chunks(self))
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(ActivationStream, "chunks", killed)
-    for _ in range(2):  # in the third chunk, then in the last
+    with monkeypatch.context() as patched:
+        patched.setattr(ActivationStream, "chunks", killed)
         with pytest.raises(KeyboardInterrupt):
             stream.write(path)
-        assert not path.exists()
-        (tmp_path / "rows.npy.chunks" / "unfinished.npy").write_bytes(b"half a chunk")
-    written = stream.write(path)
-    assert asked == [0, 2, 3]  # no whole chunk is computed again
-    assert isinstance(written, np.memmap)
-    np.testing.assert_array_equal(written, expected)
-    np.testing.assert_array_equal(np.load(path), expected)
-    (tmp_path / "rows.npy.chunks" / "3-0.npy").write_bytes(b"left by a kill while chunks were deleted")
-    stream.write(path)
-    assert asked == [0, 2, 3]
-    assert sorted(file.name for file in (tmp_path / "rows.npy.chunks").iterdir()) == [".lock", "made_from"]
-
-
-def test_a_chunk_that_was_changed_is_computed_again(tmp_path, monkeypatch):
-    stream, path, chunks = quick_stream(7, chunk=2), tmp_path / "rows.npy", tmp_path / "rows.npy.chunks"
-    expected = np.concatenate(list(stream))
-    with monkeypatch.context() as patched:
-        patched.setattr(np.lib.format, "write_array_header_1_0", None)  # all chunks are there, and none is joined
-        with pytest.raises(TypeError):
-            stream.write(path)
-    (second,) = chunks.glob("1-*.npy")
-    np.save(second, np.load(second).reshape(-1, 4))
-    np.testing.assert_array_equal(stream.write(path), expected)
-    stream.write(path)
-
-
-@pytest.mark.parametrize("place", [9, 200, -1])
-def test_a_finished_file_whose_bytes_were_changed_is_refused(tmp_path, place):
-    path = tmp_path / "rows.npy"
-    quick_stream(3).write(path)
-    content = bytearray(path.read_bytes())
-    content[place] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=r"path is .*rows\.npy, which was damaged or changed; delete it and .*chunks"):
-        quick_stream(3).write(path)
-
-
-def test_a_path_is_written_by_one_stream_at_a_time(tmp_path):
-    path, busy, asked = tmp_path / "rows.npy", quick_stream(3), []
-
-    def meanwhile(x):
-        asked.append(None)
-        with pytest.raises(InputError, match=r"rows\.npy is in use by another process; wait for it, or choose another"):
-            quick_stream(3).write(path)
-        return x
-
-    ActivationStream(busy.model, busy.loader, ["hidden"], inputs=meanwhile).write(path)
-    assert asked
-
-
-def test_a_file_of_another_stream_is_refused_whichever_batch_differs(tmp_path):
-    path, data, later = tmp_path / "rows.npy", draw(14, 7, 12), draw(14, 7, 12)
-    later[5] += 1
-
-    def all_but(row):
-        return lambda x, y: ~(x == data[row]).all(-1)
-
-    but_nine = all_but(9)
-
-    def stream(data=data, valid=but_nine, inputs=None, names=("hidden",), factor=1.0, seed=0):
-        model = Inspected(Scaled(), {"params": {"factor": jnp.float32(factor)}})
-        loader = make_loader(ArrayDataset(data, ()), 2)
-        return ActivationStream(model, loader, names, valid=valid, inputs=inputs, seed=seed)
-
-    stream().write(path)
-    of_other_inputs = stream(data=data[:12]), stream(data=later), stream(inputs=lambda x: jnp.where(x == data[5], 0, x))
-    others = stream(valid=all_but(11)), stream(names=["mean"], valid=None), stream(factor=2), stream(seed=1)
-    for other in (*of_other_inputs, *others):
-        with pytest.raises(InputError, match=r"rows\.npy, which has rows of another stream; delete it"):
-            other.write(path)
-    stream(inputs=lambda x: 1 * x).write(path)  # the same rows
-    (tmp_path / "rows.npy.chunks" / "made_from").unlink()
-    with pytest.raises(InputError, match="which has rows of another stream"):
-        stream().write(path)
+    assert not path.exists()
+    for _ in range(2):  # the second time, it replaces the first file
+        written = stream.write(path)
+        assert isinstance(written, np.memmap)
+        np.testing.assert_array_equal(written, np.concatenate(expected))
+    assert [file.name for file in tmp_path.iterdir()] == ["rows.npy"]
+    assert len({len(chunk) for chunk in expected}) > 1
 
 
 def test_mistakes_are_named():

@@ -1,29 +1,25 @@
 """Activations of a model over a data set, as one stream of vectors."""
 
 import itertools
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from filelock import FileLock
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float
 
 from transformer_jax.argument_checks import Count, Size, check_arguments
 from transformer_jax.data.batch import Samples, num_rows, pad_rows
-from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.loader import Loader
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.activations import capture
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.names import matches
-from transformer_jax.runs.own_files import digest_of, locked, write_whole
-from transformer_jax.runs.settings import LOCK
 from transformer_jax.trees import Inputs, Targets, Variables
 
 Rows = Float[np.ndarray, "N D"]
@@ -86,59 +82,24 @@ class ActivationStream:
     def write(self, path: str | Path) -> np.ndarray:
         """Write all rows to a `.npy` file, and return it as a memory-mapped array `[N, D]`.
 
-        Each chunk is a file in the directory `….chunks` until all are computed, so that the same call resumes after a
-        crash. The chunks are then joined, which needs their disk space a second time. The file `made_from` in this
-        directory has a digest of all inputs, which takes a pass over the loader without the model, and a digest of the
-        result. A chunk that was changed is computed again.
+        The file appears when it is complete, and replaces an earlier file of this name.
 
         Raises:
-            InputError: `path` has rows of another stream, was changed, or is written by another process; or as in
-                `chunks`.
+            InputError: as in `chunks`.
         """
         path = Path(path)
-        directory = path.with_name(f"{path.name}.chunks")
-        directory.mkdir(exist_ok=True)
-        with locked(FileLock(directory / LOCK), path, "path"):
-            self._write(path, directory)
+        unfinished = path.with_name(f"{path.name}.unfinished")
+        num_rows = 0
+        with unfinished.open("wb") as file:
+            for rows in self:
+                if file.tell() == 0:
+                    _write_header(file, 0, rows.shape[1])
+                file.write(rows.data)
+                num_rows += len(rows)
+            file.seek(0)
+            _write_header(file, num_rows, rows.shape[1])
+        unfinished.replace(path)
         return np.load(path, mmap_mode="r")
-
-    def _write(self, path: Path, directory: Path) -> None:
-        noted, mark = directory / "made_from", self._fingerprint()
-        known = noted.read_text(errors="replace").split("\n") if noted.exists() else []
-        if known[:1] != [mark] and (known or path.exists()):
-            raise InputError(f"path is {path}, which has rows of another stream; delete it and {directory}")
-        if not path.exists():
-            write_whole(noted, mark.encode())
-            joined = self._joined(directory)
-            write_whole(noted, f"{mark}\n{digest_of(joined)}".encode())
-            joined.replace(path)
-        elif known[1:] != [digest_of(path)]:
-            raise InputError(f"path is {path}, which was damaged or changed; delete it and {directory}")
-        for file in directory.glob("*.npy"):  # after a crash here, the next call deletes the rest
-            file.unlink()
-
-    def _joined(self, directory: Path) -> Path:
-        """Join all chunks in one file. A chunk is computed unless there is a file whose name has its digest."""
-        unfinished, files = directory / "unfinished.npy", list[Path]()
-        while found := [f for f in directory.glob(f"{len(files)}-*.npy") if f.stem == f"{len(files)}-{digest_of(f)}"]:
-            files += found
-        for rows in self.chunks(len(files)):
-            np.save(unfinished, rows)
-            files.append(unfinished.replace(directory / f"{len(files)}-{digest_of(unfinished)}.npy"))
-        chunks = [np.load(file, mmap_mode="r") for file in files]
-        header = {"descr": "<f4", "fortran_order": False, "shape": (sum(map(len, chunks)), chunks[0].shape[1])}
-        with unfinished.open("wb") as joined:  # not memory-mapped: a full disk would end the process by SIGBUS
-            np.lib.format.write_array_header_1_0(joined, header)
-            joined.writelines(chunk.data for chunk in chunks)
-            joined.flush()
-            os.fsync(joined.fileno())  # before the chunks are deleted
-        return unfinished
-
-    def _fingerprint(self) -> str:
-        """Fingerprint of settings, variables, inputs and masks, and of the first rows, which depend on the model."""
-        given, settings = jax.jit(self._inputs or (lambda inputs: inputs)), (self.names, self._chunk, self._seed)
-        batches = [fingerprint([], [given(x), self._valid and self._valid(x, y)]) for x, y in self.loader.epoch(0)]
-        return fingerprint([], [self.model.variables, next(self._batches(0))], [repr(settings), *batches])
 
     def _batches(self, first: int) -> Iterator[Rows]:
         """Yield the rows of each batch, fetched once the next batch's pass has been started."""
@@ -167,3 +128,9 @@ class ActivationStream:
         if valid.shape != array.shape[:-1] or valid.dtype != bool:
             raise InputError(f"valid gives {valid.dtype} {valid.shape}; it must give bool {array.shape[:-1]}")
         return array[valid]
+
+
+def _write_header(file: BinaryIO, num_rows: int, width: int) -> None:
+    """Write the header of an `.npy` file; its length does not depend on the number of rows, which may grow."""
+    header = {"descr": "<f4", "fortran_order": False, "shape": (num_rows, width)}
+    np.lib.format.write_array_header_1_0(file, header)
