@@ -2,7 +2,7 @@
 
 `--dataset digits` takes 15 seconds on two CPU cores and reaches about 99 % on test. `--dataset cifar100` should run on
 a GPU, because it computes features with a ResNet. `--dataset files` reads features of your own, which may be larger
-than memory. The default is CIFAR-100 if it is under `--data-dir`, the digits otherwise.
+than memory. The default is the digits.
 """
 
 if __name__ == "__main__":  # the imports below take seconds
@@ -12,14 +12,11 @@ if __name__ == "__main__":  # the imports below take seconds
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Literal
 
 from transformer_jax.cli import parse, parse_known, run, take_file
-from transformer_jax.errors import InputError
 from transformer_jax.fields import type_hints
 from transformer_jax.runs.settings import ConfigFile
-from transformer_jax.tasks.anomaly.config import default_config, hint_at_cifar100
 from transformer_jax.tasks.anomaly.task import (
     AnomalyConfig,
     Cifar100Config,
@@ -40,24 +37,15 @@ CONFIGS: Mapping[Literal["cifar100", "digits", "files"], type[AnomalyConfig]] = 
 class DatasetChoice:
     """Source of the images; each data set has its own defaults and flags."""
 
-    # images of the sets; auto is cifar100 if it lies under data_dir, else digits; files are --features and --labels
-    dataset: Literal["auto", "cifar100", "digits", "files"] = "auto"
-    data_dir: Path = Path("data")  # directory of CIFAR-100 and its features
+    # images of the sets; files are --features and --labels
+    dataset: Literal["cifar100", "digits", "files"] = "digits"
 
 
 def read_config(arguments: list[str]) -> AnomalyConfig:
     """Return the config of the chosen data set; flags of other data sets are rejected."""
     choice, others = parse_known(_choice_in(take_file(arguments)[0]), arguments)
-    if choice.dataset == "auto":
-        default = default_config(choice.data_dir)
-    else:
-        if choice.dataset != "cifar100" and choice.data_dir != DatasetChoice.data_dir:
-            raise InputError(f"--data-dir is {choice.data_dir}, which has no effect: only cifar100 uses it")
-        default = CONFIGS[choice.dataset](data_dir=choice.data_dir)
-    config = parse(type(default), others, default=default, task=f"{TASK}{default.dataset}", choices=DatasetChoice)
-    if choice.dataset == "auto":
-        hint_at_cifar100(config)
-    return config
+    config_class = CONFIGS[choice.dataset]
+    return parse(config_class, others, task=f"{TASK}{choice.dataset}", choices=DatasetChoice)
 
 
 def _choice_in(file: ConfigFile | None) -> DatasetChoice:

@@ -145,7 +145,7 @@ def test_the_file_of_settings_chooses_the_data_set_of_the_anomaly_task(write):
         (write("dataset = 'digits'\nset_size = 1"), "--set-size=0"): "--set-size is 0; it must be at least 2",
         (shipped, "--set-size=1"): "--set-size is 1; it must be at least 2",
         (shipped, "--dataset=cifar100"): "task is SetAnomalyTask_digits; it must be SetAnomalyTask_cifar100",
-        (write("dataset = 'digit'", "a.toml"),): "dataset is 'digit'; it must be one of auto, cifar100, digits",
+        (write("dataset = 'digit'", "a.toml"),): "dataset is 'digit'; it must be one of cifar100, digits, files",
     }
     for (path, *flags), message in errors.items():
         outcome = call("anomaly.py", "--config", path, *flags)

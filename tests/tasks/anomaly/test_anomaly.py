@@ -1,6 +1,5 @@
 """The anomaly task: what it learns on the digits, its equivariance, its report, its command line."""
 
-import dataclasses
 import json
 
 import jax
@@ -15,7 +14,7 @@ from transformer_jax.data.batch import Batch
 from transformer_jax.errors import InputError
 from transformer_jax.plots import plot_set_prediction
 from transformer_jax.tasks.anomaly import cifar100
-from transformer_jax.tasks.anomaly.config import anomaly_data, default_config, hint_at_cifar100
+from transformer_jax.tasks.anomaly.config import anomaly_data
 from transformer_jax.tasks.anomaly.examples import permutation_error
 from transformer_jax.tasks.anomaly.tables import digits_table
 from transformer_jax.tasks.anomaly.task import AnomalyTrainer, Cifar100Config, DigitsConfig
@@ -117,7 +116,6 @@ def test_cifar100_from_its_files_to_its_examples(tmp_path, monkeypatch):
     monkeypatch.setattr(cifar100, "fetch_weights", lambda _: None)
     miniature_cifar100.write_miniature(tmp_path, num_classes=7, train_per_class=23, test_per_class=5)
     miniature_cifar100.accept(monkeypatch, tmp_path)
-    assert isinstance(default_config(tmp_path), Cifar100Config)  # auto takes it, since it lies there
     config = Cifar100Config(data_dir=tmp_path, resolution=16, set_size=3, **MODEL)
     data = anomaly_data(config)
     assert data.constants.shape == (7 * 28, 512)
@@ -126,17 +124,6 @@ def test_cifar100_from_its_files_to_its_examples(tmp_path, monkeypatch):
     assert example.images.shape == (3, 32, 32, 3)
     np.testing.assert_array_equal(example.inputs[0], pixels(example.images))
     assert plot_set_prediction(example.images, np.full(3, 1 / 3), 0, [np.full((3, 3, 3), 1 / 3)]).axes
-
-
-def test_auto_takes_the_digits_where_no_cifar100_lies_and_says_how_to_get_it_unless_quiet(tmp_path, capsys):
-    config = default_config(tmp_path)
-    assert isinstance(config, DigitsConfig)
-    hint_at_cifar100(dataclasses.replace(config, quiet=True))
-    assert capsys.readouterr().out == ""
-    hint_at_cifar100(config)
-    printed = capsys.readouterr().out
-    assert printed.count("\n") == 1
-    assert "--dataset cifar100" in printed
 
 
 def test_help_shows_the_chosen_data_sets_defaults():

@@ -14,7 +14,7 @@ from local_server import UNREACHABLE, serve
 
 from transformer_jax.errors import InputError
 from transformer_jax.tasks.anomaly import cifar100
-from transformer_jax.tasks.anomaly.cifar100 import cached_features, has_cifar100, load_cifar100, ready_features
+from transformer_jax.tasks.anomaly.cifar100 import cached_features, load_cifar100, ready_features
 
 pytestmark = pytest.mark.slow  # torchvision takes seconds to import
 
@@ -83,15 +83,6 @@ def test_without_a_network_the_command_prints_one_line_alone(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert "use --dataset digits, which needs no download" in line
-
-
-def test_cifar100_is_found_by_both_feature_files_or_by_the_archive(tmp_path):
-    (tmp_path / "cifar100_features").mkdir()
-    for name, found in (("train_set_features.npz", False), ("test_set_features.npz", True)):
-        (tmp_path / "cifar100_features" / name).touch()
-        assert has_cifar100(tmp_path) == found
-    (tmp_path / "cifar100_features" / "cifar-100-python.tar.gz").touch()
-    assert has_cifar100(tmp_path / "cifar100_features")
 
 
 COMPUTED: list[int] = []  # images in each call of `features_of`

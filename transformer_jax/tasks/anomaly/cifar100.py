@@ -32,11 +32,6 @@ class LabelledImages(NamedTuple):
     digest: str  # MD5 of the file that holds them
 
 
-def has_cifar100(data_dir: Path) -> bool:
-    """Whether a directory has images or features of CIFAR-100, judging by file names."""
-    return has_features(data_dir) or (data_dir / FOLDER / "train").is_file() or (data_dir / ARCHIVE).is_file()
-
-
 def has_features(data_dir: Path) -> bool:
     """Whether a directory has features of CIFAR-100 computed here, judging by file names."""
     return all((data_dir / CACHE / name).is_file() for name in FILE_NAMES)

@@ -13,7 +13,7 @@ from transformer_jax.data.loader import Loader, make_loader
 from transformer_jax.errors import InputError, check_probability
 from transformer_jax.fields import setting
 from transformer_jax.setting_groups import Positions
-from transformer_jax.tasks.anomaly.cifar100 import cifar100_table, has_cifar100
+from transformer_jax.tasks.anomaly.cifar100 import cifar100_table
 from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.anomaly.tables import FeatureTable, digits_features, digits_table, files_table
 from transformer_jax.tasks.task_data import TaskData, task_loaders
@@ -60,6 +60,10 @@ class AnomalyConfig(TrainingConfig):
         if self.pooling == "isab" and self.positions in ("rotary", "alibi", "relative"):
             raise InputError(f"positions is {self.positions}; it needs self-attention, but pooling isab has none")
         return super().resolved(steps_per_epoch)
+
+    def idle(self) -> dict[str, str]:
+        idle = {"data_dir": "only cifar100 uses it"}
+        return super().idle() | ({} if self.dataset == "cifar100" else idle)
 
     def table(self) -> FeatureTable:
         """Features, label and split of every image."""
@@ -135,21 +139,6 @@ class FilesConfig(AnomalyConfig):
             name = "features" if self.features is None else "labels"
             raise InputError(f"{name} is None; it must be an .npy file (--{name})")
         return files_table(self.features, self.labels, self.images)
-
-
-def default_config(data_dir: Path = Path("data")) -> AnomalyConfig:
-    """`Cifar100Config` if CIFAR-100 or its features are in `data_dir`, else `DigitsConfig`."""
-    digits = DigitsConfig(data_dir=data_dir)  # checks the directory's name
-    return Cifar100Config(data_dir=data_dir) if has_cifar100(data_dir) else digits
-
-
-def hint_at_cifar100(config: AnomalyConfig) -> None:
-    """Print how to get CIFAR-100 if the default config uses the digits, unless it is quiet."""
-    if isinstance(config, DigitsConfig) and not config.quiet:
-        print(
-            f"No CIFAR-100 under {config.data_dir}: using scikit-learn's handwritten digits. "
-            "--dataset cifar100 downloads CIFAR-100 and the ResNet's weights."
-        )
 
 
 @dataclasses.dataclass(frozen=True)

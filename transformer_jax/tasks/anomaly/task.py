@@ -30,7 +30,7 @@ from transformer_jax.nn.set_transformer import ISAB
 from transformer_jax.outside_files import as_input_error
 from transformer_jax.tasks.anomaly.cifar100 import has_features
 from transformer_jax.tasks.anomaly.config import AnomalyConfig as AnomalyConfig
-from transformer_jax.tasks.anomaly.config import AnomalyData, anomaly_data, default_config, hint_at_cifar100
+from transformer_jax.tasks.anomaly.config import AnomalyData, anomaly_data
 from transformer_jax.tasks.anomaly.config import Cifar100Config as Cifar100Config
 from transformer_jax.tasks.anomaly.config import DigitsConfig as DigitsConfig
 from transformer_jax.tasks.anomaly.config import FilesConfig as FilesConfig
@@ -231,14 +231,12 @@ def train_anomaly(config: AnomalyConfig | None = None, **settings: object) -> tu
     `train_anomaly(Cifar100Config())` is the tutorial's experiment.
 
     Args:
-        config: `DigitsConfig`, `Cifar100Config` or `FilesConfig`; None: as `default_config`.
+        config: `DigitsConfig`, `Cifar100Config` or `FilesConfig`; the defaults of `DigitsConfig` if None.
         **settings: fields of the config to replace.
 
     Returns:
         As `train_and_test`.
     """
-    default = config or default_config()
+    default = config or DigitsConfig()
     chosen = chosen_config(config, default, settings, f"SetAnomalyTask_{default.dataset}")
-    if config is None:
-        hint_at_cifar100(chosen)
     return train_and_test(AnomalyTrainer, chosen, anomaly_data, report)
