@@ -148,7 +148,6 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         found |= dict.fromkeys(not_taken, f"the optimizer {self.optimizer} does not take it")
         if self.pretrained is not None:
             of_model = {field.name for field in dataclasses.fields(ModelSettings)} - self.fields_with("per_machine")
-            of_model -= {"num_heads"}  # not in the Flax files of the tutorials
             found |= dict.fromkeys(OF_FITTING, f"pretrained is {self.pretrained}, so nothing is trained")
             found |= dict.fromkeys(of_model, f"pretrained is {self.pretrained}, which determines the model")
         found |= {"overwrite": "a run is resumed unless --no-resume is given too"} if self.resume else {}

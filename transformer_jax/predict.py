@@ -38,7 +38,7 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     """
     about = "Print a trained model's answers with their probabilities, as a tab-separated table."
     parser = Parser(prog=PROGRAM, description=about, epilog=EXAMPLES)
-    parser.add_argument("run", metavar="RUN", help="run directory, or saved, included, HuggingFace or tutorial model")
+    parser.add_argument("run", metavar="RUN", help="run directory, or saved, included or HuggingFace model")
     parser.add_argument(
         "inputs", metavar="INPUT", nargs="*",
         help="numbers (reverse), text (translation, language model), or, for sets of images, the index of a test set "

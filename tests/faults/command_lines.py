@@ -32,7 +32,7 @@ ODD_VALUES = (
     "0", "-1", "1", "2", "7", "1.5", "-0.5", "1000000000000", "9" * 40, "4294967296", "9223372036854775808", "1e-320",
     "1e308", "nan", "-inf", "", " ", "x", "None", "True", "１２", "--", "-", "=", "auto", "cosine", "val/loss:min",
     "val/x:max", "../..", "/", "/dev/null", "/dev/zero", "/proc/self/mem", "a" * 300, "a" * 5000, "$(true)", "{}",
-    os.fsdecode(b"\xff\xfe"), "\udc80", "a\nb", "digits", "cifar100", "reverse", "dates", "reverse-jax",
+    os.fsdecode(b"\xff\xfe"), "\udc80", "a\nb", "digits", "cifar100", "reverse", "dates",
 )  # fmt: skip
 UNKNOWN = "--unknown", "--Batch-size", "-x", "--batch size", "--", "positional", "--no-", "--lr.x", "--help", "--help=1"
 WRITTEN = "checkpoint_dir", "compilation_cache", "data_dir"

@@ -1,7 +1,6 @@
 """Trainers by task name, and trained models by path or name."""
 
 import importlib.util
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,10 @@ from transformer_jax import tasks
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.inspected import Inspected
-from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.outside_files import as_input_error
 from transformer_jax.trained.load import open_run
 from transformer_jax.trained.named import directory_of, kinds_of_models
-from transformer_jax.trained.published import PUBLISHED, load_pretrained
 from transformer_jax.training.trainer import TrainerModule
-from transformer_jax.trees import Params
 from transformer_jax.weights.huggingface.pretrained import is_of_transformers
 
 TRAINERS = {  # task name in config.json: name in `tasks`, which imports the trainer when it is first used
@@ -92,8 +88,7 @@ def find_trainer(what: str, trainer: str | None = None) -> TrainerModule:
     """Load a model with the trainer of its task, ready to `predict`.
 
     Args:
-        what: a run's directory, the name of an included model, a directory of HuggingFace Transformers, or a model of
-            the tutorials by name or file.
+        what: a run's directory, the name of an included model, or a directory of HuggingFace Transformers.
         trainer: trainer of a run, `FILE.py:CLASS`; None looks it up by the task's name.
 
     Raises:
@@ -101,21 +96,6 @@ def find_trainer(what: str, trainer: str | None = None) -> TrainerModule:
     """
     if trainer is not None:
         return load_run(what, own_trainer(trainer))
-    if (directory := directory_of(what)) is not None:
-        return tasks.load_transformers(directory) if is_of_transformers(directory) else load_run(directory)
-    if what in PUBLISHED or os.path.isfile(what):
-        return _tutorials_trainer(*load_pretrained(what))
-    raise InputError(f"run is {what}; it must be {kinds_of_models(is_predictor=True)}")
-
-
-def _tutorials_trainer(model: TransformerPredictor, params: Params) -> TrainerModule:
-    """The trainer of a tutorial's model: the anomaly task's if the model has one class, else the reverse task's."""
-    sizes = {name: getattr(model, name) for name in ("model_dim", "num_heads", "num_layers")}
-    if model.num_classes == 1:
-        is_digits = len(params["input_layer"]["kernel"]) == 8 * 8  # pixels are the digits' features
-        config_class = tasks.DigitsConfig if is_digits else tasks.Cifar100Config
-        trainer: TrainerModule = tasks.AnomalyTrainer(config_class(**sizes), model=model)
-    else:
-        trainer = tasks.ReverseTrainer(tasks.ReverseConfig(num_categories=model.num_classes, **sizes), model=model)
-    trainer.params = params
-    return trainer
+    if (directory := directory_of(what)) is None:
+        raise InputError(f"run is {what}; it must be {kinds_of_models()}")
+    return tasks.load_transformers(directory) if is_of_transformers(directory) else load_run(directory)

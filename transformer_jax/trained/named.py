@@ -20,11 +20,9 @@ from transformer_jax.fields import stored_values
 from transformer_jax.flags import flag_of
 from transformer_jax.nn.blocks import SettingsModule
 from transformer_jax.nn.layer_stacks import unstack_layers
-from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.runs.directory import run_path
 from transformer_jax.runs.settings import CHECKPOINTS, CONFIG, read_settings, with_kept_files
 from transformer_jax.trained.load import TrainerClassOf, named_directory, open_run, shipped_models
-from transformer_jax.trained.published import PUBLISHED, load_pretrained
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
 from transformer_jax.weights.huggingface.hub import local_directory
@@ -46,7 +44,7 @@ class Trained(NamedTuple):
     what: str  # its name or path, as the user gave it
     model: nn.Module
     params: Params
-    config: TrainingConfig | None  # of its run; None for a model of the tutorials or of HuggingFace
+    config: TrainingConfig | None  # of its run; None for a model of HuggingFace
 
 
 def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Config, Trained | None]:
@@ -70,11 +68,9 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
         return trainer_class
 
     trained = _find("pretrained", what, trainer, of_this_task)
-    if trained.config is not None:
-        config.check_trained_on(cast(Config, trained.config), what)  # the same class, since it is the same task
-    # A predictor does not have the settings of how its blocks are computed: they are the user's, as are the machine's.
-    origin = trained.config or trained.model
-    of_model = {name: getattr(origin, name) for name in _settings_of_model(type(config)) if hasattr(origin, name)}
+    origin = cast(Config, trained.config)  # the same class, since it is the same task
+    config.check_trained_on(origin, what)
+    of_model = {name: getattr(origin, name) for name in _settings_of_model(type(config))}
     if isinstance(model := trained.model, SettingsModule):
         attention = dataclasses.replace(model.settings.attention, implementation=config.attention)
         trained = trained._replace(model=model.clone(settings=dataclasses.replace(model.settings, attention=attention)))
@@ -207,8 +203,7 @@ def _settings_of_model(config_class: type[TrainingConfig]) -> frozenset[str]:
 def directory_of(what: str) -> Path | None:
     """Directory of a run or an included model, by path or name; None if there is none."""
     directory = named_directory(what)
-    # `isdir` is also False for invalid paths.
-    return directory if what not in PUBLISHED and os.path.isdir(directory) else None
+    return directory if os.path.isdir(directory) else None  # `isdir` is also False for invalid paths
 
 
 def initial_directory(what: str, config_class: type[TrainingConfig]) -> Path | None:
@@ -222,23 +217,19 @@ def initial_directory(what: str, config_class: type[TrainingConfig]) -> Path | N
     return local_directory(what) if is_name and of_task else directory_of(what)
 
 
-def kinds_of_models(is_predictor: bool) -> str:
-    """The models that a setting may name, for an error message; only predictors may be the tutorials' models."""
-    files = f", a file of the tutorials, or one of {', '.join(PUBLISHED)}" if is_predictor else ""
-    return f"a run's directory, an included model ({', '.join(shipped_models())}){files}"
+def kinds_of_models() -> str:
+    """The models that a setting may name, for an error message."""
+    return f"a run's directory, or an included model ({', '.join(shipped_models())})"
 
 
 def _find(setting: str, what: str, trainer: TrainerModule, trainer_class_of: TrainerClassOf) -> Trained:
     """The model that a setting of a trainer's config names."""
-    is_predictor = isinstance(trainer.model, TransformerPredictor)  # like the tutorials' models
     is_initial = setting == "init_from"
     directory = initial_directory(what, type(trainer.config)) if is_initial else directory_of(what)
-    if directory is not None:
-        if is_initial and is_of_transformers(directory):
-            model, variables = from_transformers(directory, dtype="float32")
-            return Trained(what, model, variables["params"], None)
-        run = open_run(directory, trainer_class_of)
-        return Trained(what, run.model, run.params, run.config)
-    if is_predictor and (what in PUBLISHED or os.path.isfile(what)):
-        return Trained(what, *load_pretrained(what, num_heads=trainer.config.num_heads), None)
-    raise InputError(f"{setting} is {what}; it must be {kinds_of_models(is_predictor)}")
+    if directory is None:
+        raise InputError(f"{setting} is {what}; it must be {kinds_of_models()}")
+    if is_initial and is_of_transformers(directory):
+        model, variables = from_transformers(directory, dtype="float32")
+        return Trained(what, model, variables["params"], None)
+    run = open_run(directory, trainer_class_of)
+    return Trained(what, run.model, run.params, run.config)

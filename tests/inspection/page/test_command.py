@@ -4,14 +4,10 @@ import argparse
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from tutorial_models import TorchPredictor
 
 from transformer_jax import InputError
 from transformer_jax.inspection.__main__ import carry_out, read_command
-from transformer_jax.tasks.registry import find_trainer
 
 NUMBERS = ["3", "1", "4", "1", "5", "9", "2", "6", "5", "3", "5", "8", "9", "7", "9", "3"]
 
@@ -28,7 +24,7 @@ def test_the_output_must_not_be_a_directory():
 @pytest.mark.parametrize(
     ("run", "words", "message"),
     [
-        ("nothing", [], "run is nothing; it must be a run's directory, an included model .dates, digits, reverse."),
+        ("nothing", [], "run is nothing; it must be a run's directory, or an included model .dates, digits, reverse."),
         ("reverse", ["3"] * 5001, "5001"),
         (".", [], "config.json"),
     ],
@@ -48,17 +44,3 @@ def test_numbers_are_printed_with_the_probability_of_each_and_the_page_is_writte
     assert len(re.findall(r"\d (\d\.\d{4})", parts)) == 16
     assert written == f"Written: {tmp_path / 'page.html'}"
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-
-
-@pytest.mark.parametrize(
-    ("num_features", "num_classes", "task"),
-    [(7, 7, "ReverseTask"), (64, 1, "SetAnomalyTask_digits"), (512, 1, "SetAnomalyTask_cifar100")],
-)
-def test_a_file_of_the_tutorials_has_its_tasks_trainer(tmp_path, num_features, num_classes, task):
-    settings = {"input_dim": num_features, "num_classes": num_classes, "model_dim": 12, "num_heads": 2, "num_layers": 1}
-    module = TorchPredictor(**settings, dropout=0.0, input_dropout=0.0)
-    torch.save(module.checkpoint(), tmp_path / "lightning.ckpt")
-    trainer = find_trainer(str(tmp_path / "lightning.ckpt"))
-    assert trainer.name == task
-    kernel = module.input_net[1].weight.detach().T
-    np.testing.assert_array_equal(trainer.params["input_layer"]["kernel"], kernel)
