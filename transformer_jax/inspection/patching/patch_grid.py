@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RESTORED = 2.0  # restored fractions up to this are never outliers: 1 is everything, some places restore more
-NAMED = 3  # places beyond the colour scale that a figure names
 
 
 class PatchGrid(NamedTuple):
@@ -46,7 +45,7 @@ class PatchGrid(NamedTuple):
     def plot(self, tokens: Sequence[object] | None = None) -> "Figure":
         """Draw the grid as coloured squares: layers by positions or heads, one frame per head if it has both.
 
-        The colours end at `full_colour`; a line below names the places beyond it.
+        The colours end at `full_colour`; the colour bar has pointed ends if there are numbers beyond it.
 
         Args:
             tokens: labels of the positions; None numbers them.
@@ -71,21 +70,6 @@ class PatchGrid(NamedTuple):
                 ax.set_xticks(range(num_columns), [str(token) for token in tokens], rotation="vertical", **PLAIN)
         axes[0].set_ylabel("Layer")
         axes[0].yaxis.get_major_locator().set_params(integer=True)
-        beyond = self._beyond(frames, limit, column)
-        figure.colorbar(
-            image, ax=list(axes), label="Fraction of the metric restored", extend="both" if beyond else "neither"
-        )
-        if beyond:
-            figure.supxlabel(beyond, fontsize="small", wrap=True)
+        ends = "both" if (np.abs(frames) > limit).any() else "neither"
+        figure.colorbar(image, ax=list(axes), label="Fraction of the metric restored", extend=ends)
         return figure
-
-    def _beyond(self, frames: Float[np.ndarray, "frames L columns"], limit: float, column: str) -> str:
-        """Text that names the places beyond the colour scale, the largest first; empty if there are none."""
-        sizes = np.where(np.isfinite(frames), np.abs(frames), 0)
-        count = int((sizes > limit).sum())
-        places = np.argsort(-sizes, axis=None, kind="stable")[: min(count, NAMED)]
-        named = []
-        for head, layer, place in zip(*np.unravel_index(places, frames.shape), strict=True):
-            of_head, at = f"head {head}, " * (len(self.by) == 3), f", {column} {place}" * bool(column)
-            named.append(f"{of_head}layer {layer}{at}: {frames[head, layer, place]:.6g}")
-        return f"{count} beyond the scale{', the largest' * (count > NAMED)}: {'; '.join(named)}" if count else ""
