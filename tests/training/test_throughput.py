@@ -113,14 +113,9 @@ def test_the_flops_of_steps_whose_batches_differ_in_shape_are_not_known():
     assert runner.flops_per_step is None
 
 
-@pytest.mark.slow
-def test_an_option_that_the_compiler_does_not_know_is_left_out_and_named(tmp_path, capsys, monkeypatch):
+def test_an_option_that_the_compiler_does_not_know_is_left_out(monkeypatch):
     monkeypatch.setitem(STEP_OPTIONS, "cpu", {"xla_no_such_option": 3, "xla_backend_optimization_level": 0})
     assert known_options(STEP_OPTIONS) == {"xla_backend_optimization_level": 0}
-    trainer = fit(trainer_for(tmp_path, verbose=True))
-    assert trainer.run.checkpoints.steps[-1] == 15
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "xla_no_such_option" in line]
-    assert line.startswith("Compiler options that this XLA does not know, left out: xla_")
 
 
 @pytest.mark.slow

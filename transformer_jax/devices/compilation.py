@@ -43,13 +43,6 @@ def known_options(table: Mapping[str, Mapping[str, Option]]) -> dict[str, Option
     return {name: value for name, value in options.items() if is_known(name, value)}
 
 
-def unknown_options(*tables: Mapping[str, Mapping[str, Option]]) -> list[str]:
-    """Return the names of a table's options for this backend that the installed compiler does not know."""
-    return sorted(
-        {name for table in tables for name in {*table.get(jax.default_backend(), {})} - {*known_options(table)}}
-    )
-
-
 @functools.cache
 def is_known(name: str, value: Option) -> bool:
     """Whether the compiler accepts an option, found by compiling a program without inputs."""

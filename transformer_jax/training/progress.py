@@ -13,7 +13,6 @@ from flax.traverse_util import flatten_dict
 from tqdm import tqdm
 
 from transformer_jax.config import TrainingConfig
-from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, STEP_OPTIONS, unknown_options
 from transformer_jax.devices.processes import is_first
 from transformer_jax.training.callbacks import Callback, Step
 from transformer_jax.trees import Params
@@ -124,7 +123,5 @@ def announce(task: "TrainerModule", params: Params, num_steps: int, directory: P
     """Print the task, its size, the number of steps, the devices and the run's directory."""
     if task.config.verbose:
         print(parameter_table(params))
-        if unknown := unknown_options(STEP_OPTIONS, RUN_ONCE_OPTIONS):
-            print(f"Compiler options that this XLA does not know, left out: {', '.join(unknown)}")
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     print(f"{task.name}: {count:,} parameters, {num_steps:,} steps on {task.devices}, into {directory}")
