@@ -4,11 +4,12 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax.config import EMA, TrainingConfig
 from transformer_jax.errors import InputError, shortened
@@ -120,9 +121,12 @@ def write_summary(directory: Path, members: Sequence[Member], outcomes: Sequence
             run["results"] = as_json(outcome)
             finished.setdefault(member.point, []).append(run["results"])
         runs.append(run)
-    mean, std = ({point: _over(found, take) for point, found in finished.items()} for take in (_mean, _std))
+    mean: Json = {}
+    std: Json = {}
+    for point, found in finished.items():
+        mean[point], std[point] = _statistics(found)
     if not any(member.point for member in members):
-        mean, std = (of_points.get("", {}) for of_points in (mean, std))
+        mean, std = mean.get("", {}), std.get("", {})
     summary = {"runs": runs, "mean": mean, "std": std}
     write_json(directory / SUMMARY, summary)
     return summary
@@ -150,22 +154,18 @@ def lines(summary: Json, metric: str) -> Iterator[str]:
         yield f"{point or 'Mean of the runs'}: {', '.join(means)}"
 
 
-def _mean(values: Sequence[int | float]) -> float:
-    return float(np.mean(values))
+def _statistics(results: Sequence[Json]) -> tuple[Json, Json]:
+    """Mean and standard deviation of the sample of every number that all results have, in their structure.
 
-
-def _std(values: Sequence[int | float]) -> float | None:
-    with np.errstate(invalid="ignore"):  # NaN for infinite values
-        return float(np.std(values, ddof=1)) if len(values) > 1 else None  # ddof=1: sample
-
-
-def _over(results: Sequence[Json], statistic: Callable[[Sequence[int | float]], float | None]) -> Json:
-    """A statistic of every number that all results have, in the structure of the results."""
-    taken: Json = {}
-    for name in [name for name in results[0] if name not in ABOUT_THE_RUN]:
-        values: list[Any] = [of_run.get(name) for of_run in results]
-        if all(isinstance(value, Mapping) for value in values):
-            taken[name] = _over(values, statistic)
-        elif all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-            taken[name] = statistic(values)
-    return taken
+    The standard deviation of a single number is None.
+    """
+    flat = [flatten_dict({name: of_run[name] for name in of_run if name not in ABOUT_THE_RUN}) for of_run in results]
+    means: Json = {}
+    deviations: Json = {}
+    for path in flat[0]:
+        numbers = [of_run.get(path) for of_run in flat]
+        if all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
+            means[path] = float(np.mean(numbers))
+            with np.errstate(invalid="ignore"):  # NaN for infinite numbers
+                deviations[path] = float(np.std(numbers, ddof=1)) if len(numbers) > 1 else None
+    return unflatten_dict(means), unflatten_dict(deviations)
