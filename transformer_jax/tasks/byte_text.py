@@ -1,11 +1,14 @@
 """Text as UTF-8 bytes: no vocabulary file, any language, nothing out of vocabulary."""
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Int, Integer
 
 from transformer_jax.errors import InputError
+
+Ids: TypeAlias = Int[np.ndarray, " _"]  # of the tokens of a text
 
 # The ids below 256 are the bytes themselves.
 PAD = 256
@@ -13,7 +16,7 @@ START = 257
 END = 258
 
 
-def encode(text: str | bytes) -> Int[np.ndarray, " S"]:
+def encode(text: str | bytes) -> Ids:
     """Ids of a text's UTF-8 bytes, or of bytes.
 
     Raises:
@@ -42,7 +45,7 @@ def labels(ids: Sequence[int] | Integer[np.ndarray, " T"]) -> list[str]:
         return [names.get(number) or (chr(number) if number < 128 else f"{number:02X}") for number in array.tolist()]
 
 
-def pad(sequences: Sequence[Int[np.ndarray, " _"]], length: int, filler: int = PAD) -> Int[np.ndarray, "B {length}"]:
+def pad(sequences: Sequence[Ids], length: int, filler: int = PAD) -> Int[np.ndarray, "B {length}"]:
     """Pad sequences of ids, none longer than `length`, to the rows of one array."""
     padded = np.full((len(sequences), length), filler, np.int32)
     for row, ids in zip(padded, sequences, strict=True):

@@ -5,10 +5,10 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from transformer_jax.errors import InputError, visible
-from transformer_jax.tasks.byte_text import pad
+from transformer_jax.tasks.byte_text import Ids, pad
 from transformer_jax.tasks.tokenization import Tokenizer
 from transformer_jax.tasks.translation.pairs import PairInputs
 from transformer_jax.training.inspected_example import (
@@ -60,7 +60,7 @@ def texts_in(inputs: object, *kinds: type[Text]) -> list[Text]:
 
 def encode_all(
     texts: Sequence[str | bytes], longest: int, tokenizer: Tokenizer, *, counts_bytes: bool = False
-) -> list[Int[np.ndarray, " _"]]:
+) -> list[Ids]:
     """Ids of texts.
 
     Raises:
@@ -76,9 +76,9 @@ def encode_all(
 
 
 def text_examples(
-    texts: Sequence[Int[np.ndarray, " _"]],
+    texts: Sequence[Ids],
     tokenizer: Tokenizer,
-    following: Sequence[Int[np.ndarray, " _"]] | None = None,
+    following: Sequence[Ids] | None = None,
 ) -> list[InspectedExample]:
     """Examples of texts for a language model, padded at the right to one shape; no position sees the padding.
 
@@ -101,8 +101,8 @@ def text_examples(
 
 
 def translation_examples(
-    sources: Sequence[Int[np.ndarray, " _"]],
-    translations: Sequence[Int[np.ndarray, " _"]],
+    sources: Sequence[Ids],
+    translations: Sequence[Ids],
     padded_length: Callable[[int], int],
     tokenizers: tuple[Tokenizer, Tokenizer],
     expected: Sequence[str] | None = None,
@@ -146,7 +146,7 @@ def _translation(tokenizer: Tokenizer, places: Sequence[str], logits: Float[np.n
 
 def _most_probable(
     tokenizer: Tokenizer, places: Sequence[str], logits: Float[np.ndarray, "T V"]
-) -> tuple[Int[np.ndarray, " _"], list[AnswerPart]]:
+) -> tuple[Ids, list[AnswerPart]]:
     """The most probable id after each of the labelled positions, and its name with its probability."""
     ids = logits[: len(places)].argmax(-1)
     parts = answer_of(logits, places, str).parts

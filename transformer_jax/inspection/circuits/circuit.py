@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from transformer_jax.argument_checks import check_token_ids
 from transformer_jax.attention.masks.symbolic import Causal
@@ -93,7 +93,7 @@ class Circuit:
             tokens[::2, first + half : first + 2 * half] = tokens[::2, first : first + half]
         return tokens
 
-    def inputs(self, tokens: Int[np.ndarray, "B T"]) -> tuple[object, ...]:
+    def inputs(self, tokens: Tokens) -> tuple[object, ...]:
         """Return the model's inputs: one-hot features `[B, T, V]` and, for a causal task, the mask.
 
         Raises:
@@ -109,15 +109,15 @@ class Circuit:
         features = np.eye(len(vocabulary), dtype=np.float32)[tokens]
         return (features, Causal()) if self.task.is_causal else (features,)
 
-    def answers(self, tokens: Int[np.ndarray, "B T"]) -> Int[np.ndarray, "B T"]:
+    def answers(self, tokens: Tokens) -> Tokens:
         """Compute the correct classes by the program in NumPy."""
         return self.task.answers(tokens)
 
-    def logits(self, tokens: Int[np.ndarray, "B T"], variables: Variables | None = None) -> Float[np.ndarray, "B T C"]:
+    def logits(self, tokens: Tokens, variables: Variables | None = None) -> Float[np.ndarray, "B T C"]:
         """Compute the model's logits, with its variables or with changed ones."""
         return np.asarray(_run(self.model, self.variables if variables is None else variables, self.inputs(tokens)))
 
-    def accuracy(self, tokens: Int[np.ndarray, "B T"], variables: Variables | None = None) -> float:
+    def accuracy(self, tokens: Tokens, variables: Variables | None = None) -> float:
         """Compute the fraction of correct answers."""
         return float((self.logits(tokens, variables).argmax(-1) == self.answers(tokens)).mean())
 

@@ -3,7 +3,7 @@
 import functools
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ PATCHING = (
     "restores in the pass of the corrupted input; 1 is everything, 0 nothing. The metric is"
 )
 
+ModelInputs: TypeAlias = ArrayLike | Sequence[int] | tuple[object, ...]  # one input, or several in a tuple
 Names = Sequence[str] | Callable[[int], str | None]
 Features = Callable[[Array], ArrayLike]  # from activations [B T D] to features [B T F]
 
@@ -40,11 +41,11 @@ Features = Callable[[Array], ArrayLike]  # from activations [B T D] to features 
 def inspect_model(
     model: nn.Module,
     variables: Variables,
-    tokens: ArrayLike | Sequence[int] | tuple[object, ...],
+    tokens: ModelInputs,
     labels: Labels | Mapping[str, Labels] | None = None,
     *,
     vocabulary: Names | None = None,
-    corrupted: ArrayLike | Sequence[int] | tuple[object, ...] | None = None,
+    corrupted: ModelInputs | None = None,
     position: int = -1,
     features: Mapping[str, Features] | None = None,
     title: str | None = None,
@@ -86,7 +87,7 @@ def inspect_model(
     return page_of(passes, title or type(model).__name__, [example], more=more)
 
 
-def _one_input(what: str, given: ArrayLike | Sequence[int] | tuple[object, ...]) -> tuple[object, ...]:
+def _one_input(what: str, given: ModelInputs) -> tuple[object, ...]:
     """The inputs of a model, each a batch of one."""
     inputs = tuple(_with_row(each) for each in (given if isinstance(given, tuple) else (given,)))
     if not inputs or np.ndim(inputs[0]) < 2 or len(inputs[0]) != 1:
@@ -132,7 +133,7 @@ def _answer(name: Callable[[int], str], output: Float[np.ndarray, "*T C"]) -> An
 def _patching(
     passes: InspectedPasses,
     example: InspectedExample,
-    corrupted: ArrayLike | Sequence[int] | tuple[object, ...],
+    corrupted: ModelInputs,
     position: int,
     name: Callable[[int], str],
 ) -> Json:

@@ -1,6 +1,7 @@
 """Sets of images as examples for inspection, with each image's probability; pictures for the report."""
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int, Num, UInt8
@@ -14,13 +15,16 @@ from transformer_jax.tasks.anomaly.tables import Images
 from transformer_jax.training.inspected_example import Answer, AnswerPart, InspectedExample, probabilities_of
 from transformer_jax.training.trainer import TrainerModule
 
+# Images of a set, or a function that reads them from their files.
+SetImages: TypeAlias = Num[np.ndarray, "S ..."] | Callable[[], UInt8[np.ndarray, "S height width 3"]]
+
 MOST_LOOKED_AT = 1_000  # test sets that are searched for a right and a wrong answer
 
 
 def set_example(
     features: Float[np.ndarray, "S F"],
     title: str,
-    images: Num[np.ndarray, "S ..."] | Callable[[], UInt8[np.ndarray, "S height width 3"]] | None = None,
+    images: SetImages | None = None,
     position: int | None = None,
 ) -> InspectedExample:
     """Create an example from a set.

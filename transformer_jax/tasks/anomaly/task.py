@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -18,7 +18,7 @@ import numpy as np
 import optax
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float, Int, Num, PRNGKeyArray, UInt8
+from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.argument_checks import as_array, check_arguments, check_sequence
 from transformer_jax.data.batch import Batch
@@ -35,6 +35,7 @@ from transformer_jax.tasks.anomaly.config import Cifar100Config as Cifar100Confi
 from transformer_jax.tasks.anomaly.config import DigitsConfig as DigitsConfig
 from transformer_jax.tasks.anomaly.config import FilesConfig as FilesConfig
 from transformer_jax.tasks.anomaly.examples import (
+    SetImages,
     features_of_images,
     permutation_error,
     save_pictures,
@@ -191,9 +192,7 @@ class AnomalyTrainer(TrainerModule):
         return sets, is_one
 
 
-def _images_of(
-    table: FeatureTable, rows: Int[np.ndarray, " S"]
-) -> Num[np.ndarray, "S ..."] | Callable[[], UInt8[np.ndarray, "S height width 3"]] | None:
+def _images_of(table: FeatureTable, rows: Int[np.ndarray, " S"]) -> SetImages | None:
     """The images of some rows, or a function that reads them."""
     if isinstance(table.images, FolderImages):
         return functools.partial(table.images.__getitem__, rows)

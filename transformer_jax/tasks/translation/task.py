@@ -23,7 +23,7 @@ from transformer_jax.nn.cached_decoding import DecodingCache
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.tasks.architecture import ARCHITECTURE, architecture_of
 from transformer_jax.tasks.block_settings import block_settings
-from transformer_jax.tasks.byte_text import pad
+from transformer_jax.tasks.byte_text import Ids, pad
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
 from transformer_jax.tasks.text_examples import TextTrainer, encode_all, texts_in, translation_examples
 from transformer_jax.tasks.tokenization import name_of_tokens
@@ -145,12 +145,12 @@ class TranslationTrainer(TextTrainer):
         """The pairs of the test set."""
         return self.config.test_pairs()
 
-    def _sources(self, inputs: object) -> list[Int[np.ndarray, " _"]]:
+    def _sources(self, inputs: object) -> list[Ids]:
         """The ids of a text, or of the texts of a list."""
         texts = list(map(self.config.cleaned, texts_in(inputs, str)))
         return encode_all(texts, self.config.max_bytes, self.tokenizers.source, counts_bytes=True)
 
-    def _translations(self, sources: Sequence[Int[np.ndarray, " _"]]) -> list[Int[np.ndarray, " _"]]:
+    def _translations(self, sources: Sequence[Ids]) -> list[Ids]:
         """The ids of the best translation of each source, up to and including the end token."""
         params = self._own_devices.place({"params": self.params})["params"]
         translations = [np.zeros(0, np.int32)] * len(sources)
