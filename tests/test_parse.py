@@ -129,16 +129,6 @@ def test_a_runs_settings_are_taken_without_those_of_its_machine(tmp_path):
         read("--config", run)
 
 
-def test_with_other_data_settings_derived_from_the_number_of_steps_are_not_taken_from_a_run(tmp_path):
-    config = TranslationConfig(checkpoint_dir=tmp_path, data=Path("one.tsv"), lr=0.25).resolved(steps_per_epoch=100)
-    with RunDirectory(config, "TranslationTask") as directory:
-        run = str(directory.path)
-    same = parse(TranslationConfig, ["--config", run])
-    assert (same.max_epochs, same.warmup, same.eval_every) == (config.max_epochs, config.warmup, config.eval_every)
-    other = parse(TranslationConfig, ["--config", run, "--data", "other.tsv", "--warmup", "7"])
-    assert (other.max_epochs, other.warmup, other.eval_every, other.lr) == (None, 7, None, 0.25)
-
-
 def test_the_file_of_settings_chooses_the_data_set_of_the_anomaly_task(write):
     shipped = SHIPPED / "digits"
     errors = {
@@ -204,10 +194,3 @@ def test_help_is_one_sentence_then_the_flags_in_groups_then_the_rules(write, cap
 def test_every_flag_of_the_experiments_is_explained(config):
     explained = [name for name, said in comments(config).items() if re.search("[a-z]{2}.*[a-z]{2}", said)]
     assert set(explained) == set(config.__dataclass_fields__)
-
-
-def test_a_setting_of_a_file_that_has_no_effect_beside_the_flags_is_left_out(tmp_path):
-    (tmp_path / "c.toml").write_text("seed = 3\nlr = 5e-3\nmodel_dim = 64\n")
-    config = parse(ReverseConfig, ["--config", str(tmp_path / "c.toml"), "--seeds", "0..1", "--schedule", "noam"])
-    assert (config.seed, config.lr, config.model_dim) == (ReverseConfig().seed, ReverseConfig().lr, 64)
-    config.check_idle()

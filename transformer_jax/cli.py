@@ -21,7 +21,7 @@ from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.errors import InputError, check_value, in_one_line, visible
 from transformer_jax.fields import type_hints
 from transformer_jax.flags import check_known, escape_output, flag_parser, read_flags
-from transformer_jax.runs.settings import FOLLOWING_EPOCHS, ConfigFile, read_config_file
+from transformer_jax.runs.settings import ConfigFile, read_config_file
 from transformer_jax.trained.named import settings_of_initial
 from transformer_jax.training.signals import Interrupted, end_at_signals, raise_at_signals
 
@@ -109,19 +109,9 @@ def parse(
     given, unknown = read_flags(config_class, arguments, parser)
     check_known(unknown, [config_class, *more])
     if issubclass(config_class, TrainingConfig):
-        if file is not None and file.is_run and given.get("data", of_file.get("data")) != of_file.get("data"):
-            # Settings derived from the number of steps in an epoch are not taken from a run on other data.
-            derived = {name for name in FOLLOWING_EPOCHS if getattr(config_class, name) is None}
-            of_file = {name: value for name, value in of_file.items() if name not in derived}
         initial = settings_of_initial(config_class, task, settings | of_file | given)
     with naming_flags(config_class):
         try:
-            config = config_class(**(settings | initial | of_file | given))
-            if file is None or not isinstance(config, TrainingConfig):
-                return config
-            # Flags win: settings of the file that have no effect in combination with them are dropped.
-            idle = config.idle().keys() - given.keys()
-            of_file = {name: value for name, value in of_file.items() if name not in idle}
             return config_class(**(settings | initial | of_file | given))
         except InputError as error:
             if file is None:
