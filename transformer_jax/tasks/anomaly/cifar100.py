@@ -101,13 +101,11 @@ def cached_features(data_dir: Path, splits: Sequence[LabelledImages], resolution
     """
     paths = [data_dir / CACHE / name for name in FILE_NAMES]
     records: list[Record] = [{"data": split.digest, "model": MODEL, "resolution": resolution} for split in splits]
-    if any(map(_reason_to_compute, paths, records)):
-        fetch_weights(data_dir)
-        features = resnet34_features(data_dir, resolution, BATCH_SIZE)
-        for path, split, record in zip(paths, splits, records, strict=True):
-            if reason := _reason_to_compute(path, record):
-                print(f"Computing {path}: {reason}.")
-                _compute(path, split.images, record, features)
+    for path, split, record in zip(paths, splits, records, strict=True):
+        if reason := _reason_to_compute(path, record):
+            print(f"Computing {path}: {reason}.")
+            fetch_weights(data_dir)
+            _compute(path, split.images, record, resnet34_features(data_dir, resolution, BATCH_SIZE))
     return [read_features(path)[0] for path in paths]
 
 

@@ -22,15 +22,14 @@ COMPRESSORS: Mapping[str, Callable[[bytes], bytes]] = {  # at their highest leve
 def other_bits(text: TextSplits) -> dict[str, float]:
     """Bits per byte of the test text that compressors need, by their names.
 
-    A compressor is fed the test text alone, or after the last `MAX_LEARNED` bytes of the training text; its score is
-    then the growth of its output. gzip's window is 32 KiB; xz sees everything.
+    A compressor is fed the last `MAX_LEARNED` bytes of the training text, then the test text; its score is the growth
+    of its output. gzip's window is 32 KiB; xz sees everything.
     """
     train, test = text.train[-MAX_LEARNED:].tobytes(), text.test.tobytes()
     bits: dict[str, float] = {}
     for name, compress in COMPRESSORS.items():
         growth = len(compress(train + test)) - len(compress(train))
         bits[f"{name} after the training text"] = 8 * growth / len(test)
-        bits[f"{name} alone"] = 8 * len(compress(test)) / len(test)
     return bits
 
 
