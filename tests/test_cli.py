@@ -133,12 +133,3 @@ def test_what_an_error_quotes_moves_no_cursor_and_is_cut(error_of):
     assert error.startswith("task.py: error: lr\\x1b[2J\\u202e is 'www")
     assert len(error) < 5000
     assert error[:-1].isprintable()
-
-
-def test_the_notes_of_an_error_are_on_its_line(error_of):
-    def fail(config):
-        error = InputError("lr is 0")
-        error.add_note("the same command scores it again")
-        raise error
-
-    assert error_of(fail) == "task.py: error: lr is 0; the same command scores it again\n"

@@ -187,9 +187,7 @@ def _exit(error: BaseException) -> NoReturn:
     """Print a one-line error message and end the process with the status of the error."""
     end_at_signals()
     sys.unraisablehook = lambda failed: None  # hides errors of libraries during shutdown
-    # Multi-line notes are from JAX and describe traceback frames.
-    notes = [note for note in getattr(error, "__notes__", ()) if "\n" not in note]
-    message = visible("; ".join([str(error), *notes]).replace("\n", " "), length=MAX_LINE)
+    message = visible(str(error).replace("\n", " "), length=MAX_LINE)
     line, status = f"{_program()}: error: {message}", 1 if isinstance(error, FloatingPointError) else 2
     if isinstance(error, Interrupted):
         line, status = str(error), error.exit_status
