@@ -83,7 +83,5 @@ def test_a_file_that_is_not_the_published_one_is_named(tmp_path, published):
 
 @pytest.mark.parametrize("what", ["reverse", "nowhere/model.ckpt", "."])
 def test_what_is_neither_a_name_nor_a_file_is_an_error(what):
-    with pytest.raises(
-        InputError, match=rf"pretrained is {what}; it must be a file, or one of reverse-jax, reverse-py"
-    ):
+    with pytest.raises(InputError, match=rf"what is {what}; it must be a file, or one of reverse-jax, reverse-py"):
         load_pretrained(what)

@@ -61,7 +61,7 @@ def load_pretrained(
     check_value("what", what, str | Path)
     if what not in PUBLISHED:
         if not os.path.isfile(what):
-            raise InputError(f"pretrained is {what}; it must be a file, or one of {', '.join(PUBLISHED)}")
+            raise InputError(f"what is {what}; it must be a file, or one of {', '.join(PUBLISHED)}")
         return load_tutorial_weights(what, num_heads=num_heads)
     published = PUBLISHED[str(what)]
     if num_heads not in (None, published.num_heads):
