@@ -102,8 +102,8 @@ class OptimizationSettings:
     gradient_clip: float | None = setting(1.0, check=check_positive)
     # decay of a moving average of the parameters, which is evaluated as well, e.g. 0.999; 0 disables averaging
     ema: float | None = setting(None, check=check_probability)
-    # model to start training from (run, saved model or included model); its model settings are used unless they are
-    # given
+    # model to start training from (run, saved model or included model); its model settings are
+    # used unless they are given
     init_from: str | None = None
     init_only: str | None = None  # patterns of the arrays to take from init_from, in the format of freeze
     freeze: str | None = None  # comma-separated paths of modules or arrays that are not trained, e.g. encoder,*/bias

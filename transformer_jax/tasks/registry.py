@@ -98,4 +98,6 @@ def find_trainer(what: str, trainer: str | None = None) -> TrainerModule:
         return load_run(what, own_trainer(trainer))
     if (directory := directory_of(what)) is None:
         raise InputError(f"run is {what}; it must be {kinds_of_models()}")
-    return tasks.load_transformers(directory) if is_of_transformers(directory) else load_run(directory)
+    if is_of_transformers(directory):
+        return tasks.load_transformers(directory)
+    return load_run(directory)

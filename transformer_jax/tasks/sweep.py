@@ -155,16 +155,17 @@ def lines(summary: Json, metric: str) -> Iterator[str]:
 
 
 def _statistics(results: Sequence[Json]) -> tuple[Json, Json]:
-    """Mean and standard deviation of the sample of every number that all results have, in their structure.
+    """Mean and sample standard deviation of every number that all results have, in their structure.
 
     The standard deviation of a single number is None.
     """
-    flat = [flatten_dict({name: of_run[name] for name in of_run if name not in ABOUT_THE_RUN}) for of_run in results]
+    flat = [flatten_dict(of_run) for of_run in results]
     means: Json = {}
     deviations: Json = {}
     for path in flat[0]:
         numbers = [of_run.get(path) for of_run in flat]
-        if all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
+        are_numbers = all(type(number) in (int, float) for number in numbers)
+        if are_numbers and path[0] not in ABOUT_THE_RUN:
             means[path] = float(np.mean(numbers))
             with np.errstate(invalid="ignore"):  # NaN for infinite numbers
                 deviations[path] = float(np.std(numbers, ddof=1)) if len(numbers) > 1 else None

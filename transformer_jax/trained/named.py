@@ -203,7 +203,8 @@ def _settings_of_model(config_class: type[TrainingConfig]) -> frozenset[str]:
 def directory_of(what: str) -> Path | None:
     """Directory of a run or an included model, by path or name; None if there is none."""
     directory = named_directory(what)
-    return directory if os.path.isdir(directory) else None  # `isdir` is also False for invalid paths
+    # `isdir` is also False for invalid paths.
+    return directory if os.path.isdir(directory) else None
 
 
 def initial_directory(what: str, config_class: type[TrainingConfig]) -> Path | None:

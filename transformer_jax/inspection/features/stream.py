@@ -131,6 +131,6 @@ class ActivationStream:
 
 
 def _write_header(file: BinaryIO, num_rows: int, width: int) -> None:
-    """Write the header of an `.npy` file; its length does not depend on the number of rows, which may grow."""
+    """Write the header of an `.npy` file; its length does not depend on the number of rows."""
     header = {"descr": "<f4", "fortran_order": False, "shape": (num_rows, width)}
     np.lib.format.write_array_header_1_0(file, header)

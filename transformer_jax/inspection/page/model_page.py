@@ -32,7 +32,8 @@ PATCHING = (
     "restores in the pass of the corrupted input; 1 is everything, 0 nothing. The metric is"
 )
 
-ModelInputs: TypeAlias = ArrayLike | Sequence[int] | tuple[object, ...]  # one input, or several in a tuple
+# One input, or several in a tuple.
+ModelInputs: TypeAlias = ArrayLike | Sequence[int] | tuple[object, ...]
 Names = Sequence[str] | Callable[[int], str | None]
 Features = Callable[[Array], ArrayLike]  # from activations [B T D] to features [B T F]
 

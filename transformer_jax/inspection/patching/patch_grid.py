@@ -45,7 +45,7 @@ class PatchGrid(NamedTuple):
     def plot(self, tokens: Sequence[object] | None = None) -> "Figure":
         """Draw the grid as coloured squares: layers by positions or heads, one frame per head if it has both.
 
-        The colours end at `full_colour`; the colour bar has pointed ends if there are numbers beyond it.
+        The colours end at `full_colour`; the colour bar has pointed ends if numbers are beyond it.
 
         Args:
             tokens: labels of the positions; None numbers them.

@@ -105,7 +105,8 @@ def cached_features(data_dir: Path, splits: Sequence[LabelledImages], resolution
         if reason := _reason_to_compute(path, record):
             print(f"Computing {path}: {reason}.")
             fetch_weights(data_dir)
-            _compute(path, split.images, record, resnet34_features(data_dir, resolution, BATCH_SIZE))
+            features = resnet34_features(data_dir, resolution, BATCH_SIZE)
+            _compute(path, split.images, record, features)
     return [read_features(path)[0] for path in paths]
 
 
