@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -11,7 +11,7 @@ import jax
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compilation import prepare_jax
-from transformer_jax.errors import InputError, in_one_line
+from transformer_jax.errors import InputError, in_one_line, visible
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import run_path
 from transformer_jax.runs.tensorboard import tensorboard_command
@@ -19,7 +19,7 @@ from transformer_jax.tasks.registry import trainer_class_of
 from transformer_jax.tasks.sweep import SUMMARY, lines, members, write_summary
 from transformer_jax.tasks.task_data import TaskData
 from transformer_jax.trained.named import check_fits, find_initial, find_trained, settings_of_initial
-from transformer_jax.training.inspected_example import prediction_table
+from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
 from transformer_jax.training.progress import quietly
 from transformer_jax.training.trainer import TrainerModule
 
@@ -30,6 +30,7 @@ Data = TypeVar("Data", bound="TaskData")
 Results = Json  # what `results.json` holds
 PREDICTIONS = "predictions.tsv"  # answers to the first examples of the test set, in a run's directory
 MAX_PREDICTIONS = 1_000
+MOST_SHOWN = 10  # mistakes that are printed
 
 
 def chosen_config(config: Config | None, default: Config, settings: Mapping[str, Any], task: str) -> Config:
@@ -134,6 +135,18 @@ def _save_answers(trainer: TrainerModule) -> None:
     except Exception as error:  # of any class: the model's output may be anything
         what = "answers to the test set, or no picture of attention"
         print(f"No {what}: {in_one_line(error, with_class=not isinstance(error, InputError))}")
+    else:
+        _print_mistakes(examples[: len(answers)], answers)
+
+
+def _print_mistakes(examples: Sequence[InspectedExample], answers: Sequence[Answer]) -> None:
+    """Print the number of wrong answers and the first of them; nothing if the right answers are unknown."""
+    known = [(one, answer) for one, answer in zip(examples, answers, strict=True) if one.expected is not None]
+    wrong = [(one, answer) for one, answer in known if answer.text != one.expected]
+    if known:
+        print(f"Mistakes: {len(wrong)} of the first {len(known)} examples of the test set")
+    for example, answer in wrong[:MOST_SHOWN]:
+        print(visible(f"  {example.title}: predicted {answer.text}, expected {example.expected}"))
 
 
 def _train_all(
