@@ -32,8 +32,8 @@ jax.config.update("jax_disable_most_optimizations", True)
 # run would not be faster.
 COMPILED = REPOSITORY / ".pytest_cache" / "compiled"
 MAX_BYTES = 4 * 2**30  # of programs of older code
-WORKER_BYTES = 1_500_000_000  # that a process of tests may take: 1.1 GB of libraries, partly shared, and programs
-FULL_BYTES = 1_350_000_000  # above which it frees its programs
+WORKER_BYTES = 1_500_000_000  # that a process of tests takes besides the files that it shares with the others
+FULL_BYTES = 1_200_000_000  # above which it frees its programs; all libraries that the tests import take 950 MB
 for _name, _value in {
     "jax_compilation_cache_dir": str(COMPILED),
     "jax_compilation_cache_max_size": -1,
@@ -62,7 +62,8 @@ def pytest_xdist_auto_num_workers() -> Iterator[None]:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
     """Free the compiled programs of a process that has grown: JAX keeps them all, and the cache has them anyway."""
-    if psutil.Process().memory_info().rss > FULL_BYTES:
+    memory = psutil.Process().memory_info()
+    if memory.rss - getattr(memory, "shared", 0) > FULL_BYTES:  # only Linux tells what is shared
         jax.clear_caches()
         gc.collect()
         if release := getattr(ctypes.CDLL(None), "malloc_trim", None):  # of glibc, which keeps freed memory otherwise
