@@ -1,6 +1,7 @@
 """Settings of all tests."""
 
 import atexit
+import ctypes
 import gc
 import os
 import shutil
@@ -10,6 +11,7 @@ from unittest import mock
 
 import jax
 import jaxtyping
+import psutil
 import pytest
 from repository import QUICKLY, REPOSITORY
 
@@ -30,6 +32,8 @@ jax.config.update("jax_disable_most_optimizations", True)
 # run would not be faster.
 COMPILED = REPOSITORY / ".pytest_cache" / "compiled"
 MAX_BYTES = 4 * 2**30  # of programs of older code
+WORKER_BYTES = 1_500_000_000  # that a process of tests takes besides the files that it shares with the others
+FULL_BYTES = 1_200_000_000  # above which it frees its programs; all libraries that the tests import take 950 MB
 for _name, _value in {
     "jax_compilation_cache_dir": str(COMPILED),
     "jax_compilation_cache_max_size": -1,
@@ -46,6 +50,24 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if sum(entry.stat().st_size for entry in os.scandir(COMPILED)) > MAX_BYTES:
         shutil.rmtree(COMPILED)
+
+
+@pytest.hookimpl(wrapper=True, optionalhook=True)
+def pytest_xdist_auto_num_workers() -> Iterator[None]:
+    """Use one worker per core, but not more than fit into the memory that is free."""
+    num_cores = yield
+    return max(1, min(num_cores, psutil.virtual_memory().available // WORKER_BYTES))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Free the compiled programs of a process that has grown: JAX keeps them all, and the cache has them anyway."""
+    memory = psutil.Process().memory_info()
+    if memory.rss - getattr(memory, "shared", 0) > FULL_BYTES:  # only Linux tells what is shared
+        jax.clear_caches()
+        gc.collect()
+        if release := getattr(ctypes.CDLL(None), "malloc_trim", None):  # of glibc, which keeps freed memory otherwise
+            release(0)
 
 
 @pytest.fixture(autouse=True, scope="session")

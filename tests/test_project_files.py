@@ -1,8 +1,10 @@
-"""The files beside the package agree with each other."""
+"""The files beside the package agree with each other, and the tests with the machine."""
 
 import re
 import tomllib
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from packaging.requirements import Requirement
 from repository import REPOSITORY
@@ -39,3 +41,11 @@ def test_the_same_pythons_are_named_everywhere():
     workflow = (REPOSITORY / ".github" / "workflows" / "test.yml").read_text()
     in_scripts = (REPOSITORY / ".ci" / "find-pythons").read_text()
     assert classifiers == re.findall(r'"([\d.]+)"', workflow) == re.findall(r"3\.\d+", in_scripts) == PYTHONS
+
+
+@pytest.mark.parametrize(("cores", "gigabytes", "workers"), [(2, 24, 2), (8, 8, 5), (8, 1, 1)])
+def test_the_tests_have_as_many_workers_as_cores_and_memory_allow(cores, gigabytes, workers, pytestconfig, monkeypatch):
+    monkeypatch.delenv("PYTEST_XDIST_AUTO_NUM_WORKERS", raising=False)
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: cores)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=gigabytes * 10**9))
+    assert pytestconfig.hook.pytest_xdist_auto_num_workers(config=pytestconfig) == workers

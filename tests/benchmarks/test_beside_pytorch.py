@@ -16,12 +16,14 @@ from translation_epochs import EpochsConfig
 
 pytestmark = pytest.mark.slow
 
-SIZES = {"model_dim": 16, "num_heads": 2, "num_layers": 2, "dim_feedforward": 7, "rows": 3, "length": 5}
+SIZES = {"model_dim": 16, "num_heads": 2, "num_layers": 1, "dim_feedforward": 7, "rows": 3, "length": 5}
 SIZES |= {"sources": 11, "targets": 13, "turns": 1}
+OF_THE_MODEL = "model_dim", "num_heads", "num_layers", "dim_feedforward"
 
 
-def test_a_gpt_over_characters_is_measured_beside_pytorch(tmp_path):
+def test_a_gpt_over_characters_is_measured_beside_pytorch(tmp_path, monkeypatch):
     text = tmp_path / "text.txt"
+    monkeypatch.setattr(characters, "SIZES", characters.SIZES | {name: SIZES[name] for name in OF_THE_MODEL})
     text.write_text("to be, or not to be: that is the question. " * 200)
     found = characters.measure(characters.CharactersConfig(data=text, turns=1, steps=8))
     assert list(found) == ["forward and backward", "a step"]
@@ -39,8 +41,8 @@ def test_a_translator_learns_epochs_of_pairs_beside_pytorch(tmp_path):
     texts = [" ".join(words) for length in (2, 3) for words in itertools.product(english, repeat=length)]
     pairs = [f"{text}\t{' '.join(english[word] for word in text.split())}\n" for text in texts]
     (tmp_path / "pairs.tsv").write_text("".join(pairs))
-    sizes = {name: size for name, size in SIZES.items() if name in ("model_dim", "num_heads", "num_layers")}
-    config = EpochsConfig(data=tmp_path / "pairs.tsv", **sizes, dim_feedforward=7, batch_size=5, lr=1e-2, epochs=16)
+    sizes = {name: SIZES[name] for name in OF_THE_MODEL}
+    config = EpochsConfig(data=tmp_path / "pairs.tsv", **sizes, batch_size=5, lr=1e-2, epochs=16)
     found = translation_epochs.measure(config)
     assert set(found["seconds of an epoch"]) == {"transformer-jax", "torch.nn.Transformer"}
     assert max(found["loss on the validation pairs"].values()) < 1.0  # about 1.3 without the sources

@@ -1,1 +1,1 @@
-"""The fault campaign: accidents, hostile files and odd command lines, each with a verdict (`make faults`)."""
+"""The fault campaign: killed trainings and hostile files, each with a verdict (`make faults`)."""

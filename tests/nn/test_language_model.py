@@ -48,6 +48,7 @@ def decoder_of(model: TransformerLM, params: dict):
 # Cached decoding.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", pairwise()[2:5:2])  # learned and rotary positions
 def test_cached_decoding_equals_the_full_pass(row):
     """For every pair of parts see tests/nn/test_parts.py, which tests the encoder-decoder."""
@@ -68,6 +69,7 @@ def test_cached_decoding_equals_the_full_pass(row):
             np.testing.assert_allclose(logits, full[:, position], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", [LearnedPositions(), RotaryPositions(), ALiBiPositions()], ids=type)
 def test_prompts_of_unequal_lengths_are_padded_at_the_left(positions):
     """Each text has the same logits as alone, from its first token on."""

@@ -121,9 +121,9 @@ def drawn_keys(pick, is_translator):
 
 
 @pytest.mark.slow
-def test_fifty_drawn_files_give_the_text_of_transformers_or_an_error(made):
+def test_drawn_files_give_the_text_of_transformers_or_an_error(made):
     num_equal, errors = 0, []
-    for seed in range(50):
+    for seed in range(20):
         pick, family = Random(seed), FAMILIES[seed % 4]
         keys = drawn_keys(pick, family in ("t5", "marian"))
         directory = made(family, keys)
@@ -135,10 +135,11 @@ def test_fifty_drawn_files_give_the_text_of_transformers_or_an_error(made):
         else:
             num_equal += 1
             assert found == expected, (family, keys)
-    assert num_equal == 47
-    assert Counter(errors) == {"encoder_no_repeat_ngram_size": 3}
+    assert num_equal == 19
+    assert Counter(errors) == {"encoder_no_repeat_ngram_size": 1}
 
 
+@pytest.mark.slow
 def test_a_file_of_most_kinds_of_keys_gives_the_text_of_transformers(made):
     keys = {
         "num_beams": 3, "eos_token_id": [2, 11, 5], "max_new_tokens": 13, "repetition_penalty": 1.3, "min_length": 9,
