@@ -105,7 +105,11 @@ class Loader:
         return self.epoch(0)
 
     def epoch(
-        self, epoch: int, first_batch: int = 0, batches_at_once: Callable[[], int] = lambda: 1
+        self,
+        epoch: int,
+        first_batch: int = 0,
+        batches_at_once: Callable[[], int] = lambda: 1,
+        num_batches: int | None = None,
     ) -> Iterator[Samples]:
         """The batches of an epoch, one after another.
 
@@ -117,13 +121,14 @@ class Loader:
             first_batch: the batch to begin with, for a resumed run.
             batches_at_once: called before each item is loaded; the item holds the rows of that many consecutive
                 batches. Each worker loads two items in advance, so that changes take effect that much later.
+            num_batches: maximum number of batches; None for the rest of the epoch.
 
         Raises:
             InputError: a sample is not `(inputs, targets)`, or the data set can't be pickled for workers.
             RuntimeError: with workers, at the next item of an epoch after another one was begun; or PyTorch's, if a
                 worker was killed.
         """
-        indices = self._sampler.epoch(epoch, first_batch, batches_at_once)
+        indices = self._sampler.epoch(epoch, first_batch, batches_at_once, num_batches)
         if not self._num_workers:
             return (_checked(load_stacked(self.dataset, rows)) for rows in indices)
         self._newest_epoch.indices = indices

@@ -113,16 +113,27 @@ class LogMetrics(Callback):
         every: steps between entries.
         steps_per_epoch: number of steps in an epoch, which always ends with an entry.
         log_norms: whether the norms of the parameters are logged.
+        num_steps: number of steps of the training, which always ends with an entry.
     """
 
-    def __init__(self, log: Log, every: int, steps_per_epoch: int, *, log_norms: bool = False) -> None:
+    def __init__(
+        self,
+        log: Log,
+        every: int,
+        steps_per_epoch: int,
+        *,
+        log_norms: bool = False,
+        num_steps: int | None = None,
+    ) -> None:
         self._log, self._every, self._steps_per_epoch, self._log_norms = log, every, steps_per_epoch, log_norms
+        self._num_steps = num_steps
         self._window: list[Sums] = []  # of the steps since the last entry
 
     def on_step(self, step: Step) -> None:
         """Add one step, and log if an entry is due."""
         self._window.append(with_weight(step.sums))
-        if step.number % self._every == 0 or step.number % self._steps_per_epoch == 0:
+        is_last = step.number % self._steps_per_epoch == 0 or step.number == self._num_steps
+        if step.number % self._every == 0 or is_last:
             names = dict.fromkeys(name for sums in self._window for name in sums)
             metrics = {name: means([{name: s[name]} for s in self._window if name in s])[name] for name in names} | {
                 "learning_rate": float(np.asarray(step.sums["learning_rate"][0])),  # of this step, not the mean

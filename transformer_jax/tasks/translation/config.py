@@ -106,18 +106,20 @@ class TranslationConfig(TrainingConfig):
         return Criterion("accuracy", "max") if self.data is None else Criterion("loss", "min")
 
     def resolved(self, steps_per_epoch: int) -> "TranslationConfig":
-        """Fill in `max_epochs`, `warmup` and `eval_every` if they are None.
+        """Fill in `max_epochs` (unless `max_steps` is set), `warmup` and `eval_every` if they are None.
 
         A small set of pairs gets more epochs, so that training takes `ENOUGH_STEPS` steps.
         """
         max_epochs, eval_every, warmup = self.max_epochs, self.eval_every, self.warmup
-        if max_epochs is None:
+        if max_epochs is None and self.max_steps is None:
             max_epochs = 1 if self.data is None else min(-(-ENOUGH_STEPS // steps_per_epoch), MOST_EPOCHS)
+        config = dataclasses.replace(self, max_epochs=max_epochs)
+        num_steps = config.num_steps(steps_per_epoch)
         if eval_every is None:
-            eval_every = 1 if self.data is None else max(1, max_epochs // MOST_EVALUATIONS)
+            eval_every = 1 if self.data is None else max(1, num_steps // steps_per_epoch // MOST_EVALUATIONS)
         if warmup is None:
-            warmup = min(LONGEST_WARMUP, max_epochs * steps_per_epoch // 10)
-        return dataclasses.replace(self, max_epochs=max_epochs, eval_every=eval_every, warmup=warmup)
+            warmup = min(LONGEST_WARMUP, num_steps // 10)
+        return dataclasses.replace(config, eval_every=eval_every, warmup=warmup)
 
     def check_trained_on(self, trained: "TranslationConfig", what: str) -> None:
         if (self.data is None) != (trained.data is None):
