@@ -12,8 +12,8 @@ from transformer_jax.setting_groups import TAKEN, MachineSettings, ModelSettings
 
 # Settings that only `fit` reads.
 OF_FITTING = (
-    *("max_epochs", "max_steps", "lr", "min_lr", "warmup", "schedule", "optimizer", "weight_decay", "adam_b1", "adam_b2"),
-    *("gradient_clip", "freeze", "eval_every", "patience", "log_every", "log_norms", "profile"),
+    *("max_epochs", "max_steps", "lr", "min_lr", "warmup", "schedule", "optimizer", "weight_decay"),
+    *("adam_b1", "adam_b2", "gradient_clip", "freeze", "eval_every", "patience", "log_every", "log_norms", "profile"),
     *("checkpoint_every", "checkpoint_minutes"),
     "label_smoothing",  # of the tasks that have it
 )

@@ -30,7 +30,7 @@ TAKEN: Mapping[Optimizer, Mapping[str, str]] = {
     **dict.fromkeys(("adabelief", "adam", "adamax", "amsgrad", "nadam", "radam", "yogi"), _BETAS),
     **dict.fromkeys(("adamw", "lamb", "nadamw"), _BETAS | _DECAY),
     **dict.fromkeys(("adan", "lion"), _DECAY),
-    "muon": {"adam_b1": "adam_b1", "adam_b2": "adam_b2"} | _DECAY,  # Adam for all parameters but matrices
+    "muon": {"adam_b1": "adam_b1", "adam_b2": "adam_b2"} | _DECAY,  # Adam for all parameters but hidden matrices
 }
 
 OF_EVALUATION = "_pretrained"  # suffix of the directory of an evaluation
@@ -93,7 +93,8 @@ class OptimizationSettings:
     # noam (the paper's: inverse_sqrt with a peak that follows from model_dim and warmup)
     schedule: str = "cosine"
     min_lr: float = setting(0.0, least=0)  # learning rate at the end of the cosine schedule
-    # name of an optax optimizer; hyperparameters without a setting here keep optax's defaults
+    # name of an optax optimizer; hyperparameters without a setting here keep optax's defaults; muon updates the
+    # matrices of hidden layers, and Adam without weight decay the other parameters
     optimizer: Optimizer = "adamw"
     # decoupled weight decay, not applied to biases, norms and embeddings
     weight_decay: float = setting(0.0, least=0)
