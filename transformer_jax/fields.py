@@ -11,6 +11,7 @@ from typing import Any, TypeVar, get_type_hints
 from transformer_jax.errors import MAX_SIZE, InputError, TypeHint, check_in_float32, check_value, meant, shortened
 
 NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # surrogates stand for bytes that are not UTF-8
+SMALLEST, LARGEST = 1.2e-38, 3.4e38  # positive numbers of float32, without those that XLA rounds to 0
 WORDS = {"none": None, "true": True, "false": False}  # words on a command line
 
 T = TypeVar("T")
@@ -118,7 +119,8 @@ def set_checked_fields(settings: object) -> None:
     """Check each field of a frozen dataclass, and convert its value to the type of the field.
 
     Raises:
-        InputError: as in `checked`; or a value other than None is outside the bounds of its `setting`.
+        InputError: as in `checked`; or a value other than None is outside the bounds of its `setting`, or overflows or
+            becomes 0 in float32.
     """
     limits = marks(type(settings))
     for name, hint in type_hints(type(settings)).items():
@@ -133,3 +135,5 @@ def set_checked_fields(settings: object) -> None:
                 raise InputError(f"{name} is {value}; it may be at most {most}")
         if value is not None and callable(check):
             check_in_float32(check, name, value) if isinstance(value, float) else check(name, value)
+        if isinstance(value, float) and value != 0 and not SMALLEST <= abs(value) <= LARGEST:
+            raise InputError(f"{name} is {value}; in float32 it must be 0, or from {SMALLEST} to {LARGEST}")
