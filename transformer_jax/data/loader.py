@@ -2,7 +2,7 @@
 
 import atexit
 import functools
-import multiprocessing.util  # registers its exit handler, which ends child processes, before ours
+import multiprocessing
 import os
 import pickle
 import signal
@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sized
 from multiprocessing import resource_tracker
+from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -41,13 +42,22 @@ class Dataset(Protocol):
     def __getitem__(self, index: int, /) -> Samples: ...
 
 
-@atexit.register
-def _kill_workers() -> None:
-    """Kill the worker processes: Python would send SIGTERM, which they block, and wait for their end."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # PyTorch's handler would raise an error at their death
-    for process in multiprocessing.active_children():
-        if process.daemon:
-            process.kill()
+class _Worker(SpawnProcess):
+    """A worker process that is killed at exit: Python would send SIGTERM, which it blocks, and wait for its end."""
+
+    def start(self) -> None:
+        super().start()
+        atexit.register(self._kill)
+
+    def _kill(self) -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # PyTorch's handler would raise an error at its death
+        self.kill()
+
+
+class _Workers(SpawnContext):
+    """Starts workers as new processes: one forked from a process that runs JAX's threads can deadlock."""
+
+    Process = _Worker
 
 
 def _end_with_the_parent(worker: int) -> None:
@@ -190,7 +200,7 @@ class Loader:
             collate_fn=numpy_collate,
             num_workers=self._num_workers,
             worker_init_fn=_end_with_the_parent,
-            multiprocessing_context="spawn",  # a process forked from one that runs JAX's threads can deadlock
+            multiprocessing_context=_Workers(),
             persistent_workers=True,
         )
 
