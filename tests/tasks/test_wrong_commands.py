@@ -42,6 +42,7 @@ WRONG = {
             "--data pairs --test-size 500",
             "--test-size is 500, which has no effect: --data is a file, and all its pairs",
         ),
+        ("--bleu-tokenize zh", "--bleu-tokenize is zh, which has no effect: --data is none"),
         ("--lower-case", "--lower-case is True, which has no effect: --data is none"),
         (
             "--data pairs --joint-tokenizer words --source-tokenizer words",

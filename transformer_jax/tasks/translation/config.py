@@ -18,6 +18,7 @@ from transformer_jax.tasks.task_data import TaskData, task_loaders
 from transformer_jax.tasks.tokenization import BYTES, PieceTokenizer, Tokenizer, check_tokenizer, chosen_tokenizer
 from transformer_jax.tasks.tokenizer_training import stamp, train_tokenizer
 from transformer_jax.tasks.translation.dates import DATE_BYTES, date_pairs, load_dates, typed
+from transformer_jax.tasks.translation.measures import BleuTokenizer
 from transformer_jax.tasks.translation.pairs import PairSplits, TextPair, Tokenizers, load_pairs, summary
 from transformer_jax.training.progress import quietly
 
@@ -83,11 +84,15 @@ class TranslationConfig(TrainingConfig):
     beam_width: int = setting(1, changes_result=False, least=1, most=1024)
     # exponent α of the length penalty in beam search; larger values favour long texts
     length_penalty: float = setting(0.6, changes_result=False, least=0, most=MAX_LENGTH_PENALTY)
+    # sacrebleu's tokenizer for BLEU; auto: zh for Chinese references, char for Japanese, Thai and others without spaces
+    # between words, 13a for the rest; ja-mecab and ko-mecab need sacrebleu[ja] and sacrebleu[ko]
+    bleu_tokenize: BleuTokenizer = setting("auto", changes_result=False)
 
     def idle(self) -> dict[str, str]:
         found = super().idle() | idle_with(self.architecture, self.init_from)
         if self.data is None:
-            found |= dict.fromkeys(("val_data", "test_data", "lower_case"), "data is none, so the pairs are dates")
+            of_pairs = "val_data", "test_data", "lower_case", "bleu_tokenize"
+            found |= dict.fromkeys(of_pairs, "data is none, so the pairs are dates")
         else:
             found |= dict.fromkeys(SIZES, "data is a file, and all its pairs are used")
         if self.joint_tokenizer is not None:
