@@ -8,7 +8,7 @@ import numpy as np
 
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
-from transformer_jax.training.metrics import UNWEIGHTED, Sums, layer_norms, means, with_weight
+from transformer_jax.training.metrics import UNWEIGHTED, Sums, layer_norms, means
 from transformer_jax.trees import Params
 
 T = TypeVar("T")
@@ -131,11 +131,10 @@ class LogMetrics(Callback):
 
     def on_step(self, step: Step) -> None:
         """Add one step, and log if an entry is due."""
-        self._window.append(with_weight(step.sums))
+        self._window.append(step.sums)
         is_last = step.number % self._steps_per_epoch == 0 or step.number == self._num_steps
         if step.number % self._every == 0 or is_last:
-            names = dict.fromkeys(name for sums in self._window for name in sums)
-            metrics = {name: means([{name: s[name]} for s in self._window if name in s])[name] for name in names} | {
+            metrics = means(self._window) | {
                 "learning_rate": float(np.asarray(step.sums["learning_rate"][0])),  # of this step, not the mean
                 "steps_per_second": step.per_second,
             }

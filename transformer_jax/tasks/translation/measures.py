@@ -1,7 +1,6 @@
 """Measures of the agreement of texts with their references."""
 
-import unicodedata
-from collections import Counter
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -12,8 +11,9 @@ from transformer_jax.tasks.experiment import Results
 BleuTokenizer = Literal[
     "auto", "none", "13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "flores101", "flores200", "spBLEU-1K"
 ]
-# First words of the Unicode names of letters, in scripts other than Chinese that put no spaces between words.
-WITHOUT_SPACES = "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"
+CHINESE = re.compile("[\u3400-\u9fff]")
+# Other scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese.
+WITHOUT_SPACES = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff]")
 
 
 def exact_match(predictions: Sequence[str], references: Sequence[str]) -> float:
@@ -39,10 +39,9 @@ def tokenizer_for(references: Sequence[str]) -> str:
     It is `zh` for Chinese, `char` for Japanese, Thai and other scripts without spaces between words, and `13a`, which
     is sacrebleu's default, for all others.
     """
-    letters = [character for text in references for character in text if character.isalpha()]
-    scripts = Counter(unicodedata.name(letter, "?").split()[0] for letter in letters)
-    num_chinese, num_others = scripts["CJK"], sum(scripts[script] for script in WITHOUT_SPACES)
-    if 2 * (num_chinese + num_others) <= len(letters):
+    text = "".join(references)
+    num_chinese, num_others = len(CHINESE.findall(text)), len(WITHOUT_SPACES.findall(text))
+    if 2 * (num_chinese + num_others) <= sum(map(str.isalpha, text)):
         return "13a"
     return "zh" if num_chinese > 9 * num_others else "char"  # Chinese texts quote some Japanese
 
