@@ -12,8 +12,8 @@ from transformer_jax.setting_groups import TAKEN, MachineSettings, ModelSettings
 
 # Settings that only `fit` reads.
 OF_FITTING = (
-    *("max_epochs", "lr", "min_lr", "warmup", "schedule", "optimizer", "weight_decay", "adam_b1", "adam_b2"),
-    *("gradient_clip", "freeze", "eval_every", "patience", "log_every", "log_norms", "profile"),
+    *("max_epochs", "max_steps", "lr", "min_lr", "warmup", "schedule", "optimizer", "weight_decay"),
+    *("adam_b1", "adam_b2", "gradient_clip", "freeze", "eval_every", "patience", "log_every", "log_norms", "profile"),
     *("checkpoint_every", "checkpoint_minutes"),
     "label_smoothing",  # of the tasks that have it
 )
@@ -84,6 +84,10 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         """
         return self
 
+    def num_steps(self, steps_per_epoch: int) -> int:
+        """Number of steps of a training with epochs of this many steps."""
+        return self.max_epochs * steps_per_epoch if self.max_steps is None else self.max_steps
+
     @property
     def criterion(self) -> Criterion:
         """Criterion for the best evaluation: `best_by` if it is set, else the default of the task."""
@@ -140,6 +144,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         of_processes = ("coordinator", "num_processes", "process_id", "connect_timeout")
         found = {} if self.distributed else dict.fromkeys(of_processes, "distributed is False")
         found |= {} if self.seeds is None else {"seed": "seeds gives those of the runs"}
+        found |= {} if self.max_steps is None else {"max_epochs": f"training ends after max_steps, {self.max_steps}"}
         found |= {"lr": "the schedule noam takes its peak from model_dim and warmup"} if self.schedule == "noam" else {}
         if self.schedule in ("constant", "inverse_sqrt", "noam"):
             found |= {"min_lr": f"the schedule {self.schedule} does not decay to a given learning rate"}

@@ -11,10 +11,11 @@ from typing import Any, TypeVar, get_type_hints
 from transformer_jax.errors import MAX_SIZE, InputError, TypeHint, check_in_float32, check_value, meant, shortened
 
 NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # surrogates stand for bytes that are not UTF-8
+SMALLEST, LARGEST = 1.2e-38, 3.4e38  # positive numbers of float32, without those that XLA rounds to 0
 WORDS = {"none": None, "true": True, "false": False}  # words on a command line
 
 T = TypeVar("T")
-Marks = dict[str, object]  # metadata of a field: the arguments of `setting`
+Marks = dict[str, Any]  # metadata of a field: the arguments of `setting`
 Check = Callable[[str, Any], None]  # takes the name and the (converted) value of a field
 
 
@@ -118,18 +119,22 @@ def set_checked_fields(settings: object) -> None:
     """Check each field of a frozen dataclass, and convert its value to the type of the field.
 
     Raises:
-        InputError: as in `checked`; or a value other than None is outside the bounds of its `setting`.
+        InputError: as in `checked`; or a value other than None is outside the bounds of its `setting`, or overflows or
+            becomes 0 in float32.
     """
     limits = marks(type(settings))
     for name, hint in type_hints(type(settings)).items():
         value = checked(name, getattr(settings, name), hint)
         object.__setattr__(settings, name, value)
-        least, most, check = (limits[name].get(limit) for limit in ("least", "most", "check"))
+        of_field, check = limits[name], limits[name].get("check")
         if isinstance(value, int | float):
-            most = MAX_SIZE if most is None and isinstance(value, int) else most
-            if isinstance(least, int | float) and value < least:
+            least = of_field.get("least", value)
+            most = of_field.get("most", MAX_SIZE if isinstance(value, int) else value)
+            if value < least:
                 raise InputError(f"{name} is {value}; it must be at least {least}")
-            if isinstance(most, int | float) and value > most:
+            if value > most:
                 raise InputError(f"{name} is {value}; it may be at most {most}")
-        if value is not None and callable(check):
+        if value is not None and check is not None:
             check_in_float32(check, name, value) if isinstance(value, float) else check(name, value)
+        if isinstance(value, float) and value != 0 and not SMALLEST <= abs(value) <= LARGEST:
+            raise InputError(f"{name} is {value}; in float32 it must be 0, or from {SMALLEST} to {LARGEST}")

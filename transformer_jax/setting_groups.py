@@ -30,7 +30,7 @@ TAKEN: Mapping[Optimizer, Mapping[str, str]] = {
     **dict.fromkeys(("adabelief", "adam", "adamax", "amsgrad", "nadam", "radam", "yogi"), _BETAS),
     **dict.fromkeys(("adamw", "lamb", "nadamw"), _BETAS | _DECAY),
     **dict.fromkeys(("adan", "lion"), _DECAY),
-    "muon": {"adam_b1": "adam_b1", "adam_b2": "adam_b2"} | _DECAY,  # Adam for all parameters but matrices
+    "muon": {"adam_b1": "adam_b1", "adam_b2": "adam_b2"} | _DECAY,  # Adam for all parameters but hidden matrices
 }
 
 OF_EVALUATION = "_pretrained"  # suffix of the directory of an evaluation
@@ -85,6 +85,7 @@ class OptimizationSettings:
     # dtype of the computations; parameters, softmax and sums stay float32
     dtype: Literal["float32", "bfloat16"] = "float32"
     max_epochs: int = setting(10, least=1)  # passes over the training set
+    max_steps: int | None = setting(None, least=1)  # number of steps to train, instead of max_epochs
     batch_size: int = setting(128, least=1, most=MAX_ROWS)  # samples per step
     lr: float = setting(5e-4, check=check_positive)  # peak learning rate of the schedule
     warmup: int = setting(50, least=0)  # warm-up steps, over which the learning rate rises from 0 to its peak
@@ -92,7 +93,8 @@ class OptimizationSettings:
     # noam (the paper's: inverse_sqrt with a peak that follows from model_dim and warmup)
     schedule: str = "cosine"
     min_lr: float = setting(0.0, least=0)  # learning rate at the end of the cosine schedule
-    # name of an optax optimizer; hyperparameters without a setting here keep optax's defaults
+    # name of an optax optimizer; hyperparameters without a setting here keep optax's defaults; muon updates the
+    # matrices of hidden layers, and Adam without weight decay the other parameters
     optimizer: Optimizer = "adamw"
     # decoupled weight decay, not applied to biases, norms and embeddings
     weight_decay: float = setting(0.0, least=0)
@@ -108,7 +110,7 @@ class OptimizationSettings:
     init_only: str | None = None  # patterns of the arrays to take from init_from, in the format of freeze
     freeze: str | None = None  # comma-separated paths of modules or arrays that are not trained, e.g. encoder,*/bias
     seed: int = setting(42, least=0)  # random seed of the parameters, dropout and order of the training set
-    # number of epochs between evaluations; the last epoch is always followed by one
+    # number of epochs between evaluations; the last step is always followed by one
     eval_every: int = setting(5, least=1)
     best_by: str | None = None  # val/METRIC:max or val/METRIC:min selects the best model; none: the task's default
     # number of evaluations without a better model after which training stops; 0 disables early stopping
@@ -136,7 +138,7 @@ class RunSettings:
 
     # loggers of the curves: tensorboard, csv, or both, separated by a comma
     logger: str = setting("tensorboard", changes_result=False)
-    # number of steps between log entries; the end of an epoch is always logged
+    # number of steps between log entries; the ends of epochs and of training are always logged
     log_every: int = setting(50, changes_result=False, least=1)
     log_norms: bool = setting(False, changes_result=False)  # also log each layer's gradient and parameter norms
     profile: str | None = setting(None, per_machine=True)  # range of steps to trace for TensorBoard, START:STOP

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 from commands import call
 
@@ -29,9 +30,12 @@ def test_it_prints_a_row_for_each_thing_that_it_measures_and_keeps_a_profile(tmp
     assert list(tmp_path.rglob("*.xplane.pb"))
 
 
-def test_the_text_has_windows_for_the_full_gpt2():
-    trainer, data = accelerator.gpt2(accelerator.AcceleratorConfig())
-    assert next(data.train_loader.epoch(0))[0].shape == (32, 1024)
+def test_the_full_gpt2_gets_random_tokens_of_its_whole_vocabulary():
+    trainer, loader = accelerator.gpt2(accelerator.AcceleratorConfig())
+    tokens, targets = next(loader.epoch(0))
+    assert tokens.shape == (32, 1024)
+    np.testing.assert_array_equal(tokens[:, 1:], targets[:, :-1])
+    assert len(np.unique(tokens)) > 20_000  # of 32 · 1024 draws
     assert (trainer.model.num_layers, trainer.model.vocabulary_size) == (12, 50304)
 
 

@@ -58,8 +58,9 @@ def test_the_last_batch_is_short_or_dropped(make, drop_last, sizes):
 
 @pytest.mark.parametrize("make", [sampler, grouped, by_tokens])
 @pytest.mark.parametrize("first_batch", [0, 1, 7, 8, 15])
-def test_an_epoch_can_begin_at_any_of_its_batches(make, first_batch):
+def test_an_epoch_can_begin_and_end_at_any_of_its_batches(make, first_batch):
     assert list(make().epoch(3, first_batch)) == list(make().epoch(3))[first_batch:]
+    assert list(make().epoch(3, first_batch, num_batches=2)) == list(make().epoch(3))[first_batch:][:2]
 
 
 def test_the_number_of_batches_at_once_is_asked_before_each_item():

@@ -160,6 +160,32 @@ def test_a_worker_ends_when_the_main_process_is_killed():
         process.communicate(timeout=300)  # the worker has the pipe open until its end
 
 
+OF_THE_USER = """
+import multiprocessing, signal, sys, time
+import numpy as np
+from transformer_jax import make_loader
+from transformer_jax.data import StackedSamples
+
+def serve(ready):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(print("ended in order", flush=True)))
+    ready.set()
+    time.sleep(600)
+
+context = multiprocessing.get_context("fork")
+ready = context.Event()
+context.Process(target=serve, args=(ready,), daemon=True).start()
+assert ready.wait(100)
+numbers = np.zeros((9, 3))
+next(make_loader(StackedSamples((numbers, numbers)), 1, num_workers=1).epoch(0))
+"""
+
+
+@pytest.mark.slow
+def test_at_exit_workers_are_killed_and_a_users_own_processes_are_left_to_python():
+    process = subprocess.run([sys.executable, "-c", OF_THE_USER], capture_output=True, text=True, timeout=300)
+    assert (process.stdout, process.stderr, process.returncode) == ("ended in order\n", "", 0)
+
+
 def test_impossible_loaders_are_errors():
     with pytest.raises(InputError, match="batch_size is 38; it may be at most 37"):
         make_loader(ROWS, 38, drop_last=True)

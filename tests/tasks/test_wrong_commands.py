@@ -23,6 +23,7 @@ WRONG = {
         ("--lr 1e-4 --min-lr 1e-3", "--min-lr is 0.001; it may be at most lr, 0.0001"),
         ("--pretrained reverse --lr .5", "--lr is 0.5, which has no effect: --pretrained is reverse, so nothing"),
         ("--sweep lr=1e-3,3e-4 --schedule noam", "sweep has lr, which has no effect: the schedule noam takes"),
+        ("--max-steps 7 --max-epochs 3", "--max-epochs is 3, which has no effect: training ends after --max-steps, 7"),
         ("--overwrite", "--overwrite is True, which has no effect: a run is resumed unless --no-resume is given too"),
         ("--quiet --verbose", "--verbose is True, which has no effect: --quiet is True"),
         ("--coordinator node1:1234", "--coordinator is node1:1234, which has no effect: --distributed is False"),
@@ -41,6 +42,7 @@ WRONG = {
             "--data pairs --test-size 500",
             "--test-size is 500, which has no effect: --data is a file, and all its pairs",
         ),
+        ("--bleu-tokenize zh", "--bleu-tokenize is zh, which has no effect: --data is none"),
         ("--lower-case", "--lower-case is True, which has no effect: --data is none"),
         (
             "--data pairs --joint-tokenizer words --source-tokenizer words",

@@ -1,6 +1,8 @@
 """Optimizers: training equals plain optax, and weight decay excludes what it should."""
 
+import functools
 import inspect
+import operator
 from typing import get_args
 
 import flax.linen as nn
@@ -11,14 +13,25 @@ import optax
 import optax.contrib
 import pytest
 from flax.traverse_util import flatten_dict
+from tiny_models import SETTINGS as MODELS
+from tiny_models import encoder_decoder, predictor
 from tiny_reverse import assert_near, loader, trainer_for
 
 from transformer_jax import InputError, ReverseConfig
 from transformer_jax.data.batch import pad_batch
 from transformer_jax.data.loader import Loader
+from transformer_jax.nn.layer_stacks import STACKED, unstack_layers
 from transformer_jax.setting_groups import OptimizationSettings, Optimizer
 from transformer_jax.tasks import ReverseTrainer
-from transformer_jax.training.optimizers import adam, decay_mask, matching, optimizer_of, with_average, with_frozen
+from transformer_jax.training.optimizers import (
+    adam,
+    decay_mask,
+    matching,
+    muon_axes,
+    optimizer_of,
+    with_average,
+    with_frozen,
+)
 from transformer_jax.training.programs import create_programs
 
 
@@ -105,9 +118,50 @@ def test_an_optimizer_is_that_of_optax_with_its_own_defaults_and_the_settings_th
 
 def test_an_optimizer_of_whole_arrays_is_refused_for_stacked_layers():
     with pytest.raises(
-        InputError, match="^optimizer is muon, whose updates depend on whole arrays, and scan_layers is True"
+        InputError, match="^optimizer is lamb, whose updates depend on whole arrays, and scan_layers is True"
     ):
-        ReverseTrainer(ReverseConfig(optimizer="muon", scan_layers=True))
+        ReverseTrainer(ReverseConfig(optimizer="lamb", scan_layers=True))
+
+
+@pytest.mark.slow
+def test_muon_updates_the_kernels_of_hidden_layers_and_adam_the_rest():
+    hidden = {"self_attn", "cross_attn", "feed_forward"}
+    for case in (
+        encoder_decoder(MODELS["post_rms"], tied=False, num_layers=1),  # with learned positions
+        predictor(MODELS["scanned_alibi"]),
+    ):
+        axes = flatten_dict(muon_axes(case.variables["params"]))
+        expected = {path for path in axes if hidden & {*path} and path[-1] == "kernel"}
+        expected |= {("output_hidden", "kernel")} & axes.keys()
+        assert {path for path, of_matrix in axes.items() if of_matrix is not None} == expected
+        assert len(expected) in (4 + 2 + 8 + 2, 4 + 2 + 1)
+
+
+@pytest.mark.slow
+def test_muon_updates_each_matrix_alone_so_that_stacked_layers_change_as_separate_ones():
+    optimizer = optimizer_of(OptimizationSettings(optimizer="muon", weight_decay=0.5), lambda _: 0.1)
+
+    def updates(params):
+        return jax.jit(lambda params: optimizer.update(params, optimizer.init(params), params)[0])(params)
+
+    model = predictor(MODELS["scanned_alibi"]).variables["params"]
+    layers = {"feed_forward": model["encoder"][STACKED]["feed_forward"]}
+    stacked = {**model, "encoder": {STACKED: layers}}
+    apart = unstack_layers(stacked)
+    found = updates(apart)
+    of_stacked = unstack_layers(updates(stacked))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), of_stacked, found)
+    of_muon, of_adam = optax.contrib.muon(0.1, weight_decay=0.5), optax.nadam(0.1)
+    for own, *path in (
+        (of_muon, "encoder", "layers_1", "feed_forward", "expand", "kernel"),
+        (of_muon, "output_hidden", "kernel"),
+        (of_adam, "input_layer", "kernel"),
+        (of_adam, "output_layer", "kernel"),
+        (of_adam, "encoder", "layers_0", "feed_forward", "expand", "bias"),
+    ):
+        one = functools.reduce(operator.getitem, path, apart)
+        expected = own.update(one, own.init(one), one)[0]
+        np.testing.assert_allclose(functools.reduce(operator.getitem, path, found), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

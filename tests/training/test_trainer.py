@@ -1,5 +1,6 @@
 """The trainer: what an evaluation counts, which model is kept, when training stops, and what a task can override."""
 
+import csv
 import gc
 import json
 from itertools import count
@@ -213,6 +214,26 @@ def test_the_average_is_evaluated_beside_the_parameters_chosen_by_its_own_metric
     assert list(losses) == list(scalars["val/ema_accuracy"]) == [5, 10, 15]
     assert results["val"]["loss"] == pytest.approx(min(losses.values()), rel=1e-6)
     assert losses[10] != pytest.approx(scalars["val/loss"][10], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_a_training_of_a_number_of_steps_ends_within_an_epoch_and_is_resumed_to_the_bit(tmp_path):
+    settings = {"max_steps": 8, "eval_every": 1, "log_every": 50, "logger": "csv", "steps_per_call": 3}
+    whole = fit(trainer_for(tmp_path / "whole", **settings))
+    assert whole.steps == 8
+    with (whole.run.path / "metrics.csv").open() as stream:
+        curves = {(name, int(step)): float(value) for step, name, value in list(csv.reader(stream))[1:]}
+    assert {(name, step) for name, step in curves if name.endswith("/loss")} == {
+        ("train/loss", 5), ("val/loss", 5), ("train/loss", 8), ("val/loss", 8)
+    }  # fmt: skip
+    assert curves["train/learning_rate", 8] == pytest.approx(float(whole.create_schedule(8)(7)), rel=1e-6)
+    begun = trainer_for(tmp_path / "begun", **settings, checkpoint_every=7)
+    with begun, begun.training(*loaders()) as loop:
+        loop.train_until(7)
+    resumed = fit(trainer_for(tmp_path / "begun", **settings))
+    jax.tree.map(np.testing.assert_array_equal, resumed.params, whole.params)
+    with pytest.raises(InputError, match="max_steps was 8 and is 9"):
+        fit(trainer_for(tmp_path / "begun", **settings | {"max_steps": 9}))
 
 
 def test_a_models_file_that_cannot_be_written_leaves_the_runs_directory_to_others(tmp_path):

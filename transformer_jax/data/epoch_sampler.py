@@ -86,7 +86,11 @@ class EpochBatchSampler:
         return self.num_samples // self.batch_size if self.drop_last else -(-self.num_samples // self.batch_size)
 
     def epoch(
-        self, epoch: int, first_batch: int = 0, batches_at_once: Callable[[], int] = lambda: 1
+        self,
+        epoch: int,
+        first_batch: int = 0,
+        batches_at_once: Callable[[], int] = lambda: 1,
+        num_batches: int | None = None,
     ) -> Iterator[EpochIndices]:
         """Yield the indices of one batch after another.
 
@@ -94,6 +98,7 @@ class EpochBatchSampler:
             epoch: number of the epoch; with the seed it determines the order.
             first_batch: the batch to begin with, for a resumed run.
             batches_at_once: called before each item; the item holds the indices of that many consecutive batches.
+            num_batches: maximum number of batches; None for the rest of the epoch.
         """
         rng = np.random.default_rng([self.seed, epoch])
         order, batches = np.arange(self.num_samples), np.arange(len(self))  # `order` is cut into batches
@@ -103,12 +108,11 @@ class EpochBatchSampler:
             order = order[np.argsort(self.groups[order], kind="stable")]
             if self.shuffle:
                 batches = rng.permutation(batches)  # else an epoch would go from the lowest group to the highest
-        while first_batch < len(batches):
-            num_batches = batches_at_once()
-            chosen = batches[first_batch : first_batch + num_batches]
+        batches = batches[first_batch:][:num_batches]
+        while len(batches):
+            chosen, batches = np.split(batches, [batches_at_once()])
             indices = [order[self._begins[batch] : self._begins[batch + 1]] for batch in chosen]
             yield EpochIndices(np.concatenate(indices).tolist(), epoch)
-            first_batch += num_batches
 
     @functools.cached_property
     def _begins(self) -> Int[np.ndarray, " batches_1"]:

@@ -2,7 +2,7 @@
 
 import atexit
 import functools
-import multiprocessing.util  # registers its exit handler, which ends child processes, before ours
+import multiprocessing
 import os
 import pickle
 import signal
@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sized
 from multiprocessing import resource_tracker
+from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -41,13 +42,22 @@ class Dataset(Protocol):
     def __getitem__(self, index: int, /) -> Samples: ...
 
 
-@atexit.register
-def _kill_workers() -> None:
-    """Kill the worker processes: Python would send SIGTERM, which they block, and wait for their end."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # PyTorch's handler would raise an error at their death
-    for process in multiprocessing.active_children():
-        if process.daemon:
-            process.kill()
+class _Worker(SpawnProcess):
+    """A worker process that is killed at exit: Python would send SIGTERM, which it blocks, and wait for its end."""
+
+    def start(self) -> None:
+        super().start()
+        atexit.register(self._kill)
+
+    def _kill(self) -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # PyTorch's handler would raise an error at its death
+        self.kill()
+
+
+class _Workers(SpawnContext):
+    """Starts workers as new processes: one forked from a process that runs JAX's threads can deadlock."""
+
+    Process = _Worker
 
 
 def _end_with_the_parent(worker: int) -> None:
@@ -105,7 +115,11 @@ class Loader:
         return self.epoch(0)
 
     def epoch(
-        self, epoch: int, first_batch: int = 0, batches_at_once: Callable[[], int] = lambda: 1
+        self,
+        epoch: int,
+        first_batch: int = 0,
+        batches_at_once: Callable[[], int] = lambda: 1,
+        num_batches: int | None = None,
     ) -> Iterator[Samples]:
         """The batches of an epoch, one after another.
 
@@ -117,13 +131,14 @@ class Loader:
             first_batch: the batch to begin with, for a resumed run.
             batches_at_once: called before each item is loaded; the item holds the rows of that many consecutive
                 batches. Each worker loads two items in advance, so that changes take effect that much later.
+            num_batches: maximum number of batches; None for the rest of the epoch.
 
         Raises:
             InputError: a sample is not `(inputs, targets)`, or the data set can't be pickled for workers.
             RuntimeError: with workers, at the next item of an epoch after another one was begun; or PyTorch's, if a
                 worker was killed.
         """
-        indices = self._sampler.epoch(epoch, first_batch, batches_at_once)
+        indices = self._sampler.epoch(epoch, first_batch, batches_at_once, num_batches)
         if not self._num_workers:
             return (_checked(load_stacked(self.dataset, rows)) for rows in indices)
         self._newest_epoch.indices = indices
@@ -185,7 +200,7 @@ class Loader:
             collate_fn=numpy_collate,
             num_workers=self._num_workers,
             worker_init_fn=_end_with_the_parent,
-            multiprocessing_context="spawn",  # a process forked from one that runs JAX's threads can deadlock
+            multiprocessing_context=_Workers(),
             persistent_workers=True,
         )
 

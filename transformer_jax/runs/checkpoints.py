@@ -1,6 +1,7 @@
 """Checkpoints of a run, written by Orbax: the whole training state at the newest steps and at the best one."""
 
 import contextlib
+import logging
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -21,6 +22,11 @@ from transformer_jax.runs.state_arrays import arrays_like, arrays_to_save, diges
 NEWEST = 2  # newest checkpoints that are kept besides the best
 
 T = TypeVar("T")
+
+
+def is_not_of_orbax(record: logging.LogRecord) -> bool:
+    """Filter of logs: Orbax's threads log the traceback of each error, which `wait` raises anyway."""
+    return record.levelno < logging.ERROR or "orbax" not in record.pathname
 
 
 class Checkpoint(NamedTuple):
@@ -68,6 +74,7 @@ class Checkpoints:
             async_options=ocp.options.AsyncOptions(post_finalization_callback=self._add_record),
         )
         if create:
+            logging.getLogger("absl").addFilter(is_not_of_orbax)
             with self._writing():
                 from_first(self._records.prepare)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
-from transformer_jax.training.metrics import UNWEIGHTED, Sums, layer_norms, means, with_weight
+from transformer_jax.training.metrics import UNWEIGHTED, Sums, layer_norms, means
 from transformer_jax.trees import Params
 
 T = TypeVar("T")
@@ -113,18 +113,28 @@ class LogMetrics(Callback):
         every: steps between entries.
         steps_per_epoch: number of steps in an epoch, which always ends with an entry.
         log_norms: whether the norms of the parameters are logged.
+        num_steps: number of steps of the training, which always ends with an entry.
     """
 
-    def __init__(self, log: Log, every: int, steps_per_epoch: int, *, log_norms: bool = False) -> None:
+    def __init__(
+        self,
+        log: Log,
+        every: int,
+        steps_per_epoch: int,
+        *,
+        log_norms: bool = False,
+        num_steps: int | None = None,
+    ) -> None:
         self._log, self._every, self._steps_per_epoch, self._log_norms = log, every, steps_per_epoch, log_norms
+        self._num_steps = num_steps
         self._window: list[Sums] = []  # of the steps since the last entry
 
     def on_step(self, step: Step) -> None:
         """Add one step, and log if an entry is due."""
-        self._window.append(with_weight(step.sums))
-        if step.number % self._every == 0 or step.number % self._steps_per_epoch == 0:
-            names = dict.fromkeys(name for sums in self._window for name in sums)
-            metrics = {name: means([{name: s[name]} for s in self._window if name in s])[name] for name in names} | {
+        self._window.append(step.sums)
+        is_last = step.number % self._steps_per_epoch == 0 or step.number == self._num_steps
+        if step.number % self._every == 0 or is_last:
+            metrics = means(self._window) | {
                 "learning_rate": float(np.asarray(step.sums["learning_rate"][0])),  # of this step, not the mean
                 "steps_per_second": step.per_second,
             }

@@ -73,10 +73,9 @@ def check_num_steps(config: TrainingConfig, loader: Loader) -> int:
     """
     if loader.token_batches is None and loader.batch_size != config.batch_size:  # which divides the rows into steps
         raise InputError(f"train_loader has batches of {loader.batch_size}; config.batch_size is {config.batch_size}")
-    steps_per_epoch = len(loader)
-    num_steps = steps_per_epoch * config.max_epochs
+    num_steps = config.num_steps(len(loader))
     if num_steps > MAX_SIZE:  # they are counted in 32 bits
-        most = MAX_SIZE // steps_per_epoch
+        most = MAX_SIZE // len(loader)
         raise InputError(f"max_epochs is {config.max_epochs}; with these data it may be at most {most}")
     if config.profile is not None:
         profiled_steps(config.profile, num_steps)

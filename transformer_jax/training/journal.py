@@ -61,7 +61,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         request: StopRequest,
     ) -> None:
         self._run, self._request, self._config, self._stopwatch = run, request, task.config, task.stopwatch
-        self._step, self._num_steps = start.step, len(loaders[0]) * task.config.max_epochs
+        self._step, self._num_steps = start.step, task.config.num_steps(len(loaders[0]))
         self.evaluated_step: int = start.progress.get("evaluated_step", 0)
         if start.step > self._num_steps:
             at = f"{run.path} is at step {start.step}"
@@ -90,7 +90,13 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         """Create the standard callbacks, the task's, attention pictures, and the profile, which `opened` closes."""
         config, loggers, (train_loader, val_loader) = self._config, [*self._loggers.values()], loaders
         callbacks: list[Callback] = [
-            LogMetrics(self._log, config.log_every, len(train_loader), log_norms=config.log_norms),
+            LogMetrics(
+                self._log,
+                config.log_every,
+                len(train_loader),
+                log_norms=config.log_norms,
+                num_steps=self._num_steps,
+            ),
             LogThroughput(self._log, config, runner),
             EarlyStopping(config.criterion, config.patience),
         ]

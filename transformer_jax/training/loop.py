@@ -54,7 +54,7 @@ class TrainingLoop:
         self._config, self._loader, self.runner = config, loader, runner
         self._evaluate, self._journal, self._stopwatch = evaluate, journal, stopwatch
         self.steps_per_epoch = len(loader)
-        self.num_steps = self.steps_per_epoch * config.max_epochs
+        self.num_steps = config.num_steps(self.steps_per_epoch)
         # Steps that are finished and logged; `self.state` may already include the call that still runs.
         self.step, self.state = start.step, start.state
         self._was_stopped = bool(start.progress.get("stopped", False))  # early, by a callback
@@ -73,19 +73,20 @@ class TrainingLoop:
         self._journal.on_end(has_trained=self.step > first_step)
 
     def train_until(self, step: int) -> None:
-        """Train until this step and the rest of its call are done and logged."""
+        """Train until this step is done and logged."""
         while True:
             epoch, first_batch = divmod(self.step, self.steps_per_epoch)
-            is_due = epoch % self._config.eval_every == 0 or epoch == self._config.max_epochs
-            if first_batch == 0 and self._journal.evaluated_step < self.step and is_due:
+            ends_epochs = first_batch == 0 and epoch % self._config.eval_every == 0
+            is_due = ends_epochs or self.step == self.num_steps
+            if is_due and self._journal.evaluated_step < self.step:
                 self._evaluate_epoch(epoch)
             if self.step >= step or any_of(self._journal.wants_to_stop):
                 return
-            self._train_epoch(epoch, first_batch, step)
+            self._train_epoch(epoch, first_batch, step - self.step)
 
-    def _train_epoch(self, epoch: int, first_batch: int, last_step: int) -> None:
+    def _train_epoch(self, epoch: int, first_batch: int, num_steps: int) -> None:
         started: Call | None = None
-        loaded = self._loader.epoch(epoch, first_batch, lambda: self.runner.steps_per_call)
+        loaded = self._loader.epoch(epoch, first_batch, lambda: self.runner.steps_per_call, num_steps)
         with self._stopwatch.during("train"):
             finished_at = began_to_wait = self._stopwatch.seconds["train"]
             for samples in loaded:
@@ -100,8 +101,6 @@ class TrainingLoop:
                     finished_at = self._finish(started, finished_at)
                     started = None
                     self._journal.save(self.state)
-                if self.step + (started.num_steps if started else 0) >= last_step:
-                    break
                 began_to_wait = self._stopwatch.seconds["train"]
             self._finish(started, finished_at)
 

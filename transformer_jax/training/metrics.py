@@ -99,13 +99,13 @@ def means(steps: Sequence[Sums]) -> dict[str, float]:
     """
     if not steps:
         raise InputError("there are no batches to average over; a loader must give at least one batch")
-    totals = jax.tree.map(lambda *parts: np.sum(parts, dtype=np.float64), *steps)
-    return {name: float(total / weight) for name, (total, weight) in totals.items() if weight}
-
-
-def with_weight(sums: Sums) -> Sums:
-    """Return the sums of the metrics with a weight above 0; the mean of the others is undefined."""
-    return {name: (total, weight) for name, (total, weight) in sums.items() if weight}
+    found: dict[str, float] = {}
+    for name in sorted({name for sums in steps for name in sums}):
+        pairs = [sums[name] for sums in steps if name in sums]
+        total, weight = (np.sum(parts, dtype=np.float64) for parts in zip(*pairs, strict=True))
+        if weight:
+            found[name] = float(total / weight)
+    return found
 
 
 def layer_norms(tree: Arrays) -> dict[str, Float[Array, ""]]:

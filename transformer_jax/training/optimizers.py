@@ -18,10 +18,10 @@ from transformer_jax.nn.layer_stacks import STACKED
 from transformer_jax.setting_groups import TAKEN, OptimizationSettings
 from transformer_jax.trees import Arrays, Params
 
-OF_WHOLE_ARRAYS = frozenset(
-    {"adafactor", "lamb", "muon"}
-)  # optimizers whose update of an element depends on all others
+# Optimizers whose update of an element depends on all others, those of other stacked layers too.
+OF_WHOLE_ARRAYS = frozenset({"adafactor", "lamb"})
 NOT_DECAYED = frozenset({"bias", "scale", "embedding"})  # names of parameters of dense layers, norms, embeddings
+FIRST_AND_LAST = frozenset({"input_layer", "patch_layer", "output_layer"})  # modules that are not hidden layers
 
 
 def adam(
@@ -58,7 +58,8 @@ def optimizer_of(settings: OptimizationSettings, schedule: optax.Schedule) -> op
     if name in ("adam", "adamw"):
         return adam(schedule, **arguments)
     if name == "muon":
-        return optax.contrib.muon(schedule, **arguments, weight_decay_mask=decay_mask)
+        masks = {"weight_decay_mask": decay_mask, "muon_weight_dimension_numbers": muon_axes}
+        return optax.contrib.muon(schedule, **arguments, **masks)
     masks = {"mask": decay_mask} if "weight_decay" in arguments else {}
     return getattr(optax, name)(schedule, **arguments, **masks)
 
@@ -88,10 +89,31 @@ def decay_mask(params: Params) -> Params:
     """Return for each parameter whether weight decay applies: not to biases, norms, embeddings and other vectors."""
 
     def decays(path: tuple[Any, ...], array: Array) -> bool:
-        names = [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
+        names = names_in(path)
         return NOT_DECAYED.isdisjoint(names[-1:]) and array.ndim - (STACKED in names) > 1
 
     return jax.tree_util.tree_map_with_path(decays, params)
+
+
+def muon_axes(params: Params) -> Any:  # a tree of axes and None
+    """Return for each parameter the axes of its matrix if Muon updates it, or None if Adam does.
+
+    Muon is for the matrices of hidden layers (Jordan et al. 2024), here kernels that are not in `FIRST_AND_LAST`. Each
+    layer of stacked layers has a matrix of its own.
+    """
+
+    def axes(path: tuple[Any, ...], array: Array) -> optax.contrib.MuonDimensionNumbers | None:
+        names = names_in(path)
+        is_hidden = names[-1:] == ["kernel"] and FIRST_AND_LAST.isdisjoint(names)
+        is_matrix = array.ndim - (STACKED in names) == 2
+        return optax.contrib.MuonDimensionNumbers(-2, -1) if is_hidden and is_matrix else None
+
+    return jax.tree_util.tree_map_with_path(axes, params)
+
+
+def names_in(path: tuple[Any, ...]) -> list[str]:
+    """Return the names of modules, and of the parameter at the end, in the path of a leaf."""
+    return [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
 
 
 def with_frozen(optimizer: optax.GradientTransformation, patterns: str) -> optax.GradientTransformationExtraArgs:

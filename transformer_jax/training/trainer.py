@@ -116,7 +116,7 @@ class TrainerModule(Task):
             self._run.close()
 
     def fit(self, train_loader: Loader, val_loader: Loader, *, initial_params: Params | None = None) -> None:
-        """Train for `config.max_epochs`, or resume an interrupted run, and set `params` to the best parameters.
+        """Train, or resume an interrupted run, and set `params` to the best parameters.
 
         The run's directory is held until the end; in a `with trainer:` block until the end of the block.
 

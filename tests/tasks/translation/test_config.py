@@ -31,6 +31,8 @@ def test_numbers_that_are_given_stay(data):
     assert config.resolved(5) == config
     assert numbers(TranslationConfig(data=data, max_epochs=3).resolved(13)) == (3, 3, 1)  # a tenth of 39 steps
     assert numbers(TranslationConfig(data=data, max_epochs=1, eval_every=5).resolved(2)) == (1, 0, 5)
+    of_steps = numbers(TranslationConfig(data=data, max_steps=530).resolved(13))
+    assert of_steps == (None, 53, 1 if data is None else 2)  # of 40 epochs
 
 
 @pytest.mark.parametrize("quiet", [False, True])

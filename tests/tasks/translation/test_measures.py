@@ -1,8 +1,12 @@
 """Measures of text, with answers worked out by hand."""
 
-import pytest
+import sys
 
-from transformer_jax.tasks.translation.measures import error_rate, exact_match, translation_scores
+import pytest
+import sacrebleu
+
+from transformer_jax import InputError, train_translation
+from transformer_jax.tasks.translation.measures import error_rate, exact_match, tokenizer_for, translation_scores
 
 
 def test_exact_match_counts_whole_texts():
@@ -28,3 +32,39 @@ def test_translation_scores_of_the_corpus():
     scores = translation_scores(["a b c d e"], ["a b c d f"])
     assert scores["bleu"] == pytest.approx(100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** (1 / 4))
     assert 0 < scores["chrf"] < 100
+
+
+@pytest.mark.parametrize(
+    ("reference", "tokenizer"),
+    [
+        ("他明天要去北京开会。", "zh"),
+        ("iPhone 和 の 都在这张桌子上面放着", "zh"),
+        ("彼は明日、会議のために北京へ行きます。", "char"),
+        ("พรุ่งนี้เขาจะไปประชุม", "char"),
+        ("그는 내일 회의를 하러 베이징에 간다.", "13a"),  # with spaces
+        ("On 5 May he goes to 北京.", "13a"),
+        ("", "13a"),
+    ],
+)
+def test_the_tokenizer_of_bleu_follows_from_the_script_of_the_references(reference, tokenizer):
+    assert tokenizer_for([reference]) == tokenizer
+
+
+def test_bleu_of_texts_without_spaces_is_sacrebleus_with_its_tokenizer_for_them():
+    prediction, reference = ["他明天去北京开会，然后回家。"], ["他明天要去北京开会，然后回家。"]
+    scores = translation_scores(prediction, reference)
+    assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(prediction, [reference], tokenize="zh").score)
+    assert scores["bleu"] > 60
+    assert scores["chrf"] == pytest.approx(sacrebleu.corpus_chrf(prediction, [reference]).score)
+    assert "|tok:zh|" in scores["bleu_signature"]
+    by_words = translation_scores(prediction, reference, tokenizer="13a")
+    assert "|tok:13a|" in by_words["bleu_signature"]
+    assert by_words["bleu"] == 0
+
+
+def test_a_tokenizer_whose_library_is_missing_is_an_error_of_one_line_before_the_training(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
+    with pytest.raises(InputError, match=r"^bleu_tokenize is ja-mecab, .* pip install sacrebleu\[ja\]$"):
+        train_translation(data=tmp_path / "missing.tsv", bleu_tokenize="ja-mecab", checkpoint_dir=tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -53,7 +53,7 @@ class LanguageModelConfig(TrainingConfig):
     # label smoothing: part of each target's probability that all tokens share in the training loss; off in evaluation
     label_smoothing: float = setting(0.0, check=check_probability)
     adam_b2: float = 0.99  # decay rate of Adam's moving average of squared gradients
-    eval_every: int = 5  # number of epochs between evaluations; the last epoch is always followed by one
+    eval_every: int = 5  # number of epochs between evaluations; the last step is always followed by one
     # prompt of the samples after training; none: the beginnings of three parts of the test text
     prompt: str | None = setting(None, changes_result=False)
     # number of tokens by which a sample continues its prompt

@@ -18,6 +18,7 @@ from transformer_jax.tasks.task_data import TaskData, task_loaders
 from transformer_jax.tasks.tokenization import BYTES, PieceTokenizer, Tokenizer, check_tokenizer, chosen_tokenizer
 from transformer_jax.tasks.tokenizer_training import stamp, train_tokenizer
 from transformer_jax.tasks.translation.dates import DATE_BYTES, date_pairs, load_dates, typed
+from transformer_jax.tasks.translation.measures import BleuTokenizer
 from transformer_jax.tasks.translation.pairs import PairSplits, TextPair, Tokenizers, load_pairs, summary
 from transformer_jax.training.progress import quietly
 
@@ -83,11 +84,15 @@ class TranslationConfig(TrainingConfig):
     beam_width: int = setting(1, changes_result=False, least=1, most=1024)
     # exponent α of the length penalty in beam search; larger values favour long texts
     length_penalty: float = setting(0.6, changes_result=False, least=0, most=MAX_LENGTH_PENALTY)
+    # sacrebleu's tokenizer for BLEU; auto: zh for Chinese references, char for Japanese, Thai and others without spaces
+    # between words, 13a for the rest; ja-mecab and ko-mecab need sacrebleu[ja] and sacrebleu[ko]
+    bleu_tokenize: BleuTokenizer = setting("auto", changes_result=False)
 
     def idle(self) -> dict[str, str]:
         found = super().idle() | idle_with(self.architecture, self.init_from)
         if self.data is None:
-            found |= dict.fromkeys(("val_data", "test_data", "lower_case"), "data is none, so the pairs are dates")
+            of_pairs = "val_data", "test_data", "lower_case", "bleu_tokenize"
+            found |= dict.fromkeys(of_pairs, "data is none, so the pairs are dates")
         else:
             found |= dict.fromkeys(SIZES, "data is a file, and all its pairs are used")
         if self.joint_tokenizer is not None:
@@ -106,18 +111,20 @@ class TranslationConfig(TrainingConfig):
         return Criterion("accuracy", "max") if self.data is None else Criterion("loss", "min")
 
     def resolved(self, steps_per_epoch: int) -> "TranslationConfig":
-        """Fill in `max_epochs`, `warmup` and `eval_every` if they are None.
+        """Fill in `max_epochs` (unless `max_steps` is set), `warmup` and `eval_every` if they are None.
 
         A small set of pairs gets more epochs, so that training takes `ENOUGH_STEPS` steps.
         """
         max_epochs, eval_every, warmup = self.max_epochs, self.eval_every, self.warmup
-        if max_epochs is None:
+        if max_epochs is None and self.max_steps is None:
             max_epochs = 1 if self.data is None else min(-(-ENOUGH_STEPS // steps_per_epoch), MOST_EPOCHS)
+        config = dataclasses.replace(self, max_epochs=max_epochs)
+        num_steps = config.num_steps(steps_per_epoch)
         if eval_every is None:
-            eval_every = 1 if self.data is None else max(1, max_epochs // MOST_EVALUATIONS)
+            eval_every = 1 if self.data is None else max(1, num_steps // steps_per_epoch // MOST_EVALUATIONS)
         if warmup is None:
-            warmup = min(LONGEST_WARMUP, max_epochs * steps_per_epoch // 10)
-        return dataclasses.replace(self, max_epochs=max_epochs, eval_every=eval_every, warmup=warmup)
+            warmup = min(LONGEST_WARMUP, num_steps // 10)
+        return dataclasses.replace(config, eval_every=eval_every, warmup=warmup)
 
     def check_trained_on(self, trained: "TranslationConfig", what: str) -> None:
         if (self.data is None) != (trained.data is None):

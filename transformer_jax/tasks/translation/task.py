@@ -37,7 +37,7 @@ from transformer_jax.tasks.translation.config import (
     translation_data,
 )
 from transformer_jax.tasks.translation.config import TranslationConfig as TranslationConfig
-from transformer_jax.tasks.translation.measures import error_rate, exact_match, translation_scores
+from transformer_jax.tasks.translation.measures import bleu_with, error_rate, exact_match, translation_scores
 from transformer_jax.tasks.translation.pairs import PairInputs, TextPair
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
@@ -203,7 +203,10 @@ def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
     scores: Results = {"exact_match": exact, "char_error_rate": errors}
     print(f"Exact match: {exact:.2%} of {len(pairs)}, character errors: {errors:.2%}")
     if trainer.config.data is not None:
-        scores |= translation_scores(predictions, references, lower_case=trainer.config.lower_case)
+        config = trainer.config
+        scores |= translation_scores(
+            predictions, references, lower_case=config.lower_case, tokenizer=config.bleu_tokenize
+        )
         scores |= {"pairs": data.splits.counts()}
         print(f"Word errors: {scores['word_error_rate']:.2%}, chrF: {scores['chrf']:.1f}")
         print(f"BLEU: {scores['bleu']:.1f} ({scores['bleu_signature']})")
@@ -226,4 +229,6 @@ def train_translation(
         As `train_and_test`.
     """
     config = chosen_config(config, TranslationConfig(), settings, TranslationTrainer.name)
+    if config.bleu_tokenize != "auto":
+        bleu_with(config.bleu_tokenize)  # raises an error now, not after the training
     return train_and_test(TranslationTrainer, config, translation_data, report)
