@@ -15,15 +15,15 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.argument_checks import check_offset
+from transformer_jax.argument_checks import argument, check_offset
 from transformer_jax.attention.biases import as_attention_bias
 from transformer_jax.attention.masks.kinds import Padding
 from transformer_jax.attention.masks.symbolic import as_attention_mask
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.nn.attention import KeyValue, MultiheadAttention
+from transformer_jax.nn.attention import AttentionCall, KeyValue, MultiheadAttention
 from transformer_jax.nn.layer_stacks import STACKED
-from transformer_jax.nn.positions import AddedPositions, AttentionPositions
+from transformer_jax.nn.positions import FIRST_OF_PASS, AddedPositions, AttentionPositions
 
 Result = TypeVar("Result")
 
@@ -120,6 +120,7 @@ class _CachedPass:
         self.decoded, self.memory = dict(cache.decoded), dict(cache.memory)
         self._padding, self._first, self._length = cache.padding, first, length
         self._of_memory: set[str] = set()  # paths of cross-attention modules
+        self._projected: set[str] = set()  # paths of self-attention modules whose new keys are in the cache
 
     def intercept(
         self,
@@ -131,39 +132,51 @@ class _CachedPass:
         module, method = context.module, context.method_name
         path = "/".join(module.path)
         if isinstance(module, MultiheadAttention):
-            if method == "__call__" and kwargs.get("memory", args[1] if len(args) > 1 else None) is not None:
+            if method == "__call__" and argument("memory", context.orig_method, args, kwargs) is not None:
                 self._of_memory.add(path)
             if STACKED in module.path:
                 raise InputError("layers are stacked; a model decodes with unstack_layers(variables)")
             if method == "keys_and_values":
                 return self._keys_and_values(path, call, *args, **kwargs)
             if method == "attend" and path not in self._of_memory:
-                return call(*args[:3], *self._later(*args[3:5]), *args[5:], **kwargs)
+                return call(self._later(path, *args))
         is_added = isinstance(module, AddedPositions) and method == "__call__"
-        if is_added or (isinstance(module, AttentionPositions) and method == "encode" and path not in self._of_memory):
-            first = self._first if self._padding is None else self._first - self._padding  # position within each text
-            return call(args[0], first, self._length)
+        if is_added or (isinstance(module, AttentionPositions) and method == "encode"):
+            return self._encoded(call, *args, **kwargs)
         return call(*args, **kwargs)
+
+    def _encoded(self, call: Callable[..., Array], x: Array, first: Start = FIRST_OF_PASS, length: object = None) -> Array:
+        """Add or encode the positions of the pass in place of those that the module passes on."""
+        first = self._first if self._padding is None else self._first - self._padding  # position within each text
+        return call(x, first, self._length)
 
     def _keys_and_values(self, path: str, call: Callable[..., KeyValue], memory: ArrayLike) -> KeyValue:
         if path in self._of_memory:
             if path not in self.memory:
                 self.memory[path] = call(memory)
             return self.memory[path]
-        new = call(memory)
+        return self._of_all_positions(path, call(memory))
+
+    def _of_all_positions(self, path: str, new: KeyValue) -> KeyValue:
+        """Write keys and values of the new positions into the cache, and return the cached ones."""
+        self._projected.add(path)
         room = (*new.key.shape[:2], self._length, new.key.shape[3])
         old = self.decoded.get(path) or KeyValue(jnp.zeros(room, new.key.dtype), jnp.zeros(room, new.value.dtype))
         pairs = zip(old, new, strict=True)
         self.decoded[path] = KeyValue(*(_written(before, added, self._first) for before, added in pairs))
         return self.decoded[path]
 
-    def _later(self, mask: Any, bias: Any) -> tuple[Any, Any]:
-        """Shift mask and bias of self-attention to queries that begin at the first new position."""
-        mask = None if mask is None else as_attention_mask(mask).shifted(self._first)
+    def _later(self, path: str, given: AttentionCall) -> AttentionCall:
+        """Let queries that begin at the first new position attend to the keys of all positions."""
+        if path not in self._projected:  # by `keys_and_values`
+            pair = self._of_all_positions(path, KeyValue(given.key, given.value))
+            given = given._replace(key=pair.key, value=pair.value)
+        mask = None if given.mask is None else as_attention_mask(given.mask).shifted(self._first)
         if self._padding is not None:
             is_text = Padding(jnp.arange(self._length) >= self._padding[:, None])
             mask = is_text if mask is None else mask & is_text
-        return mask, None if bias is None else as_attention_bias(bias).shifted(self._first)
+        bias = None if given.bias is None else as_attention_bias(given.bias).shifted(self._first)
+        return given._replace(mask=mask, bias=bias)
 
 
 def _checked_padding(padding: Int[ArrayLike, " B"], num_rows: int, num_given: int) -> Int[Array, " B"]:

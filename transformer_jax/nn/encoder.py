@@ -21,9 +21,10 @@ class EncoderBlock(Block):
     Its fields and errors are those of `Block`. A subclass may override `__call__` or `setup`:
 
         class Parallel(EncoderBlock):
-            def __call__(self, x, mask=None, *, train=False):
+            def __call__(self, x, mask=None, *, train=False, bias=None):
                 def sublayers(h):
-                    return self.self_attn(h, mask=mask, train=train) + self.feed_forward(h, train=train)
+                    attended = self.self_attn(h, mask=mask, bias=bias, train=train)
+                    return attended + self.feed_forward(h, train=train)
 
                 return self.self_attn_residual(x, sublayers, train=train)
 
