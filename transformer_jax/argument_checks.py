@@ -19,7 +19,7 @@ The fields of a dataclass are checked against their annotations (those of config
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar, get_type_hints
 
 import jax
@@ -73,11 +73,6 @@ def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     return call
-
-
-def argument(name: str, function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
-    """Return the argument of this name in a call of a function; None if the call does not pass it."""
-    return inspect.signature(function).bind(*args, **kwargs).arguments.get(name)
 
 
 @functools.cache

@@ -127,7 +127,10 @@ def passed_on(q, k, v, mask, bias, dropout):
 FUNCTIONS = softmax_of, bias_first, function_of_jax, passed_on, jax.checkpoint(softmax_of), jax.jit(passed_on)
 
 
-def attention_by(function, positions=RelativePositions(4, 5)) -> MultiheadAttention:
+RELATIVE = RelativePositions(4, 5)
+
+
+def attention_by(function, positions=RELATIVE) -> MultiheadAttention:
     return MultiheadAttention(D, H, settings=AttentionSettings(implementation=function), positions=positions)
 
 

@@ -64,7 +64,7 @@ class AttentionBias(LogitsRule):
         return Chain(self, as_attention_bias(other))
 
     def __radd__(self, other: "Biases") -> "AttentionBias":
-        return Chain(as_attention_bias(other), self)
+        return as_attention_bias(other) + self
 
 
 class AddedBias(AttentionBias):

@@ -12,13 +12,13 @@ from flax.core.tracers import current_trace
 from jax import Array
 from jax.typing import ArrayLike
 
-from transformer_jax.argument_checks import argument
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.names import ActivationSite, activation_name, check_found, is_layer, matches
 from transformer_jax.inspection.patches import Change, Filled, Patch, parts_of
 from transformer_jax.nn.attention import AttentionCall, MultiheadAttention
 from transformer_jax.nn.blocks import Block
+from transformer_jax.nn.cached_decoding import argument
 from transformer_jax.nn.encoder import Stack
 from transformer_jax.nn.layers import Tapped, add_bias
 
@@ -68,7 +68,7 @@ class InspectedPass:
         if isinstance(module, Tapped) and method == "is_requested":
             return not args or self._is_requested(*(activation_name(module.path, name) for name in args))
         if method == "decode_step":
-            self._first = argument("position", context.orig_method, args, kwargs)
+            self._first = argument("position", args, kwargs, context)
         elif method == "start_decoding" and "prefix" in kwargs:
             self._first = 0
         if method == "attend" and isinstance(module, MultiheadAttention):

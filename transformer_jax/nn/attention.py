@@ -62,7 +62,7 @@ class KeyValue(NamedTuple):
 
 
 class AttentionCall(NamedTuple):
-    """Argument of `MultiheadAttention.attend`."""
+    """Argument of `MultiheadAttention.attend`, in which interceptors replace fields by name."""
 
     query: Float[Array, "B H T d"]
     key: Float[Array, "B Hkv S d"]
@@ -81,6 +81,8 @@ class MultiheadAttention(Tapped):
     Kernels use Xavier-uniform initialization (Glorot and Bengio 2010), those of queries, keys and values with half the
     variance, as if the three were one kernel `[D, 3 D]`. Biases start at zero. Source: Vaswani et al. 2017, section
     3.2.2.
+
+    A subclass may override `__call__`; attention maps, inspection and cached decoding work if it calls `attend`.
 
     Raises:
         InputError: at construction, if `num_heads` does not divide `embed_dim` and `head_width` is None,
@@ -159,7 +161,9 @@ class MultiheadAttention(Tapped):
             query = query * (self.settings.scale * math.sqrt(self.width()))
         rate = self.settings.dropout_prob if self.dropout_prob is None else self.dropout_prob
         dropout = AttentionDropout(rate, self.make_rng("dropout")) if train and rate > 0 else None
-        bias = _sum(self.attention_positions.bias(), bias)
+        of_positions = self.attention_positions.bias()
+        if of_positions is not None:
+            bias = of_positions if bias is None else of_positions + bias
         attended = self.attend(AttentionCall(query, key, value, mask, bias, dropout, return_attention))
         values, weights = attended if return_attention else (attended, None)
         values = self.tap("head_outputs", values, "B H T d").swapaxes(-3, -2)  # [B T H d]
@@ -177,8 +181,7 @@ class MultiheadAttention(Tapped):
     def attend(self, call: AttentionCall, /) -> Any:
         """Compute each head's values with the configured implementation; if `wants_weights`, a pair with the weights.
 
-        Attention maps, inspection (`tap`) and cached decoding intercept this method and `keys_and_values`, and replace
-        fields of the call by name.
+        Attention maps, inspection (`tap`) and cached decoding intercept this method and `keys_and_values`.
         """
         query, key, value, mask, bias, dropout, wants_weights, tap = call
         implementation = self.settings.implementation
@@ -192,13 +195,14 @@ class MultiheadAttention(Tapped):
             )
         if wants_weights or tap is not None:
             raise InputError("implementation is a function, which returns no weights; choose auto or plain")
-        shape = (*query.shape[:-1], key.shape[-2])
-        argument = None if bias is None else BiasArgument(as_attention_bias(bias), shape)
+        if bias is None:
+            return implementation(query, key, value, mask, None, dropout)
+        argument = BiasArgument(as_attention_bias(bias), (*query.shape[:-1], key.shape[-2]))
         values = implementation(query, key, value, mask, argument, dropout)
-        if argument is not None and not argument.is_read:
+        if not argument.is_read:
             raise InputError(
-                f"implementation is {shown(implementation)}, which ignores the bias {argument.bias}; it must add it "
-                "to its logits (logits + bias), or choose positions that are not a bias"
+                f"implementation is {shown(implementation)}, which ignores the bias {argument.bias}; it must add it, "
+                "logits + bias; for a function without a bias, choose other positions"
             )
         return values
 
@@ -219,8 +223,3 @@ class MultiheadAttention(Tapped):
             )
         if jnp.shape(memory)[0] != jnp.shape(x)[0]:
             raise InputError(f"memory has {jnp.shape(memory)[0]} rows and x has {jnp.shape(x)[0]}; they must be equal")
-
-
-def _sum(first: Biases | None, second: Biases | None) -> Biases | None:
-    """Apply one bias after another; either may be None."""
-    return second if first is None else first if second is None else first + second

@@ -5,6 +5,7 @@ to the cached keys and values of all positions; the encoder's output is projecte
 mask, biases and positions start at the first new position. Custom blocks therefore need no decoding code.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,17 +16,18 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.argument_checks import argument, check_offset
+from transformer_jax.argument_checks import check_offset
 from transformer_jax.attention.biases import as_attention_bias
 from transformer_jax.attention.masks.kinds import Padding
-from transformer_jax.attention.masks.symbolic import as_attention_mask
+from transformer_jax.attention.masks.symbolic import Masks, as_attention_mask, combine_masks
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.attention import AttentionCall, KeyValue, MultiheadAttention
 from transformer_jax.nn.layer_stacks import STACKED
-from transformer_jax.nn.positions import FIRST_OF_PASS, AddedPositions, AttentionPositions
+from transformer_jax.nn.positions import AddedPositions, AttentionPositions
 
 Result = TypeVar("Result")
+Tree = TypeVar("Tree")
 
 
 class DecodingCache(NamedTuple):
@@ -87,8 +89,7 @@ def start_cache(
         padding = _checked_padding(padding, num_rows, num_given)
     _, cache = run_cached(lambda: run(tokens), DecodingCache({}, {}, padding=padding), 0, max(length, num_given))
     if prefix is None:  # the pass was needed for the shapes, and for the keys and values of the encoder's output
-        empty = jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], length, x.shape[3]), x.dtype), cache.decoded)
-        cache = cache._replace(decoded=empty)
+        cache = cache._replace(decoded=_empty(cache.decoded, length))
     return cache
 
 
@@ -113,6 +114,11 @@ def run_cached(
     return result, cache._replace(decoded=of_pass.decoded, memory=of_pass.memory)
 
 
+def argument(name: str, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
+    """Return the argument of this name in an intercepted call; None if it is not passed."""
+    return inspect.signature(context.orig_method).bind(*args, **kwargs).arguments.get(name)
+
+
 class _CachedPass:
     """Interceptor for the methods of attention and position modules during a cached pass."""
 
@@ -132,7 +138,7 @@ class _CachedPass:
         module, method = context.module, context.method_name
         path = "/".join(module.path)
         if isinstance(module, MultiheadAttention):
-            if method == "__call__" and argument("memory", context.orig_method, args, kwargs) is not None:
+            if method == "__call__" and argument("memory", args, kwargs, context) is not None:
                 self._of_memory.add(path)
             if STACKED in module.path:
                 raise InputError("layers are stacked; a model decodes with unstack_layers(variables)")
@@ -145,8 +151,8 @@ class _CachedPass:
             return self._encoded(call, *args, **kwargs)
         return call(*args, **kwargs)
 
-    def _encoded(self, call: Callable[..., Array], x: Array, first: Start = FIRST_OF_PASS, length: object = None) -> Array:
-        """Add or encode the positions of the pass in place of those that the module passes on."""
+    def _encoded(self, call: Callable[..., Array], x: Array, first: Any = None, length: Any = None) -> Array:
+        """Add or encode the positions of this pass; `first` and `length`, which the caller gives, are replaced."""
         first = self._first if self._padding is None else self._first - self._padding  # position within each text
         return call(x, first, self._length)
 
@@ -160,10 +166,8 @@ class _CachedPass:
     def _of_all_positions(self, path: str, new: KeyValue) -> KeyValue:
         """Write keys and values of the new positions into the cache, and return the cached ones."""
         self._projected.add(path)
-        room = (*new.key.shape[:2], self._length, new.key.shape[3])
-        old = self.decoded.get(path) or KeyValue(jnp.zeros(room, new.key.dtype), jnp.zeros(room, new.value.dtype))
-        pairs = zip(old, new, strict=True)
-        self.decoded[path] = KeyValue(*(_written(before, added, self._first) for before, added in pairs))
+        old = self.decoded.get(path) or _empty(new, self._length)
+        self.decoded[path] = jax.tree.map(lambda before, added: _written(before, added, self._first), old, new)
         return self.decoded[path]
 
     def _later(self, path: str, given: AttentionCall) -> AttentionCall:
@@ -171,10 +175,9 @@ class _CachedPass:
         if path not in self._projected:  # by `keys_and_values`
             pair = self._of_all_positions(path, KeyValue(given.key, given.value))
             given = given._replace(key=pair.key, value=pair.value)
-        mask = None if given.mask is None else as_attention_mask(given.mask).shifted(self._first)
+        mask: Masks | None = None if given.mask is None else as_attention_mask(given.mask).shifted(self._first)
         if self._padding is not None:
-            is_text = Padding(jnp.arange(self._length) >= self._padding[:, None])
-            mask = is_text if mask is None else mask & is_text
+            mask = combine_masks(mask, Padding(jnp.arange(self._length) >= self._padding[:, None]))
         bias = None if given.bias is None else as_attention_bias(given.bias).shifted(self._first)
         return given._replace(mask=mask, bias=bias)
 
@@ -186,6 +189,11 @@ def _checked_padding(padding: Int[ArrayLike, " B"], num_rows: int, num_given: in
     for known in () if isinstance(array, jax.core.Tracer) else array.tolist():
         check_offset("padding", known, 0, num_given - 1)
     return array
+
+
+def _empty(like: Tree, length: int) -> Tree:
+    """Return zeros for the keys and values of `length` positions, in a tree like `like`."""
+    return jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], length, x.shape[3]), x.dtype), like)
 
 
 def _written(old: Float[Array, "B Hkv S d"], new: Float[Array, "B Hkv T d"], first: Start) -> Float[Array, "B Hkv S d"]:

@@ -122,7 +122,7 @@ class AttentionPositions(nn.Module):
 
         Args:
             x: queries or keys `[B, heads, T, d]`.
-            first: position of the first query or key; it may be traced.
+            first: position of the first query or key; it may be traced. Cached decoding replaces `FIRST_OF_PASS`.
             length: maximum number of positions.
         """
         return x
