@@ -174,7 +174,7 @@ def ignoring(q, k, v, mask, bias, dropout):
 
 
 def test_a_function_that_ignores_the_bias_of_the_positions_is_an_error():
-    message = r"implementation is ignoring, which ignores the bias RelativeBias\(.*; it must add it .*logits \+ bias"
+    message = r"implementation is ignoring, which ignores the bias RelativeBias\(.*; it must compute logits \+ bias"
     with pytest.raises(InputError, match=message):
         jax.eval_shape(attention_by(ignoring).init, jax.random.key(0), X)
     for positions in (RotaryPositions(), RelativePositions(is_shared=True)):  # whose bias is the stack's

@@ -201,8 +201,8 @@ class MultiheadAttention(Tapped):
         values = implementation(query, key, value, mask, argument, dropout)
         if not argument.is_read:
             raise InputError(
-                f"implementation is {shown(implementation)}, which ignores the bias {argument.bias}; it must add it, "
-                "logits + bias; for a function without a bias, choose other positions"
+                f"implementation is {shown(implementation)}, which ignores the bias {argument.bias}; it must "
+                "compute logits + bias; if it cannot, choose other positions, such as RotaryPositions()"
             )
         return values
 
