@@ -1,5 +1,6 @@
 """Settings of blocks, the residual connection, and custom blocks."""
 
+import inspect
 import re
 import textwrap
 from functools import partial
@@ -103,7 +104,7 @@ ParallelBlock = example_block()
 def test_the_example_block_is_that_of_the_guide_and_adds_the_bias_that_a_stack_shares():
     guide = (REPOSITORY / "docs" / "new_task.md").read_text(encoding="utf-8")
     written = re.search(r"^class ParallelBlock.*?(?=\n\n\n)", guide, re.MULTILINE | re.DOTALL)[0]
-    assert textwrap.indent(written.replace("ParallelBlock", "Parallel"), " " * 8) in EncoderBlock.__doc__
+    assert textwrap.indent(written.replace("ParallelBlock", "Parallel"), " " * 4) in inspect.getdoc(EncoderBlock)
     shared, own = (
         TransformerEncoder(1, D, H, F, settings=BlockSettings(positions=positions), block=ParallelBlock)
         for positions in (RelativePositions(4, 5, is_shared=True), RelativePositions(4, 5))
