@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import ALiBi, Causal, InputError, RelativeBias, SoftCap
-from transformer_jax.attention import ArrayBias, AttentionDropout, BiasFunction
+from transformer_jax.attention import ArrayBias, AttentionDropout, BiasFunction, apply_bias, bias_array
 from transformer_jax.attention.position_biases import alibi_slopes, relative_buckets
 from transformer_jax.attention.score_block import whole_block
 
@@ -61,6 +61,27 @@ def test_biases_apply_from_left_to_right():
     np.testing.assert_allclose(applied(added + SoftCap(2.0)), 2 * np.tanh((LOGITS + added) / 2), atol=1e-6)
 
 
+@pytest.mark.slow
+def test_a_bias_that_is_added_becomes_an_array_and_any_bias_can_be_applied():
+    table = np.random.default_rng(3).normal(size=(4, H)).astype(np.float32)
+    chain = ALiBi(H) + RelativeBias(table, max_distance=5) + np.full((T, 1), 3.0, np.float32)
+    expected = applied(chain)
+
+    @jax.jit
+    def found(logits):
+        capped = apply_bias(logits[:1], chain + SoftCap(2.0))
+        return logits + bias_array(chain, logits.shape), apply_bias(logits, chain), capped
+
+    added, all_applied, capped = found(LOGITS)
+    np.testing.assert_allclose(added, expected, atol=1e-6)
+    np.testing.assert_allclose(all_applied, expected, atol=1e-6)
+    np.testing.assert_allclose(capped, 2 * np.tanh(expected[:1] / 2), atol=1e-6)
+
+
+def test_a_bias_array_has_the_rank_of_the_logits():
+    np.testing.assert_array_equal(bias_array(np.ones((1, S), np.float32), (T, S)), np.ones((T, S)))
+
+
 def test_a_bias_prints_itself():
     bias = ALiBi(8) + SoftCap(50.0) + np.zeros((T, S), np.float32) + BiasFunction(by_head, (jnp.ones(8),), offset=2)
     assert repr(bias) == (
@@ -88,6 +109,12 @@ def by_head(logit, batch, head, query, key, factors):
             lambda: applied(BiasFunction(lambda x, b, h, q, k: x > 0)),
             r"<lambda> returned .*bool\[2, .*; it must return",
         ),
+        (
+            lambda: bias_array(ALiBi(H) + SoftCap(2.0), LOGITS.shape),
+            r"bias is SoftCap\(2.0\), which may do more than add .*; call apply_bias\(logits, bias\)",
+        ),
+        (lambda: bias_array(np.zeros((T, 2), np.float32), LOGITS.shape), r"bias of shape \(5, 2\) does not broadcast"),
+        (lambda: apply_bias(jnp.asarray(LOGITS), ALiBi(H + 1)), "num_heads of the bias is 4; it must be 3"),
         (lambda: ALiBi(H) + Causal(), r"bias is Causal\(\); it must be an array of numbers"),
     ],
 )

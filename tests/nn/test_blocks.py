@@ -1,5 +1,8 @@
 """Settings of blocks, the residual connection, and custom blocks."""
 
+import inspect
+import re
+import textwrap
 from functools import partial
 
 import flax.linen as nn
@@ -7,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from compiled_models import applied, drawn
+from repository import REPOSITORY
 
 from transformer_jax import (
     DecoderBlock,
@@ -18,6 +22,7 @@ from transformer_jax import (
 )
 from transformer_jax.nn.blocks import BlockSettings, Residual
 from transformer_jax.nn.encoder_decoder import Transformer
+from transformer_jax.nn.position_kinds import RelativePositions
 
 B, S, T, D, H, F, L = 2, 7, 5, 6, 2, 13, 2
 X = np.random.default_rng(0).normal(size=(B, T, D)).astype(np.float32)
@@ -85,14 +90,34 @@ def test_a_residual_connection_drops_elements_of_the_sublayer_in_training_alone(
         assert np.mean(output != 0) == pytest.approx(share, abs=0.03)
 
 
-class ParallelBlock(EncoderBlock):
-    """Attention and feed-forward read the same input; their outputs are added."""
+def example_block() -> type[EncoderBlock]:
+    """Return the block that the docstring of EncoderBlock defines: sub-layers that read the same input."""
+    code = re.search(r"^ +class Parallel.*?(?=\n\n +model = )", EncoderBlock.__doc__, re.MULTILINE | re.DOTALL)
+    names = {"EncoderBlock": EncoderBlock}
+    exec(textwrap.dedent(code[0]), names)
+    return names["Parallel"]
 
-    def __call__(self, x, mask=None, *, train=False):
-        def sublayers(h):
-            return self.self_attn(h, mask=mask) + self.feed_forward(h, train=train)
 
-        return self.self_attn_residual(x, sublayers, train=train)
+ParallelBlock = example_block()
+
+
+def test_the_example_block_is_that_of_the_guide_and_adds_the_bias_that_a_stack_shares():
+    guide = (REPOSITORY / "docs" / "new_task.md").read_text(encoding="utf-8")
+    written = re.search(r"^class ParallelBlock.*?(?=\n\n\n)", guide, re.MULTILINE | re.DOTALL)[0]
+    assert textwrap.indent(written.replace("ParallelBlock", "Parallel"), " " * 4) in inspect.getdoc(EncoderBlock)
+    shared, own = (
+        TransformerEncoder(1, D, H, F, settings=BlockSettings(positions=positions), block=ParallelBlock)
+        for positions in (RelativePositions(4, 5, is_shared=True), RelativePositions(4, 5))
+    )
+    variables = drawn(shared, X)
+    params = dict(variables["params"])
+    table = params.pop("positions")
+    layer = params["layers_0"]
+    in_block = {**layer, "self_attn": {**layer["self_attn"], "attention_positions": table}}
+    expected = applied(own, {"params": {**params, "layers_0": in_block}}, X)
+    np.testing.assert_allclose(applied(shared, variables, X), expected, atol=1e-6)
+    without = {"params": {**variables["params"], "positions": jax.tree.map(np.zeros_like, table)}}
+    assert np.abs(applied(shared, without, X) - expected).max() > 1e-3
 
 
 class AttentionOnlyDecoderBlock(DecoderBlock):

@@ -5,7 +5,10 @@ from .biases import ArrayBias as ArrayBias
 from .biases import AttentionBias as AttentionBias
 from .biases import BiasFunction as BiasFunction
 from .biases import SoftCap as SoftCap
+from .biases import apply_bias as apply_bias
+from .biases import bias_array as bias_array
 from .formula import AttentionDropout as AttentionDropout
+from .formula import mask_array as mask_array
 from .masks.arrays import causal_mask as causal_mask
 from .masks.arrays import expand_mask as expand_mask
 from .masks.arrays import padding_mask as padding_mask

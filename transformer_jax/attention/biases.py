@@ -8,6 +8,7 @@ of the logits by √d and before the mask. They are pytrees, and gradients flow 
 Query i stands at position i + `offset`, and key j at position j, as in `transformer_jax.attention.masks.symbolic`.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
@@ -19,7 +20,14 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import as_array, known_values
-from transformer_jax.attention.score_block import LogitsRule, Offset, ScoreBlock, check_fits, with_all_axes
+from transformer_jax.attention.score_block import (
+    LogitsRule,
+    Offset,
+    ScoreBlock,
+    check_fits,
+    whole_block,
+    with_all_axes,
+)
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.trees import pytree_class, shown, static_field
 
@@ -56,19 +64,78 @@ class AttentionBias(LogitsRule):
         return Chain(self, as_attention_bias(other))
 
     def __radd__(self, other: "Biases") -> "AttentionBias":
-        return Chain(as_attention_bias(other), self)
+        return as_attention_bias(other) + self
 
 
-Biases = AttentionBias | Float[ArrayLike, "..."]
+class AddedBias(AttentionBias):
+    """Base class of biases that add numbers to the logits which do not depend on the logits."""
+
+
+@dataclasses.dataclass(eq=False)
+class BiasArgument:
+    """Bias that an attention function reads as an array: `logits + bias`, `jnp.asarray(bias)`."""
+
+    bias: AttentionBias
+    shape: tuple[int, ...]  # of the logits, [B, H, T, S]
+    is_read: bool = False  # whether the function has used the bias
+
+    def read(self) -> AttentionBias:
+        """Return the bias itself."""
+        self.is_read = True
+        return self.bias
+
+    def __jax_array__(self) -> Float[Array, "... T S"]:
+        return bias_array(self.read(), self.shape)
+
+
+jax.tree_util.register_pytree_node(
+    BiasArgument,
+    lambda argument: ((argument.read(),), argument.shape),
+    lambda shape, children: BiasArgument(*children, shape),
+)
+
+Biases = AttentionBias | BiasArgument | Float[ArrayLike, "..."]
 
 
 def as_attention_bias(bias: Biases) -> AttentionBias:
     """Return a bias unchanged, and an array as `ArrayBias`."""
+    if isinstance(bias, BiasArgument):
+        return bias.read()
     return bias if isinstance(bias, AttentionBias) else ArrayBias(bias)
 
 
+def apply_bias(logits: Float[Array, "... T S"], bias: Biases) -> Float[Array, "... T S"]:
+    """Apply any bias, soft caps included, to logits `[..., T, S]`.
+
+    Raises:
+        InputError: the bias does not broadcast against the logits.
+    """
+    bias = as_attention_bias(bias)
+    bias.check(logits.shape)
+    block = whole_block(logits.shape)
+    of_block = bias.cut(block)
+    return jax.vmap(lambda part: of_block.apply(part, block))(logits.reshape(-1, *block.shape)).reshape(logits.shape)
+
+
+def bias_array(bias: Biases, shape: tuple[int, ...]) -> Float[Array, "... T S"]:
+    """Convert a bias to the array of this shape `[..., T, S]` that it adds to the logits.
+
+    Raises:
+        InputError: the bias does more than add, such as a soft cap, or does not broadcast.
+    """
+    bias = as_attention_bias(bias)
+    if isinstance(bias, Chain):
+        return bias_array(bias.first, shape) + bias_array(bias.second, shape)
+    if not isinstance(bias, AddedBias):
+        raise InputError(
+            f"bias is {bias}, which may do more than add an array to the logits; call apply_bias(logits, bias) of "
+            "transformer_jax.attention in place of logits + bias"
+        )
+    return apply_bias(jnp.zeros(shape, jnp.float32), bias)
+
+
 @pytree_class
-class ArrayBias(AttentionBias):
+class ArrayBias(AddedBias):
     """Additive bias given as an array `[T, S]`, `[B, T, S]` or `[B, H, T, S]`; any axis may have size 1.
 
     Raises:

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float
 
-from transformer_jax.attention.biases import AttentionBias
+from transformer_jax.attention.biases import AttentionBias, apply_bias
 from transformer_jax.attention.masks.symbolic import Masks, as_attention_mask
 from transformer_jax.attention.score_block import MISSING_AXES, nan_for_minus_infinity, whole_block
 from transformer_jax.dropout import AttentionDropout as AttentionDropout
@@ -46,7 +46,7 @@ def plain_attention(
         # From here on, -∞ hides a key. A -∞ of the product itself becomes NaN, as in `softmax` without hidden keys.
         logits = nan_for_minus_infinity(logits)
     if bias is not None:
-        logits = _biased(logits, bias)
+        logits = apply_bias(logits, bias)
     if tap is not None:
         logits = tap("logits", logits, "B H T S")
     if bias is not None or tap is not None:
@@ -72,12 +72,6 @@ def mask_array(mask: Masks, shape: tuple[int, ...]) -> Bool[Array, "..."]:
     mask.check(shape)
     is_seen = mask.allows(whole_block(shape))  # rank 4; the logits may have fewer axes
     return jnp.squeeze(is_seen, MISSING_AXES.get(len(shape), ()))
-
-
-def _biased(logits: Logits, bias: AttentionBias) -> Logits:
-    block = whole_block(logits.shape)
-    of_block = bias.cut(block)
-    return jax.vmap(lambda part: of_block.apply(part, block))(logits.reshape(-1, *block.shape)).reshape(logits.shape)
 
 
 def by_shared_head(x: Array, y: Array) -> tuple[Array, Array]:

@@ -9,14 +9,14 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Shaped
 
 from transformer_jax.argument_checks import Size, as_array
-from transformer_jax.attention.biases import AttentionBias, Logits
+from transformer_jax.attention.biases import AddedBias, Logits
 from transformer_jax.attention.score_block import Offset, ScoreBlock, whole_block
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.trees import pytree_class, static_field
 
 
 @pytree_class
-class ALiBi(AttentionBias):
+class ALiBi(AddedBias):
     """ALiBi: `- slope_h · |i - j|`, a penalty on distance with a different slope in each head (Press et al. 2022)."""
 
     num_heads: Size = static_field()  # H
@@ -45,7 +45,7 @@ def alibi_slopes(num_heads: int) -> Float[np.ndarray, " H"]:
 
 
 @pytree_class
-class RelativeBias(AttentionBias):
+class RelativeBias(AddedBias):
     """Relative position bias of T5: a learned number for each head and bucket of distances (Raffel et al. 2020).
 
     Raises:

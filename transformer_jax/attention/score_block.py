@@ -100,12 +100,13 @@ class ScoreBlock(NamedTuple):
         part = jnp.asarray(array)
         for axis, (start, size) in enumerate(self):
             length = array.shape[axis]
-            if length > 1 and (size > length or (isinstance(start, int) and start >= length)):
+            if length == 1:
+                continue
+            if size > length or (isinstance(start, int) and start >= length):
                 raise InputError(
                     f"an array of shape {array.shape} has {length} {LOGITS_AXES[axis]}; it must have {start + size}"
                 )
-            if length > 1:
-                part = _cut(part, axis, start, size)
+            part = _cut(part, axis, start, size)
         return part
 
     def of_heads(self, array: Shaped[Array | np.ndarray, "H ..."]) -> Shaped[Array, "h ..."]:
@@ -141,9 +142,10 @@ def _cut(array: Array, axis: int, start: Start, size: int) -> Array:
 
 def whole_block(shape: tuple[int, ...]) -> ScoreBlock:
     """Return the block of all logits `[..., T, S]`; rank 3 has no head axis, rank 2 no batch axis either."""
-    num_batch = {2: 1, 3: shape[0]}.get(len(shape), shape[-4] if len(shape) > 3 else 1)
-    num_heads = shape[-3] if len(shape) > 3 else 1
-    return ScoreBlock(*(Range(0, size) for size in (num_batch, num_heads, *shape[-2:])))
+    sizes = list(shape[-4:])
+    for axis in MISSING_AXES.get(len(shape), ()):
+        sizes.insert(axis, 1)
+    return ScoreBlock(*(Range(0, size) for size in sizes))
 
 
 def with_all_axes(name: str, array: Array, hint: str = "") -> Shaped[Array, "#B #H #T #S"]:

@@ -16,8 +16,9 @@ from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.names import ActivationSite, activation_name, check_found, is_layer, matches
 from transformer_jax.inspection.patches import Change, Filled, Patch, parts_of
-from transformer_jax.nn.attention import MultiheadAttention
+from transformer_jax.nn.attention import AttentionCall, MultiheadAttention
 from transformer_jax.nn.blocks import Block
+from transformer_jax.nn.cached_decoding import argument
 from transformer_jax.nn.encoder import Stack
 from transformer_jax.nn.layers import Tapped, add_bias
 
@@ -67,7 +68,7 @@ class InspectedPass:
         if isinstance(module, Tapped) and method == "is_requested":
             return not args or self._is_requested(*(activation_name(module.path, name) for name in args))
         if method == "decode_step":
-            self._first = kwargs.get("position", (*args, None, None)[1])
+            self._first = argument("position", args, kwargs, context)
         elif method == "start_decoding" and "prefix" in kwargs:
             self._first = 0
         if method == "attend" and isinstance(module, MultiheadAttention):
@@ -155,20 +156,20 @@ class InspectedPass:
             return (self._shown(name, result[0], letters), *result[1:])
         return self._shown(name, result, letters)
 
-    def _attended(self, module: nn.Module, call: Callable[..., Any], *args: object) -> Any:
+    def _attended(self, module: nn.Module, call: Callable[..., Any], given: AttentionCall) -> Any:
         """Call an attention's `attend`, with taps of logits and weights if one of them is requested."""
         is_requested = self._is_requested(*(activation_name(module.path, name) for name in ("logits", "weights")))
-        return call(*args, tap=functools.partial(self._tapped, module) if is_requested else None)
+        return call(given._replace(tap=functools.partial(self._tapped, module) if is_requested else None))
 
-    def _projected(self, module: nn.Module, call: Callable[..., Array], joined: Array) -> Array:
+    def _projected(self, module: nn.Module, call: Callable[..., Array], x: Array) -> Array:
         """Apply an attention's output projection, as a sum over heads if their results are requested."""
         attention: Any = module.parent
         name = activation_name(attention.path, HEAD_RESULTS)
         is_named = not self._keeps_values or any(HEAD_RESULTS in pattern for pattern in self._wanted)
         if not (is_named and self._is_requested(name)):  # H times as large as others, so `*` does not request it
-            return call(joined)
+            return call(x)
         weights = jax.tree.map(jnp.asarray, module.variables["params"])
-        heads = joined.reshape(*joined.shape[:-1], -1, attention.width())  # [B T H d]
+        heads = x.reshape(*x.shape[:-1], -1, attention.width())  # [B T H d]
         kernel = weights["kernel"].reshape(*heads.shape[-2:], -1)
         results = self._shown(name, jnp.einsum("bthd,hdm->bhtm", heads, kernel), "B H T D")
         return add_bias(results.sum(1), weights["bias"]) if "bias" in weights else results.sum(1)

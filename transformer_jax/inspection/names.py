@@ -26,7 +26,7 @@ TRANSFORMER_LENS = {
     "blocks.0.hook_resid_pre": "decoder.layers.0.input",
     "blocks.0.hook_in": "decoder.layers.0.input",
     "blocks.0.ln1.hook_scale": "decoder.layers.0.attention_norm.scale",
-    "blocks.0.ln1.hook_normalized": "decoder.layers.0.attention_norm.normalized",
+    "blocks.0.ln1.hook_out": "decoder.layers.0.attention_norm.normalized",
     "blocks.0.attn.hook_in": "decoder.layers.0.attention_norm.normalized",
     "blocks.0.attn.hook_q": "decoder.layers.0.attention.queries",
     "blocks.0.attn.hook_rot_q": "decoder.layers.0.attention.queries",
@@ -41,7 +41,7 @@ TRANSFORMER_LENS = {
     "blocks.0.hook_resid_mid": "decoder.layers.0.after_attention",
     "blocks.0.attn.hook_out": "decoder.layers.0.attention.output",
     "blocks.0.ln2.hook_scale": "decoder.layers.0.feed_forward_norm.scale",
-    "blocks.0.ln2.hook_normalized": "decoder.layers.0.feed_forward_norm.normalized",
+    "blocks.0.ln2.hook_out": "decoder.layers.0.feed_forward_norm.normalized",
     "blocks.0.mlp.hook_in": "decoder.layers.0.feed_forward_norm.normalized",
     "blocks.0.mlp.hook_pre": "decoder.layers.0.feed_forward.pre",
     "blocks.0.mlp.hook_pre_linear": "decoder.layers.0.feed_forward.pre_linear",
@@ -51,7 +51,7 @@ TRANSFORMER_LENS = {
     "blocks.0.hook_resid_post": "decoder.layers.0.output",
     "blocks.0.hook_out": "decoder.layers.0.output",
     "ln_final.hook_scale": "decoder.norm.scale",
-    "ln_final.hook_normalized": "decoder.norm.normalized",
+    "ln_final.hook_out": "decoder.norm.normalized",
     "unembed.hook_out": "logits",
 }
 
@@ -141,5 +141,7 @@ def check_found(pattern: str, names: Collection[str]) -> None:
         names: all names of the pass.
     """
     if not any(matches(name, pattern) for name in names):
-        near = meant(our_name(pattern), names)
+        ours = our_name(pattern)
+        layers = re.search(r"layers\.[*?]\.", ours)
+        near = meant(ours, [re.sub(r"layers\.\d+\.", layers[0], name) for name in names] if layers else names)
         raise InputError(f"{pattern!r} is not an activation of this pass; activation_names(model) lists all{near}")

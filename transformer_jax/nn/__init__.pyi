@@ -1,3 +1,4 @@
+from .attention import AttentionCall as AttentionCall
 from .attention import AttentionSettings as AttentionSettings
 from .attention import MultiheadAttention as MultiheadAttention
 from .blocks import BlockSettings as BlockSettings

@@ -13,15 +13,17 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import Positive, Probability, Size, check_fields, check_kv_heads, check_sequence
-from transformer_jax.attention.biases import Biases
+from transformer_jax.attention.biases import BiasArgument, Biases, as_attention_bias
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.dropout import AttentionDropout
 from transformer_jax.errors import InputError, head_width
 from transformer_jax.nn.layers import Dense, Tapped
-from transformer_jax.nn.positions import AttentionPositions, NoPositions, Positions
+from transformer_jax.nn.positions import FIRST_OF_PASS, AttentionPositions, NoPositions, Positions
+from transformer_jax.trees import shown
 
 # Function (q, k, v, mask, bias, dropout) -> values [B H T d], with q [B H T d], k and v [B Hkv S d]. In cached decoding
-# T is 1 and S the capacity of the cache; only the mask and the bias contain the positions of the queries.
+# T is 1 and S the capacity of the cache; only the mask and the bias contain the positions of the queries. A bias is an
+# array-like for logits [B H T S]: `logits + bias`, or `apply_bias(logits, bias)`, which supports soft caps too.
 AttentionFunction: TypeAlias = Callable[
     [Array, Array, Array, Masks | None, Biases | None, AttentionDropout | None], Array
 ]
@@ -59,6 +61,19 @@ class KeyValue(NamedTuple):
     value: Float[Array, "B Hkv S d"]
 
 
+class AttentionCall(NamedTuple):
+    """Argument of `MultiheadAttention.attend`, in which interceptors replace fields by name."""
+
+    query: Float[Array, "B H T d"]
+    key: Float[Array, "B Hkv S d"]
+    value: Float[Array, "B Hkv S d"]
+    mask: Masks | None = None
+    bias: Biases | None = None
+    dropout: AttentionDropout | None = None
+    wants_weights: bool = False
+    tap: Callable[[str, Array, str], Array] | None = None  # `tap` of a module, for logits and weights
+
+
 class MultiheadAttention(Tapped):
     """Multi-head attention: `Concat(head_1 … head_H) W_O`, `head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)`.
 
@@ -66,6 +81,8 @@ class MultiheadAttention(Tapped):
     Kernels use Xavier-uniform initialization (Glorot and Bengio 2010), those of queries, keys and values with half the
     variance, as if the three were one kernel `[D, 3 D]`. Biases start at zero. Source: Vaswani et al. 2017, section
     3.2.2.
+
+    A subclass may override `__call__`; attention maps, inspection and cached decoding work if it calls `attend`.
 
     Raises:
         InputError: at construction, if `num_heads` does not divide `embed_dim` and `head_width` is None,
@@ -136,7 +153,7 @@ class MultiheadAttention(Tapped):
         query = self._heads(self.query_proj(x))  # [B H T d]
         if self.settings.qk_norm is not None:
             query = self.query_norm(query)
-        query = self.attention_positions.encode(query, 0, key.shape[2])
+        query = self.attention_positions.encode(query, FIRST_OF_PASS, key.shape[2])
         query = self.tap("queries", query, "B H T d")
         key = self.tap("keys", key, "B Hkv S d")
         value = self.tap("values", value, "B Hkv S d")
@@ -144,8 +161,10 @@ class MultiheadAttention(Tapped):
             query = query * (self.settings.scale * math.sqrt(self.width()))
         rate = self.settings.dropout_prob if self.dropout_prob is None else self.dropout_prob
         dropout = AttentionDropout(rate, self.make_rng("dropout")) if train and rate > 0 else None
-        bias = _sum(self.attention_positions.bias(), bias)
-        attended = self.attend(query, key, value, mask, bias, dropout, return_attention)
+        of_positions = self.attention_positions.bias()
+        if of_positions is not None:
+            bias = of_positions if bias is None else of_positions + bias
+        attended = self.attend(AttentionCall(query, key, value, mask, bias, dropout, return_attention))
         values, weights = attended if return_attention else (attended, None)
         values = self.tap("head_outputs", values, "B H T d").swapaxes(-3, -2)  # [B T H d]
         output = self.tap("output", self.output_proj(values.reshape(*values.shape[:-2], -1)), "B T D")
@@ -156,35 +175,36 @@ class MultiheadAttention(Tapped):
         key = self._heads(self.key_proj(memory))
         if self.settings.qk_norm is not None:
             key = self.key_norm(key)
-        return KeyValue(self.attention_positions.encode(key, 0, key.shape[2]), self._heads(self.value_proj(memory)))
+        key = self.attention_positions.encode(key, FIRST_OF_PASS, key.shape[2])
+        return KeyValue(key, self._heads(self.value_proj(memory)))
 
-    def attend(
-        self,
-        query: Float[Array, "B H T d"],
-        key: Float[Array, "B Hkv S d"],
-        value: Float[Array, "B Hkv S d"],
-        mask: Masks | None,
-        bias: Biases | None,
-        dropout: AttentionDropout | None,
-        return_attention: bool = False,
-        tap: Callable[[str, Array, str], Array] | None = None,
-    ) -> Any:
-        """Compute each head's values with the configured implementation; with `return_attention`, the weights too.
+    def attend(self, call: AttentionCall, /) -> Any:
+        """Compute each head's values with the configured implementation; if `wants_weights`, a pair with the weights.
 
         Attention maps, inspection (`tap`) and cached decoding intercept this method and `keys_and_values`.
         """
+        query, key, value, mask, bias, dropout, wants_weights, tap = call
         implementation = self.settings.implementation
-        if not isinstance(implementation, str):
-            if return_attention or tap is not None:
-                raise InputError("implementation is a function, which returns no weights; choose auto or plain")
-            return implementation(query, key, value, mask, bias, dropout)
-        # `dot_product_attention` chooses the implementation; the formula is in `attention/formula.py`.
-        from transformer_jax.attention.attention import dot_product_attention
+        if isinstance(implementation, str):
+            # It chooses the implementation; the formula is in `attention/formula.py`.
+            from transformer_jax.attention.attention import dot_product_attention
 
-        how = "plain" if return_attention else implementation
-        return dot_product_attention(
-            query, key, value, mask, bias, dropout, implementation=how, return_attention=return_attention, tap=tap
-        )
+            how = "plain" if wants_weights else implementation
+            return dot_product_attention(
+                query, key, value, mask, bias, dropout, implementation=how, return_attention=wants_weights, tap=tap
+            )
+        if wants_weights or tap is not None:
+            raise InputError("implementation is a function, which returns no weights; choose auto or plain")
+        if bias is None:
+            return implementation(query, key, value, mask, None, dropout)
+        argument = BiasArgument(as_attention_bias(bias), (*query.shape[:-1], key.shape[-2]))
+        values = implementation(query, key, value, mask, argument, dropout)
+        if not argument.is_read:
+            raise InputError(
+                f"implementation is {shown(implementation)}, which ignores the bias {argument.bias}; it must "
+                "compute logits + bias; if it cannot, choose other positions, such as RotaryPositions()"
+            )
+        return values
 
     def _heads(self, x: Float[Array, "B T width"]) -> Float[Array, "B heads T d"]:
         return x.reshape(*x.shape[:-1], -1, self.width()).swapaxes(-3, -2)
@@ -203,8 +223,3 @@ class MultiheadAttention(Tapped):
             )
         if jnp.shape(memory)[0] != jnp.shape(x)[0]:
             raise InputError(f"memory has {jnp.shape(memory)[0]} rows and x has {jnp.shape(x)[0]}; they must be equal")
-
-
-def _sum(first: Biases | None, second: Biases | None) -> Biases | None:
-    """Apply one bias after another; either may be None."""
-    return second if first is None else first if second is None else first + second

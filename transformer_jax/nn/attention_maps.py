@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from transformer_jax.attention.rows import attention_rows
 from transformer_jax.attention.score_block import Chosen
-from transformer_jax.nn.attention import MultiheadAttention
+from transformer_jax.nn.attention import AttentionCall, MultiheadAttention
 from transformer_jax.nn.layer_stacks import unstack_layers
 
 Weights = Float[Array, "B heads queries S"]
@@ -48,12 +48,14 @@ def attention_maps(
         if context.method_name == "attend" and isinstance(attention, MultiheadAttention):
             path = attention.path
             of_path = queries.get(path[0]) if isinstance(queries, Mapping) else queries
+            given: AttentionCall = args[0]
             if of_path is None and heads is None:
-                attended = call(*args[:6], True, **kwargs)
-                maps["/".join(path)] = attended[1]
-                return attended if args[6] else attended[0]
-            query, key, _, mask, bias, *_ = args
-            maps["/".join(path)] = attention_rows(query, key, mask, bias, queries=of_path, heads=heads)
+                values, weights = call(given._replace(wants_weights=True))
+                maps["/".join(path)] = weights
+                return (values, weights) if given.wants_weights else values
+            maps["/".join(path)] = attention_rows(
+                given.query, given.key, given.mask, given.bias, queries=of_path, heads=heads
+            )
         return call(*args, **kwargs)
 
     unbound = module.clone(parent=None)

@@ -5,6 +5,7 @@ to the cached keys and values of all positions; the encoder's output is projecte
 mask, biases and positions start at the first new position. Custom blocks therefore need no decoding code.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,14 +19,15 @@ from jaxtyping import Bool, Float, Int
 from transformer_jax.argument_checks import check_offset
 from transformer_jax.attention.biases import as_attention_bias
 from transformer_jax.attention.masks.kinds import Padding
-from transformer_jax.attention.masks.symbolic import as_attention_mask
+from transformer_jax.attention.masks.symbolic import Masks, as_attention_mask, combine_masks
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.nn.attention import KeyValue, MultiheadAttention
+from transformer_jax.nn.attention import AttentionCall, KeyValue, MultiheadAttention
 from transformer_jax.nn.layer_stacks import STACKED
 from transformer_jax.nn.positions import AddedPositions, AttentionPositions
 
 Result = TypeVar("Result")
+Tree = TypeVar("Tree")
 
 
 class DecodingCache(NamedTuple):
@@ -87,8 +89,7 @@ def start_cache(
         padding = _checked_padding(padding, num_rows, num_given)
     _, cache = run_cached(lambda: run(tokens), DecodingCache({}, {}, padding=padding), 0, max(length, num_given))
     if prefix is None:  # the pass was needed for the shapes, and for the keys and values of the encoder's output
-        empty = jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], length, x.shape[3]), x.dtype), cache.decoded)
-        cache = cache._replace(decoded=empty)
+        cache = cache._replace(decoded=_empty(cache.decoded, length))
     return cache
 
 
@@ -113,6 +114,11 @@ def run_cached(
     return result, cache._replace(decoded=of_pass.decoded, memory=of_pass.memory)
 
 
+def argument(name: str, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
+    """Return the argument of this name in an intercepted call; None if it is not passed."""
+    return inspect.signature(context.orig_method).bind(*args, **kwargs).arguments.get(name)
+
+
 class _CachedPass:
     """Interceptor for the methods of attention and position modules during a cached pass."""
 
@@ -120,6 +126,7 @@ class _CachedPass:
         self.decoded, self.memory = dict(cache.decoded), dict(cache.memory)
         self._padding, self._first, self._length = cache.padding, first, length
         self._of_memory: set[str] = set()  # paths of cross-attention modules
+        self._projected: set[str] = set()  # paths of self-attention modules whose new keys are in the cache
 
     def intercept(
         self,
@@ -131,39 +138,48 @@ class _CachedPass:
         module, method = context.module, context.method_name
         path = "/".join(module.path)
         if isinstance(module, MultiheadAttention):
-            if method == "__call__" and kwargs.get("memory", args[1] if len(args) > 1 else None) is not None:
+            if method == "__call__" and argument("memory", args, kwargs, context) is not None:
                 self._of_memory.add(path)
             if STACKED in module.path:
                 raise InputError("layers are stacked; a model decodes with unstack_layers(variables)")
             if method == "keys_and_values":
                 return self._keys_and_values(path, call, *args, **kwargs)
             if method == "attend" and path not in self._of_memory:
-                return call(*args[:3], *self._later(*args[3:5]), *args[5:], **kwargs)
+                return call(self._later(path, *args))
         is_added = isinstance(module, AddedPositions) and method == "__call__"
-        if is_added or (isinstance(module, AttentionPositions) and method == "encode" and path not in self._of_memory):
-            first = self._first if self._padding is None else self._first - self._padding  # position within each text
-            return call(args[0], first, self._length)
+        if is_added or (isinstance(module, AttentionPositions) and method == "encode"):
+            return self._encoded(call, *args, **kwargs)
         return call(*args, **kwargs)
+
+    def _encoded(self, call: Callable[..., Array], x: Array, first: Any = None, length: Any = None) -> Array:
+        """Add or encode the positions of this pass; `first` and `length`, which the caller gives, are replaced."""
+        first = self._first if self._padding is None else self._first - self._padding  # position within each text
+        return call(x, first, self._length)
 
     def _keys_and_values(self, path: str, call: Callable[..., KeyValue], memory: ArrayLike) -> KeyValue:
         if path in self._of_memory:
             if path not in self.memory:
                 self.memory[path] = call(memory)
             return self.memory[path]
-        new = call(memory)
-        room = (*new.key.shape[:2], self._length, new.key.shape[3])
-        old = self.decoded.get(path) or KeyValue(jnp.zeros(room, new.key.dtype), jnp.zeros(room, new.value.dtype))
-        pairs = zip(old, new, strict=True)
-        self.decoded[path] = KeyValue(*(_written(before, added, self._first) for before, added in pairs))
+        return self._of_all_positions(path, call(memory))
+
+    def _of_all_positions(self, path: str, new: KeyValue) -> KeyValue:
+        """Write keys and values of the new positions into the cache, and return the cached ones."""
+        self._projected.add(path)
+        old = self.decoded.get(path) or _empty(new, self._length)
+        self.decoded[path] = jax.tree.map(lambda before, added: _written(before, added, self._first), old, new)
         return self.decoded[path]
 
-    def _later(self, mask: Any, bias: Any) -> tuple[Any, Any]:
-        """Shift mask and bias of self-attention to queries that begin at the first new position."""
-        mask = None if mask is None else as_attention_mask(mask).shifted(self._first)
+    def _later(self, path: str, given: AttentionCall) -> AttentionCall:
+        """Let queries that begin at the first new position attend to the keys of all positions."""
+        if path not in self._projected:  # by `keys_and_values`
+            pair = self._of_all_positions(path, KeyValue(given.key, given.value))
+            given = given._replace(key=pair.key, value=pair.value)
+        mask: Masks | None = None if given.mask is None else as_attention_mask(given.mask).shifted(self._first)
         if self._padding is not None:
-            is_text = Padding(jnp.arange(self._length) >= self._padding[:, None])
-            mask = is_text if mask is None else mask & is_text
-        return mask, None if bias is None else as_attention_bias(bias).shifted(self._first)
+            mask = combine_masks(mask, Padding(jnp.arange(self._length) >= self._padding[:, None]))
+        bias = None if given.bias is None else as_attention_bias(given.bias).shifted(self._first)
+        return given._replace(mask=mask, bias=bias)
 
 
 def _checked_padding(padding: Int[ArrayLike, " B"], num_rows: int, num_given: int) -> Int[Array, " B"]:
@@ -173,6 +189,11 @@ def _checked_padding(padding: Int[ArrayLike, " B"], num_rows: int, num_given: in
     for known in () if isinstance(array, jax.core.Tracer) else array.tolist():
         check_offset("padding", known, 0, num_given - 1)
     return array
+
+
+def _empty(like: Tree, length: int) -> Tree:
+    """Return zeros for the keys and values of `length` positions, in a tree like `like`."""
+    return jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], length, x.shape[3]), x.dtype), like)
 
 
 def _written(old: Float[Array, "B Hkv S d"], new: Float[Array, "B Hkv T d"], first: Start) -> Float[Array, "B Hkv S d"]:

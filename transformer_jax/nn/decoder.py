@@ -6,7 +6,7 @@ from jaxtyping import Float
 
 from transformer_jax.argument_checks import check_sequence
 from transformer_jax.attention.biases import Biases
-from transformer_jax.attention.masks.symbolic import Masks, causal_and
+from transformer_jax.attention.masks.symbolic import Causal, Masks, combine_masks
 from transformer_jax.nn.blocks import Block
 from transformer_jax.nn.encoder import Stack
 
@@ -74,7 +74,7 @@ class TransformerDecoder(Stack):
         if self.is_border:
             check_sequence("x", x, self.input_dim)
             check_sequence("memory", memory)
-        mask, bias = causal_and(mask), self.shared_bias()
+        mask, bias = combine_masks(Causal(), mask), self.shared_bias()
         for block in self.blocks(train=train):
             x = block(x, memory, mask, memory_mask, train=train, **bias)
         return self.normalize(x)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from transformer_jax.argument_checks import Count, Probability, Size, check_sequence
 from transformer_jax.attention.biases import AttentionBias, Biases
-from transformer_jax.attention.masks.symbolic import Masks, causal_and
+from transformer_jax.attention.masks.symbolic import Causal, Masks, combine_masks
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 
 
@@ -21,9 +21,10 @@ class EncoderBlock(Block):
     Its fields and errors are those of `Block`. A subclass may override `__call__` or `setup`:
 
         class Parallel(EncoderBlock):
-            def __call__(self, x, mask=None, *, train=False):
+            def __call__(self, x, mask=None, *, train=False, bias=None):
                 def sublayers(h):
-                    return self.self_attn(h, mask=mask, train=train) + self.feed_forward(h, train=train)
+                    attended = self.self_attn(h, mask=mask, bias=bias, train=train)
+                    return attended + self.feed_forward(h, train=train)
 
                 return self.self_attn_residual(x, sublayers, train=train)
 
@@ -137,7 +138,7 @@ class TransformerEncoder(Stack):
         """Run every block; the arguments are those of `EncoderBlock`."""
         if self.is_border:
             check_sequence("x", x, self.input_dim)
-        mask = mask if self.block.looks_ahead else causal_and(mask)
+        mask = mask if self.block.looks_ahead else combine_masks(Causal(), mask)
         bias = self.shared_bias()
         for block in self.blocks(train=train):
             x = block(x, mask, train=train, **bias)

@@ -225,10 +225,12 @@ class Transformer(TokenModel):
 
         queries_of = {"encoder": queries if source_queries is None else source_queries, "decoder": queries}
         maps = attention_maps(self, source, target, source_mask, target_mask, queries=queries_of, heads=heads)
-        encoder = {path: weights for path, weights in maps.items() if path.startswith("encoder/")}
-        decoder = {path: weights for path, weights in maps.items() if path.startswith("decoder/")}
-        own, cross = of_layers(decoder, last=False), of_layers(decoder)
-        return AttentionMaps(*(list(found.values()) for found in (of_layers(encoder), own, cross)))
+        first, last = of_layers(maps, last=False), of_layers(maps)
+
+        def of_stack(stack: str, found: dict[str, Array]) -> list[Array]:
+            return [weights for layer, weights in found.items() if layer.startswith(stack)]
+
+        return AttentionMaps(of_stack("encoder", last), of_stack("decoder", first), of_stack("decoder", last))
 
     def _embed(self, sequence: Target, side: str, *, train: bool = False) -> Float[Array, "B T D"]:
         if jnp.issubdtype(as_array(side, sequence).dtype, jnp.integer):

@@ -10,7 +10,7 @@ from transformer_jax.nn.layers import ActivationFunction, Checked, FeedForward
 
 
 class GatedFeedForward(FeedForward):
-    """Gated feed-forward `W_2 Dropout(activation(x W + b) ⊗ (x V + c)) + b_2` (Shazeer 2020, equation 6).
+    """Gated feed-forward `Dropout(activation(x W + b) ⊗ (x V + c)) W_2 + b_2` (Shazeer 2020, equation 6).
 
     The activation `flax.linen.silu` gives SwiGLU, `gelu` GEGLU, `sigmoid` the GLU of Dauphin et al. 2017. Shazeer omits
     the biases (`use_bias=False`). With its three matrices, 2/3 of F gives as many parameters as `FeedForward` has.

@@ -119,7 +119,7 @@ class Dropout(Checked):
 
 
 class FeedForward(Tapped):
-    """Feed-forward network `W_2 Dropout(activation(x W_1 + b_1)) + b_2` (Vaswani et al. 2017, equation 2).
+    """Feed-forward network `Dropout(activation(x W_1 + b_1)) W_2 + b_2` (Vaswani et al. 2017, equation 2).
 
     Raises:
         InputError: at construction, if `dim_feedforward` is below 1.

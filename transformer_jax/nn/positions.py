@@ -17,6 +17,7 @@ from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.layers import Tapped, add_bias
 
 First = Start | Int[Array, " B"]  # position of the first element, for all texts or for each text
+FIRST_OF_PASS = 0  # `first` in a module's call; `nn/cached_decoding.py` replaces it by the first new position
 
 
 def sinusoidal_table(length: int, d_model: int, *, in_halves: bool = False) -> Float[np.ndarray, "T D"]:
@@ -69,7 +70,7 @@ class AddedPositions(Tapped):
     max_len: Size = 5000  # longest sequence that is accepted
 
     def __call__(
-        self, x: Float[ArrayLike, "B T D"], first: First = 0, length: int | None = None
+        self, x: Float[ArrayLike, "B T D"], first: First = FIRST_OF_PASS, length: int | None = None
     ) -> Float[Array, "B T D"]:
         """Add the positions `first` … `first + T - 1` to `x`, in the dtype of `x`.
 
@@ -121,7 +122,7 @@ class AttentionPositions(nn.Module):
 
         Args:
             x: queries or keys `[B, heads, T, d]`.
-            first: position of the first query or key; it may be traced.
+            first: position of the first query or key; it may be traced. Cached decoding replaces `FIRST_OF_PASS`.
             length: maximum number of positions.
         """
         return x

@@ -86,13 +86,13 @@ class AttentionMask(LogitsRule):
         return Combined(self, as_attention_mask(other), operator.and_)
 
     def __rand__(self, other: "Masks") -> "AttentionMask":
-        return Combined(as_attention_mask(other), self, operator.and_)
+        return as_attention_mask(other) & self
 
     def __or__(self, other: "Masks") -> "AttentionMask":
         return Combined(self, as_attention_mask(other), operator.or_)
 
     def __ror__(self, other: "Masks") -> "AttentionMask":
-        return Combined(as_attention_mask(other), self, operator.or_)
+        return as_attention_mask(other) | self
 
     def __invert__(self) -> "AttentionMask":
         return Opposite(self)
@@ -154,11 +154,6 @@ class Window(AttentionMask):
 
     def _reach(self) -> tuple[int, int]:
         return MAX_SIZE if self.left is None else self.left, MAX_SIZE if self.right is None else self.right
-
-
-def causal_and(mask: Masks | None) -> Masks:
-    """Return `Causal()`, combined with a mask if one is given."""
-    return Causal() if mask is None else Causal() & mask
 
 
 @pytree_class
