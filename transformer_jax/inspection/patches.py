@@ -196,7 +196,7 @@ def _check_indices(what: str, array: Array | np.ndarray, size: int | None, site:
 def _fitting(array: object, x: Array, site: ActivationSite, *, is_whole: bool) -> Array:
     """Convert the value given for an activation `x` to an array of its shape, or one that broadcasts to it."""
     try:
-        given = jnp.asarray(array)
+        given = jnp.asarray(as_array("patch", array))
     except (TypeError, ValueError):
         raise InputError(
             f"the patch of {site.name} is {array!r}; it must be an array, a function that returns one, or a patch"

@@ -36,11 +36,6 @@ class Viewer:
         self._output = jax.jit(task.apply, compiler_options=options)
         self._maps = jax.jit(self._maps_of, compiler_options=options)
 
-    @property
-    def has_attention(self) -> bool:
-        """Whether the model gives its attention maps."""
-        return self._task.has_attention
-
     def maps_of(self, example: InspectedExample, params: Params) -> LabelledMaps:
         """Return the attention maps of an example, by kind and layer.
 
@@ -48,7 +43,7 @@ class Viewer:
             InputError: the model has none.
         """
         task = self._task
-        if not self.has_attention:
+        if not task.has_attention:
             kind = type(task.model).__name__
             lacks = "whose attention is a custom function" if hasattr(task.model, MAPS) else f"without {MAPS}"
             raise InputError(f"{kind} {lacks} has no maps to show")
