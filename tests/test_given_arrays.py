@@ -15,7 +15,7 @@ from transformer_jax.inspection import Inspected
 
 IDS = np.random.default_rng(0).integers(7, size=(7, 5)).astype(np.int32)
 REFUSED = {
-    "masked": (lambda array: np.ma.masked_array(array, array == array.flat[0]), "has masked elements; replace them"),
+    "masked": (lambda array: np.ma.masked_array(array, array == array.flat[0]), "is a masked array; it must be an array without a mask"),
     "longdouble": (lambda array: array.astype(np.longdouble), "numbers of a type of JAX, not float128"),
     "objects": (lambda array: array.astype(object), "numbers of a type of JAX, not object"),
 }

@@ -137,13 +137,13 @@ def as_array(name: str, x: object) -> Shaped[Array | np.ndarray, "..."]:
     and ignores the mask of a masked array.
 
     Raises:
-        InputError: `x` has masked elements, is a list of lists of different lengths, contains anything but numbers, or
-            has a type that JAX lacks, such as `longdouble`.
+        InputError: `x` is a masked array or a list of lists of different lengths, contains anything but numbers, or has
+            a type that JAX lacks, such as `longdouble`.
     """
     if isinstance(x, Array):
         return x
-    if np.ma.is_masked(x):
-        raise InputError(f"{name} has masked elements; replace them by a number: {name}.filled(0)")
+    if isinstance(x, np.ma.MaskedArray):
+        raise InputError(f"{name} is a masked array; it must be an array without a mask, such as {name}.filled(0)")
     try:
         array = np.asarray(x)
     except ValueError:

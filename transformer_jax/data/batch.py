@@ -151,7 +151,7 @@ def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:
 
     Raises:
         InputError: `samples` is not a list or is empty; samples differ in structure or in the shape of an array, or
-            hold text, objects, masked elements, or tensors that NumPy can't convert.
+            hold text, objects, masked arrays, or tensors that NumPy can't convert.
     """
     if isinstance(samples, StackedSamples):
         return samples.stacked
@@ -160,12 +160,7 @@ def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:
     reason = "samples can't be stacked, since their shapes or structures differ, or NumPy lacks their type"
     # PyTorch raises the last two, if a tensor has gradients or is on a GPU.
     with as_input_error(reason, ValueError, TypeError, RuntimeError):
-        return as_arrays("samples", jax.tree.map(_stacked, *samples))
-
-
-def _stacked(*leaves: ArrayLike) -> np.ndarray:
-    has_masks = any(map(np.ma.isMaskedArray, leaves))  # which `np.stack` would drop
-    return np.ma.stack(leaves) if has_masks else np.stack(leaves)
+        return as_arrays("samples", jax.tree.map(lambda *leaves: np.stack(leaves), *samples))
 
 
 def load_stacked(dataset: Any, indices: EpochIndices) -> PyTree:  # a data set, of either form

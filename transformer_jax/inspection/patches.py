@@ -197,7 +197,7 @@ def _fitting(array: object, x: Array, site: ActivationSite, *, is_whole: bool) -
     """Convert the value given for an activation `x` to an array of its shape, or one that broadcasts to it."""
     try:
         given = jnp.asarray(as_array("patch", array))
-    except (TypeError, ValueError):
+    except InputError:
         raise InputError(
             f"the patch of {site.name} is {shortened(array)}; it must be an array, a function that returns one, or a patch"
         ) from None

@@ -64,8 +64,7 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
 
     def names_of(directory: Path) -> set[str]:
         source = directory / SOURCE
-        is_export = source.is_file() and source.read_bytes()[:40] == text[:40].encode()
-        return {SOURCE, WEIGHTS} if is_export else set()
+        return {SOURCE, WEIGHTS} if source.is_file() and source.read_bytes()[:40] == text[:40].encode() else set()
 
     with replacing(directory, f"a {SOURCE} of an earlier export", names_of) as new:
         (new / WEIGHTS).write_bytes(saved.getvalue())

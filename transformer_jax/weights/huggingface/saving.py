@@ -31,7 +31,7 @@ REPLACED = (
     *COPIED, CONFIG, "model*.safetensors*", "pytorch_model*", "tf_model*", "flax_model*", "adapter_*",
     "training_args.bin",
 )  # fmt: skip
-STAYING = frozenset(("README.md", "LICENSE", "LICENSE.txt"))
+STAYING = {"README.md", "LICENSE", "LICENSE.txt"}
 OF_FILES = {"architectures", "dtype", "model_type", "torch_dtype", "transformers_version"}  # entries never copied
 LABELS = {"id2label", "label2id", "num_labels"}  # entries copied if the number of classes agrees
 
