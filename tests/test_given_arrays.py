@@ -15,9 +15,12 @@ from transformer_jax.inspection import Inspected
 
 IDS = np.random.default_rng(0).integers(7, size=(7, 5)).astype(np.int32)
 REFUSED = {
-    "masked": (lambda array: np.ma.masked_array(array, array == array.flat[0]), "is a masked array; it must be an array without a mask"),
-    "longdouble": (lambda array: array.astype(np.longdouble), "numbers of a type of JAX, not float128"),
-    "objects": (lambda array: array.astype(object), "numbers of a type of JAX, not object"),
+    "masked": (
+        lambda array: np.ma.masked_array(array, array == array.flat[0]),
+        "is a masked array; it must have no mask",
+    ),
+    "longdouble": (lambda array: array.astype(np.longdouble), "an array of numbers, not of float128"),
+    "objects": (lambda array: array.astype(object), "an array of numbers, not of object"),
 }
 
 

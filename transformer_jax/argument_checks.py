@@ -131,27 +131,27 @@ def check_token_ids(name: str, tokens: object, vocabulary_size: int, shape: str 
 
 
 def as_array(name: str, x: object) -> Shaped[Array | np.ndarray, "..."]:
-    """Return `x` as an array that JAX reads: unchanged if it is JAX's, traced or not; else NumPy's, in native byte order.
+    """Return a JAX array, traced or not, as it is; convert others to NumPy's, in native byte order.
 
-    A compiled JAX function does not check what NumPy hands to it after its first call: it misreads another byte order,
-    and ignores the mask of a masked array.
+    After its first call, a compiled JAX function does not check NumPy's arrays: it misreads
+    big-endian ones, and ignores masks.
 
     Raises:
-        InputError: `x` is a masked array or a list of lists of different lengths, contains anything but numbers, or has
-            a type that JAX lacks, such as `longdouble`.
+        InputError: `x` is a masked array or a list of lists of different lengths, contains anything
+            but numbers, or has a type that JAX lacks, such as `longdouble`.
     """
     if isinstance(x, Array):
         return x
     if isinstance(x, np.ma.MaskedArray):
-        raise InputError(f"{name} is a masked array; it must be an array without a mask, such as {name}.filled(0)")
+        raise InputError(f"{name} is a masked array; it must have no mask: {name}.filled(0)")
     try:
         array = np.asarray(x)
     except ValueError:
         raise InputError(f"{name} has rows of different lengths; it must be an array") from None
-    except (TypeError, RuntimeError) as error:  # from PyTorch, for a tensor on another device or with gradients
+    except (TypeError, RuntimeError) as error:  # from PyTorch, for a tensor on a GPU or with gradients
         raise InputError(f"{name} is {shortened(x)}; it must be an array of numbers ({in_one_line(error)})") from None
-    if not np.can_cast(array.dtype, np.complex128):  # no number, or of more bits than JAX has
-        raise InputError(f"{name} is {shortened(x)}; it must be an array of numbers of a type of JAX, not {array.dtype}")
+    if not np.can_cast(array.dtype, np.complex128):  # not numbers, or of more bits than JAX has
+        raise InputError(f"{name} is {shortened(x)}; it must be an array of numbers, not of {array.dtype}")
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 

@@ -98,8 +98,8 @@ def write_arrays(file: Path, arrays: Mapping[str, ArrayLike], metadata: dict[str
     """
     import safetensors.numpy
 
-    # The library writes an array in the order of its memory, whatever its strides, and reads beyond it if they are
-    # negative.
+    # The library writes an array in the order of its memory, whatever its strides, and reads beyond
+    # it if they are negative.
     plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     safetensors.numpy.save_file(plain, file, metadata)
     with file.open("rb") as stream:
@@ -108,7 +108,7 @@ def write_arrays(file: Path, arrays: Mapping[str, ArrayLike], metadata: dict[str
 
 
 def check_written(file: Path, given: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Raise an `OSError` unless the arrays or tensors that were read from a file are bitwise those that were given."""
+    """Raise an `OSError` unless arrays or tensors read from a file are bitwise those given."""
 
     def content(array: Any) -> tuple[object, object, bytes]:
         return array.dtype, array.shape, np.asarray(array).tobytes()
@@ -124,8 +124,9 @@ def replacing(
 ) -> Iterator[Path]:
     """Replace a directory as a whole: yield a new directory beside it, which takes its place after the block.
 
-    The new directory starts with the hidden entries and those that are kept. After a crash at any moment, the directory
-    is either the old or the new one, or is missing; in the last case the old one is at `left_of(directory)`.
+    The new directory starts with the hidden entries and those that are kept. After a crash at any
+    moment, the directory is either the old or the new one, or is missing; in the last case the old
+    one is at `left_of(directory)`.
 
     Args:
         directory: the directory; it is created if it is missing.
@@ -134,8 +135,8 @@ def replacing(
         kept: names of entries that may be there, and stay.
 
     Raises:
-        InputError: the directory or its parent cannot be written, it is the working directory, or it has any other
-            entry.
+        InputError: the directory or its parent cannot be written, it is the working directory, or it
+            has any other entry.
     """
     with writing_into("directory", directory):
         place = Path(directory).resolve()  # follows symbolic links
@@ -144,7 +145,8 @@ def replacing(
         if os.path.isdir(old := left_of(place)):  # an earlier replacement crashed
             shutil.rmtree(old) if place.exists() else old.rename(place)
         place.mkdir(parents=True, exist_ok=True)
-        names, there = names_of(place), {path.name for path in place.iterdir() if not path.name.startswith(".")}
+        names = names_of(place)
+        there = {path.name for path in place.iterdir() if not path.name.startswith(".")}
         if others := there - names - kept:
             raise InputError(f"directory is {directory}, which holds {min(others)}; it must be empty, or hold {kind}")
         new = place.with_name(f".{place.name}.transformer-jax-new")

@@ -199,7 +199,8 @@ def _fitting(array: object, x: Array, site: ActivationSite, *, is_whole: bool) -
         given = jnp.asarray(as_array("patch", array))
     except InputError:
         raise InputError(
-            f"the patch of {site.name} is {shortened(array)}; it must be an array, a function that returns one, or a patch"
+            f"the patch of {site.name} is {shortened(array)}; it must be an array, a function that "
+            "returns one, or a patch"
         ) from None
     if site.first is not None:
         axis = site.letters.split().index("T") - x.ndim

@@ -77,7 +77,7 @@ class TrainerModule(Task):
 
     @property
     def params(self) -> Params:
-        """The best parameters: after `fit`, or set by hand (see `as_array`); an `InputError` if there are none yet."""
+        """The best parameters: after `fit`, or set by hand; an `InputError` if there are none yet."""
         if self._params is None:
             raise InputError(f"{self.name} is not trained yet; call fit, or load a trained run with load_run")
         return self._params

@@ -179,8 +179,8 @@ def by_path(params: Params) -> Arrays:
     """A model's parameters by path.
 
     Raises:
-        InputError: `params` is the whole result of `model.init`, instead of the dictionaries under its key "params"; or
-            a leaf is not an array, see `as_array`.
+        InputError: `params` is the whole result of `model.init`, instead of the dictionaries under
+            its key "params"; or a leaf is not an array, see `as_array`.
     """
     if set(params) == {"params"}:
         raise InputError("params has only the key 'params'; it must be the dictionary under that key")
