@@ -16,12 +16,12 @@ class Killed(BaseException):
     """Simulates the death of this process."""
 
 
-def names_of(directory: Path) -> tuple[str, ...] | None:
-    return FILES if (directory / "a").exists() else None
+def names_of(directory: Path) -> set[str]:
+    return {*FILES} if (directory / "a").exists() else set()
 
 
 def write(directory: Path, content: str) -> None:
-    with replacing(directory, "a and b", names_of) as new:
+    with replacing(directory, "a and b", names_of, frozenset(("theirs",))) as new:
         for name in FILES:
             (new / name).write_text(content)
             os.rename(new / name, new / name)  # a moment between the files
@@ -75,6 +75,20 @@ def test_a_kill_leaves_the_earlier_or_the_new_content_and_the_next_call_writes(b
     assert 8 < moment < 99
     assert before in seen
     assert ["new", "new"] in seen
+
+
+def test_another_file_is_named_and_nothing_is_changed(tmp_path):
+    write(tmp_path / "a", "old")
+    (tmp_path / "a" / "notes").write_text("theirs")
+    with pytest.raises(InputError, match=r"directory is .*a, which holds notes; it must be empty, or hold a and b$"):
+        write(tmp_path / "a", "new")
+    assert found(tmp_path / "a") == ["old", "old"]
+    run, directory = load_run("reverse"), tmp_path / "model"
+    run.save(directory)
+    (directory / "LICENSE").write_text("theirs")
+    with pytest.raises(InputError, match="model, which holds LICENSE; it must be empty, or hold nothing but a model"):
+        run.save(directory)
+    assert (directory / "LICENSE").read_text() == "theirs"
 
 
 def test_an_error_leaves_the_earlier_content_and_no_trace(tmp_path):

@@ -35,8 +35,10 @@ from transformer_jax.errors import (
     check_probability,
     check_value,
     check_whole,
+    in_one_line,
     shortened,
 )
+from transformer_jax.trees import Tree
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]  # shapes of arrays by path
 Abstract: TypeAlias = dict[str, jax.ShapeDtypeStruct]  # shapes and dtypes of arrays by path
@@ -129,22 +131,33 @@ def check_token_ids(name: str, tokens: object, vocabulary_size: int, shape: str 
 
 
 def as_array(name: str, x: object) -> Shaped[Array | np.ndarray, "..."]:
-    """Return `x` if it is an array, traced or not; else convert it to a NumPy array.
+    """Return a JAX array, traced or not, as it is; convert others to NumPy's, in native byte order.
+
+    After its first call, a compiled JAX function does not check NumPy's arrays: it misreads
+    big-endian ones, and ignores masks.
 
     Raises:
-        InputError: `x` is a list of lists of different lengths, or contains anything but numbers.
+        InputError: `x` is a masked array or a list of lists of different lengths, contains anything
+            but numbers, or has a type that JAX lacks, such as `longdouble`.
     """
-    if isinstance(x, Array | np.ndarray):
+    if isinstance(x, Array):
         return x
+    if isinstance(x, np.ma.MaskedArray):
+        raise InputError(f"{name} is a masked array; it must have no mask: {name}.filled(0)")
     try:
         array = np.asarray(x)
     except ValueError:
         raise InputError(f"{name} has rows of different lengths; it must be an array") from None
-    except (TypeError, RuntimeError):  # from PyTorch, for a tensor on another device or with gradients
-        raise InputError(f"{name} is {shortened(x)}; it must be an array of numbers") from None
-    if array.dtype.kind in "OSU":
-        raise InputError(f"{name} is {shortened(x)}; it must be an array of numbers")
-    return array
+    except (TypeError, RuntimeError) as error:  # from PyTorch, for a tensor on a GPU or with gradients
+        raise InputError(f"{name} is {shortened(x)}; it must be an array of numbers ({in_one_line(error)})") from None
+    if not np.can_cast(array.dtype, np.complex128):  # not numbers, or of more bits than JAX has
+        raise InputError(f"{name} is {shortened(x)}; it must be an array of numbers, not of {array.dtype}")
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def as_arrays(name: str, tree: Tree) -> Tree:
+    """Convert the arrays of a PyTree with `as_array`."""
+    return jax.tree.map(lambda leaf: as_array(name, leaf), tree)
 
 
 def known_values(x: Shaped[Array | np.ndarray, "..."]) -> Shaped[np.ndarray, "..."] | None:

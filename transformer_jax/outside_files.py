@@ -1,4 +1,4 @@
-"""Safe reading of untrusted files, and replacement of whole directories.
+"""Safe reading of untrusted files, writing of arrays, and replacement of whole directories.
 
 All problems with a file or directory become an `InputError` with a one-line message.
 
@@ -12,10 +12,13 @@ import os
 import shutil
 import stat
 import zipfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from transformer_jax.errors import InputError, in_one_line
 
@@ -87,21 +90,53 @@ def writing_into(name: str, directory: str | Path) -> AbstractContextManager[Non
     return as_input_error(sentence, OSError, ValueError)  # ValueError: a null byte or a lone surrogate in the path
 
 
+def write_arrays(file: Path, arrays: Mapping[str, ArrayLike], metadata: dict[str, str] | None = None) -> None:
+    """Write arrays to a safetensors file, and read it back.
+
+    Raises:
+        OSError: the file holds anything but these arrays.
+    """
+    import safetensors.numpy
+
+    # The library writes an array in the order of its memory, whatever its strides, and reads beyond
+    # it if they are negative.
+    plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    safetensors.numpy.save_file(plain, file, metadata)
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())
+    check_written(file, plain, safetensors.numpy.load_file(file))
+
+
+def check_written(file: Path, given: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Raise an `OSError` unless arrays or tensors read from a file are bitwise those given."""
+
+    def content(array: Any) -> tuple[object, object, bytes]:
+        return array.dtype, array.shape, np.asarray(array).tobytes()
+
+    for name, array in given.items():
+        if content(found[name]) != content(array):
+            raise OSError(f"{name} in {file} differs from what was written")
+
+
 @contextlib.contextmanager
-def replacing(directory: str | Path, kind: str, names_of: Callable[[Path], Collection[str] | None]) -> Iterator[Path]:
+def replacing(
+    directory: str | Path, kind: str, names_of: Callable[[Path], Set[str]], kept: Set[str] = frozenset()
+) -> Iterator[Path]:
     """Replace a directory as a whole: yield a new directory beside it, which takes its place after the block.
 
-    The new directory starts with the entries that are kept. After a crash at any moment, the directory is either the
-    old or the new one, or is missing; in the last case the old one is at `left_of(directory)`.
+    The new directory starts with the hidden entries and those that are kept. After a crash at any
+    moment, the directory is either the old or the new one, or is missing; in the last case the old
+    one is at `left_of(directory)`.
 
     Args:
         directory: the directory; it is created if it is missing.
         kind: allowed contents, for the error message.
-        names_of: returns the names in a directory that are replaced or removed; None if its contents are not allowed.
+        names_of: returns the names of the entries that are replaced or removed.
+        kept: names of entries that may be there, and stay.
 
     Raises:
-        InputError: the directory or its parent cannot be written, it is the working directory, or it is neither empty
-            nor has the allowed contents.
+        InputError: the directory or its parent cannot be written, it is the working directory, or it
+            has any other entry.
     """
     with writing_into("directory", directory):
         place = Path(directory).resolve()  # follows symbolic links
@@ -110,13 +145,14 @@ def replacing(directory: str | Path, kind: str, names_of: Callable[[Path], Colle
         if os.path.isdir(old := left_of(place)):  # an earlier replacement crashed
             shutil.rmtree(old) if place.exists() else old.rename(place)
         place.mkdir(parents=True, exist_ok=True)
-        there = [path.name for path in place.iterdir() if not path.name.startswith(".")]
-        if (names := names_of(place)) is None and there:
-            raise InputError(f"directory is {directory}, which holds {min(there)}; it must be empty, or hold {kind}")
+        names = names_of(place)
+        there = {path.name for path in place.iterdir() if not path.name.startswith(".")}
+        if others := there - names - kept:
+            raise InputError(f"directory is {directory}, which holds {min(others)}; it must be empty, or hold {kind}")
         new = place.with_name(f".{place.name}.transformer-jax-new")
         shutil.rmtree(new, ignore_errors=True)  # left by a call that crashed
         try:
-            shutil.copytree(place, new, symlinks=True, ignore=lambda at, _: names or () if Path(at) == place else ())
+            shutil.copytree(place, new, symlinks=True, ignore=lambda at, _: names if Path(at) == place else ())
             yield new
             place.rename(old)
             new.rename(place)

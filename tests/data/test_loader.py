@@ -58,7 +58,7 @@ def test_collate_stacks_pytrees_of_samples_into_numpy_arrays():
 
 @pytest.mark.parametrize("value", ["text", np.array([None, 3], dtype=object)])
 def test_text_and_objects_are_not_collated(value):
-    with pytest.raises(InputError, match="samples hold text or objects, but must hold numbers"):
+    with pytest.raises(InputError, match="samples is array.*; it must be an array of numbers, not of "):
         numpy_collate([value, value])
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from array_forms import FORMS, assert_bitwise
 from compiled_models import applied, assert_close, started
 from flax.traverse_util import flatten_dict
 from huggingface_models import FAMILIES, drawn, inputs_of, opened, ours, passed
@@ -134,6 +135,14 @@ def test_what_is_written_back_is_opened_with_the_same_state(family, pick):
         assert torch.equal(found[name], tensor), name
 
 
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_arrays_of_any_form_are_written_element_by_element(form, tmp_path):
+    model, variables, _ = ours("gpt2")
+    given = jax.tree.map(lambda leaf: form(np.array(leaf)), variables)
+    save_transformers(tmp_path, model, given)
+    jax.tree.map(assert_bitwise, from_transformers(tmp_path)[1], given)
+
+
 def test_a_model_of_no_family_is_not_written(tmp_path):
     model, variables, _ = ours("gpt2")
     with pytest.raises(InputError, match="model is not a model of gpt2, .*, marian$"):
@@ -149,14 +158,11 @@ def test_a_model_replaces_one_of_transformers_and_nothing_else_and_goes_through_
     directory.mkdir()
     (directory / "config.json").symlink_to(outside)
     (directory / "tokenizer.json").write_text("theirs")
-    (directory / "1_Pooling").mkdir()
-    (directory / "1_Pooling" / "config.json").write_text("theirs")
     (tmp_path / "link").symlink_to(directory)
     save_transformers(tmp_path / "link", model, variables)
     from_transformers(directory)
     assert outside.read_text() == '{"model_type": "bert"}'
-    files = sorted(str(path.relative_to(directory)) for path in directory.rglob("*.*"))
-    assert files == ["1_Pooling/config.json", "config.json", "model.safetensors", "tokenizer.json"]
+    assert sorted(path.name for path in directory.iterdir()) == ["config.json", "model.safetensors"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "model", "outside.json"]
     for name, content in (("config.json", '{"task": "ReverseTask", "format": 5}'), ("notes.txt", "mine")):
         (tmp_path / name).mkdir()
@@ -164,6 +170,45 @@ def test_a_model_replaces_one_of_transformers_and_nothing_else_and_goes_through_
         with pytest.raises(InputError, match=f"{name}, which holds {name}; it must be empty, or hold a config.json of"):
             save_transformers(tmp_path / name, model, variables)
         assert (tmp_path / name / name).read_text() == content
+
+
+STALE = (
+    "pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json", "tf_model.h5",
+    "flax_model.msgpack", "adapter_model.safetensors", "adapter_config.json", "training_args.bin", "vocab.json",
+    "merges.txt", "tokenizer.json", "source.spm", "spiece.model", "chat_template.jinja", "generation_config.json",
+    "preprocessor_config.json", "modules.json", "sentence_bert_config.json", "1_Pooling/config.json",
+)  # fmt: skip
+STAYING = ("README.md", "LICENSE", ".gitattributes", ".git/config")
+
+
+def test_a_model_in_parts_is_replaced_with_all_that_belongs_to_it(tmp_path):
+    theirs = drawn("gpt2", Random(3))
+    theirs.save_pretrained(tmp_path, max_shard_size="3KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    for name in (*STALE, *STAYING):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("theirs")
+    model, variables, _ = ours("gpt2")
+    save_transformers(tmp_path, model, variables)
+    written = {"config.json", "model.safetensors"}
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == {*written, *STAYING}
+    again = type(theirs).from_pretrained(tmp_path)
+    kernel = variables["params"]["decoder"]["layers_0"]["feed_forward"]["expand"]["kernel"]
+    assert np.array_equal(again.transformer.h[0].mlp.c_fc.weight.detach(), kernel)
+
+
+def test_the_pooling_of_an_original_is_copied(tmp_path):
+    model, variables, _ = ours("bert", 7)
+    save_transformers(tmp_path / "original", model, variables)
+    pooling = tmp_path / "original" / "1_Pooling" / "config.json"
+    pooling.parent.mkdir()
+    for path in (pooling, tmp_path / "original" / "modules.json"):
+        path.write_text("theirs")
+    for directory in (tmp_path / "tuned", tmp_path / "original"):
+        save_transformers(directory, model, variables, original=tmp_path / "original")
+        assert (directory / "1_Pooling" / "config.json").read_text() == "theirs"
+        assert (directory / "modules.json").read_text() == "theirs"
 
 
 def with_settings(model, **changes):
@@ -272,9 +317,12 @@ def test_with_its_original_a_model_keeps_tokenizer_and_ids_and_the_names_of_its_
     assert config["dtype"] == "float32"
     assert "torch_dtype" not in config
     jax.tree.map(np.testing.assert_array_equal, from_transformers(directory)[1], variables)
+    with pytest.raises(InputError, match="original, which holds notes.txt; it must be empty, or hold a config.json of"):
+        save_transformers(original, model, variables, original=original)
+    (original / "notes.txt").unlink()
     save_transformers(original, model, variables, original=original)  # in its own place
-    written = {*kept, "config.json", "model.safetensors"}
-    assert {path.name for path in original.iterdir()} == {*written, "notes.txt", "pytorch_model.bin"}
+    assert {path.name for path in original.iterdir()} == {*kept, "config.json", "model.safetensors"}
+    assert all((original / name).read_text() == content for name, content in kept.items())
     headless = model.clone(head="none", num_classes=0)
     parts = {name: part for name, part in variables["params"].items() if name != "output_layer"}
     save_transformers(directory, headless, {"params": parts}, original=original)

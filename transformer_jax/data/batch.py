@@ -8,6 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Bool, PyTree
 
+from transformer_jax.argument_checks import as_arrays
 from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.outside_files import as_input_error
@@ -150,19 +151,16 @@ def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:
 
     Raises:
         InputError: `samples` is not a list or is empty; samples differ in structure or in the shape of an array, or
-            hold text, objects, or tensors that NumPy can't convert.
+            hold text, objects, masked arrays, or tensors that NumPy can't convert.
     """
     if isinstance(samples, StackedSamples):
         return samples.stacked
-    if not isinstance(samples, Sequence) or isinstance(samples, str) or not samples:
+    if not isinstance(samples, Sequence) or not samples:
         raise InputError(f"samples is {shortened(samples)}; it must be a list of at least one sample")
     reason = "samples can't be stacked, since their shapes or structures differ, or NumPy lacks their type"
     # PyTorch raises the last two, if a tensor has gradients or is on a GPU.
     with as_input_error(reason, ValueError, TypeError, RuntimeError):
-        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *samples)
-    if any(array.dtype.kind in "USO" for array in jax.tree.leaves(stacked)):
-        raise InputError(f"samples hold text or objects, but must hold numbers: {samples[0]!r}, for example")
-    return stacked
+        return as_arrays("samples", jax.tree.map(lambda *leaves: np.stack(leaves), *samples))
 
 
 def load_stacked(dataset: Any, indices: EpochIndices) -> PyTree:  # a data set, of either form

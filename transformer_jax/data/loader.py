@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 import numpy as np
 from jaxtyping import Int, PyTree
 
-from transformer_jax.argument_checks import Count, Size, check_arguments
+from transformer_jax.argument_checks import Count, Size, as_arrays, check_arguments
 from transformer_jax.data.batch import Samples, as_pair, load_stacked, numpy_collate
 from transformer_jax.data.epoch_sampler import EpochBatchSampler, EpochIndices, TokenBatches
 from transformer_jax.data.local_rows import LocalRows, LocalSamples, RowRange
@@ -207,7 +207,7 @@ class Loader:
 
 def _checked(samples: PyTree) -> Any:  # Samples, but for a loader that `of_rows` made
     """Check that samples are `(inputs, targets)`, or `LocalSamples`, which only loaders from `of_rows` yield."""
-    return samples if isinstance(samples, LocalSamples) else as_pair(samples)
+    return samples if isinstance(samples, LocalSamples) else as_arrays("samples", as_pair(samples))
 
 
 @check_arguments

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from transformer_jax.argument_checks import as_arrays
 from transformer_jax.data.batch import Batch, Samples, StackedSamples, as_pair, load_stacked, num_rows
 from transformer_jax.data.epoch_sampler import EpochIndices
 
@@ -33,7 +34,7 @@ class RowRange(NamedTuple):
         """This process's rows of one batch that was loaded whole."""
         count = num_rows(as_pair(samples))
         rows = self.rows_of(count, self.batch_size)
-        return LocalSamples(jax.tree.map(lambda array: np.asarray(array)[rows], samples), count, self.batch_size, self)
+        return LocalSamples(jax.tree.map(lambda array: array[rows], samples), count, self.batch_size, self)
 
 
 class LocalSamples(NamedTuple):
@@ -84,5 +85,5 @@ class LocalRows:
         """This process's rows of the batches that these indices make up, as `LocalSamples`."""
         chosen = [indices[row] for row in self._rows.rows_of(len(indices), self._batch_size)]
         mine = EpochIndices(chosen, indices.epoch, whole=indices)
-        loaded = as_pair(load_stacked(self._dataset, mine))
+        loaded = as_arrays("samples", as_pair(load_stacked(self._dataset, mine)))
         return StackedSamples(LocalSamples(loaded, len(indices), self._batch_size, self._rows))

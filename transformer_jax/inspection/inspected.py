@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Int, Num, PRNGKeyArray
 
-from transformer_jax.argument_checks import Size, check_arguments, check_token_ids, known_values
+from transformer_jax.argument_checks import Size, as_array, check_arguments, check_token_ids, known_values
 from transformer_jax.decoding.next_token import draw_tokens
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.activations import capture, patch
@@ -78,7 +78,9 @@ class Inspected:
             **kwargs: its keyword arguments.
         """
         leaves, structure = jax.tree.flatten((args, kwargs))
-        traced = [jnp.asarray(leaf) if isinstance(leaf, Array | np.ndarray) else None for leaf in leaves]
+        traced = [
+            jnp.asarray(as_array("inputs", leaf)) if isinstance(leaf, Array | np.ndarray) else None for leaf in leaves
+        ]
         fixed = tuple(leaf for leaf, array in zip(leaves, traced, strict=True) if array is None)
         return self._program(method, structure, fixed, self.variables, traced)
 

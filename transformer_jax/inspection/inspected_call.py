@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
+from transformer_jax.argument_checks import as_array
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.inspected_pass import InspectedPass
 from transformer_jax.inspection.names import ActivationSite, matches
@@ -59,6 +60,7 @@ class Computation:
         if isinstance(variables, Mapping) and variables and "params" not in variables:
             names = ", ".join(list(variables)[:3])
             raise InputError(f'variables has {names}; it must be {{"params": …}}, such as {{"params": run.params}}')
+        inputs = [as_array("input", given) if isinstance(given, np.ndarray) else given for given in inputs]
         return cls(lambda: model.apply(unstack_layers(variables), *inputs, **kwargs))
 
     def run(self, names: Sequence[str] = (), patches: Mapping[str, Change] | None = None) -> tuple[Any, Captured]:

@@ -196,10 +196,11 @@ def _check_indices(what: str, array: Array | np.ndarray, size: int | None, site:
 def _fitting(array: object, x: Array, site: ActivationSite, *, is_whole: bool) -> Array:
     """Convert the value given for an activation `x` to an array of its shape, or one that broadcasts to it."""
     try:
-        given = jnp.asarray(array)
-    except (TypeError, ValueError):
+        given = jnp.asarray(as_array("patch", array))
+    except InputError:
         raise InputError(
-            f"the patch of {site.name} is {array!r}; it must be an array, a function that returns one, or a patch"
+            f"the patch of {site.name} is {shortened(array)}; it must be an array, a function that "
+            "returns one, or a patch"
         ) from None
     if site.first is not None:
         axis = site.letters.split().index("T") - x.ndim

@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
 from transformer_jax.flags import flag_of
-from transformer_jax.outside_files import Json, replacing
+from transformer_jax.outside_files import Json, replacing, write_arrays
 from transformer_jax.runs.own_files import digest_of, write_whole
 from transformer_jax.runs.settings import CONFIG, RESULTS, WEIGHTS, write_json, write_settings
 from transformer_jax.trees import Params
@@ -32,23 +30,21 @@ def save_model(
     Raises:
         InputError: the directory can't be written, or holds other files.
     """
-    arrays = {path: np.asarray(array) for path, array in flatten_dict(params, sep="/").items()}
     with replacing(directory, "nothing but a model that was saved", _names_of) as new:
         write_settings(new, settings)
-        write_whole(new / WEIGHTS, safetensors.numpy.save(arrays))
+        write_arrays(new / WEIGHTS, flatten_dict(params, sep="/"))
         write_json(new / RESULTS, results)
         for name, text in {CARD: card, **texts}.items():
             write_whole(new / name, text.encode())
         write_digests(new, (CONFIG, WEIGHTS, RESULTS, CARD, *texts))
 
 
-def _names_of(directory: Path) -> set[str] | None:
-    """Names of a saved model's files; None if the directory holds anything else, apart from hidden files."""
+def _names_of(directory: Path) -> set[str]:
+    """Names of a saved model's files; none if the directory does not hold a model."""
     digests = directory / DIGESTS
     lines = digests.read_text(errors="replace").splitlines() if digests.is_file() else []
     names = {DIGESTS, *(line.partition("  ")[2] for line in lines)}
-    is_model = CONFIG in names and all(path.name in names or path.name.startswith(".") for path in directory.iterdir())
-    return names if is_model else None
+    return names if CONFIG in names else set()
 
 
 def write_digests(directory: Path, files: tuple[str, ...]) -> None:

@@ -54,7 +54,7 @@ class TensorBoardLogger(Logger):
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write scalars after `step` steps."""
         for name, value in scalars.items():
-            self._write(step, Summary.Value(tag=name, simple_value=value))
+            self._write(step, Summary.Value(tag=name, simple_value=float(value)))
 
     def log_image(self, step: int, name: str, image: UInt8[np.ndarray, "height width"]) -> None:
         """Write a grey picture as PNG."""

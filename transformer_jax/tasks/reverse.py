@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
@@ -111,6 +112,7 @@ class ReverseTrainer(TrainerModule):
         )
 
     def model_inputs(self, inputs: Int[ArrayLike, "B T"]) -> tuple[Array]:
+        check_token_ids("inputs", jnp.asarray(inputs), self.config.num_categories)
         return (jax.nn.one_hot(inputs, self.config.num_categories),)  # [B T C]
 
     def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:

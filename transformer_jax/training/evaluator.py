@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
+from transformer_jax.argument_checks import as_arrays
 from transformer_jax.config import EMA
 from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
 from transformer_jax.data.loader import Loader
@@ -86,6 +87,7 @@ class Evaluator:
 
     def local_samples(self, samples: Samples) -> Samples | LocalSamples:
         """Return a batch that was loaded whole; if several processes share it, only this process's rows."""
+        samples = as_arrays("samples", samples)
         return samples if jax.process_count() == 1 else self._rows(num_rows(samples)).of(samples)
 
     def _rows(self, batch_size: int) -> RowRange:

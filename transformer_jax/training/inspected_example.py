@@ -11,6 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float, UInt8
 
+from transformer_jax.argument_checks import as_array
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.trees import Inputs
 
@@ -125,13 +126,14 @@ def probabilities_of(logits: Float[np.ndarray, "... C"]) -> Float[np.ndarray, ".
 
 def examples_in_batch(batch: Inputs, prepare: Callable[[Inputs], Inputs]) -> list[InspectedExample]:
     """Return the rows of a data set's batch as examples; the numbers of a single integer array are the labels."""
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(batch)]
+    arrays = jax.tree.map(lambda leaf: np.asarray(as_array("inputs", leaf)), batch)
+    leaves = jax.tree.leaves(arrays)
     if not leaves or any(leaf.ndim == 0 for leaf in leaves):
         raise InputError(f"inputs is {batch!r:.60}; it must be a batch: arrays [B, ...]")
     is_sequence = len(leaves) == 1 and leaves[0].ndim == 2 and np.issubdtype(leaves[0].dtype, np.integer)
 
     def row_of(index: int) -> InspectedExample:
-        row = jax.tree.map(lambda leaf: np.asarray(leaf)[index : index + 1], batch)
+        row = jax.tree.map(lambda leaf: leaf[index : index + 1], arrays)
         labels = leaves[0][index].tolist() if is_sequence else []
         return InspectedExample(
             inputs=prepare(row), given=row, labels=labels, title=" ".join(map(str, labels)) or f"example {index}"

@@ -9,7 +9,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 from jax.typing import ArrayLike
 
-from transformer_jax.argument_checks import check_arrays
+from transformer_jax.argument_checks import as_arrays, check_arrays
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Loader
 from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, BackgroundProgram
@@ -59,7 +59,8 @@ def choose_initial(given: Params, like: Params, config: TrainingConfig) -> Initi
         InputError: a name or a shape differs, an array is not floating-point or not finite, or a pattern matches no
             array.
     """
-    arrays, wanted = flatten_dict(given, sep="/"), flatten_dict(jax.eval_shape(unstack_layers, like), sep="/")
+    arrays = as_arrays("initial_params", flatten_dict(given, sep="/"))
+    wanted = flatten_dict(jax.eval_shape(unstack_layers, like), sep="/")
     chosen = wanted.keys() if config.init_only is None else matching(config.init_only, wanted.keys(), "init_only")
     expected = {path: leaf for path, leaf in wanted.items() if path in chosen}
     taken = arrays if config.init_only is None else {path: arrays[path] for path in expected if path in arrays}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import flax.linen as nn
 import jax
 
-from transformer_jax.argument_checks import check_arguments
+from transformer_jax.argument_checks import as_arrays, check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.data.loader import Loader
@@ -84,7 +84,7 @@ class TrainerModule(Task):
 
     @params.setter
     def params(self, params: Params) -> None:
-        self._params = params
+        self._params = as_arrays("params", params)
 
     @property
     def variables(self) -> dict[str, Params]:
@@ -161,7 +161,7 @@ class TrainerModule(Task):
         """Return the model's output for a batch of the data set, as NumPy arrays; by the best parameters if None."""
         # Always on a device, since JAX would compile another program for NumPy arrays.
         params = jax.device_put(self.params if params is None else params, self.first_device)
-        return jax.device_get(self._forward(params, inputs, self.constants))
+        return jax.device_get(self._forward(params, as_arrays("inputs", inputs), self.constants))
 
     @functools.cached_property
     def _viewer(self) -> "Viewer":

@@ -14,7 +14,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Shaped
 
-from transformer_jax.argument_checks import Abstract, Shapes, check_arrays
+from transformer_jax.argument_checks import Abstract, Shapes, as_array, check_arrays
 from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.decoder import DecoderBlock, TransformerDecoder
@@ -179,8 +179,9 @@ def by_path(params: Params) -> Arrays:
     """A model's parameters by path.
 
     Raises:
-        InputError: `params` is the whole result of `model.init`, instead of the dictionaries under its key "params".
+        InputError: `params` is the whole result of `model.init`, instead of the dictionaries under
+            its key "params"; or a leaf is not an array, see `as_array`.
     """
     if set(params) == {"params"}:
         raise InputError("params has only the key 'params'; it must be the dictionary under that key")
-    return {path: np.asarray(leaf) for path, leaf in flatten_dict(params, sep="/").items()}
+    return {path: np.asarray(as_array(path, leaf)) for path, leaf in flatten_dict(params, sep="/").items()}

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from jax.typing import ArrayLike
 
-from transformer_jax.argument_checks import Abstract, check_arguments, check_arrays
+from transformer_jax.argument_checks import Abstract, as_array, check_arguments, check_arrays
 from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import AttentionSettings, MultiheadAttention
 from transformer_jax.nn.blocks import BlockSettings
@@ -77,7 +77,9 @@ def params_from_torch(model: Model, weights: Mapping[str, torch.Tensor | ArrayLi
         arrays, source = read_weights(weights).arrays, str(weights)
     else:
         tensors, source = weights.items(), "the state dict"
-        arrays = {name: array_of(x) if isinstance(x, torch.Tensor) else np.asarray(x) for name, x in tensors}
+        arrays = {
+            name: array_of(x) if isinstance(x, torch.Tensor) else np.asarray(as_array(name, x)) for name, x in tensors
+        }
     return LAYOUT.to_ours(arrays, _params_like(model), source)
 
 

@@ -20,7 +20,7 @@ from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.nn.predictor import TransformerPredictor
-from transformer_jax.outside_files import replacing
+from transformer_jax.outside_files import Json, check_written, replacing
 from transformer_jax.trees import Params
 from transformer_jax.weights import torch_model
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout, abstract_params, by_path
@@ -58,21 +58,23 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
             parameters are not those of this model, or not finite; or the directory cannot be written, or holds
             something other than an earlier export.
     """
-    saved = io.BytesIO()
-    torch.save(_content(model, params), saved)
+    content, saved = _content(model, params), io.BytesIO()
+    torch.save(content, saved)
     text = inspect.getsource(torch_model)
 
-    def names_of(directory: Path) -> tuple[str, ...] | None:
+    def names_of(directory: Path) -> set[str]:
         source = directory / SOURCE
-        return (SOURCE, WEIGHTS) if source.is_file() and source.read_bytes()[:40] == text[:40].encode() else None
+        return {SOURCE, WEIGHTS} if source.is_file() and source.read_bytes()[:40] == text[:40].encode() else set()
 
     with replacing(directory, f"a {SOURCE} of an earlier export", names_of) as new:
         (new / WEIGHTS).write_bytes(saved.getvalue())
+        read = torch.load(new / WEIGHTS, weights_only=True)
+        check_written(new / WEIGHTS, content["state_dict"], read["state_dict"])
         (new / SOURCE).write_text(text, encoding="utf-8")
     return Path(directory) / SOURCE
 
 
-def _content(model: nn.Module, params: Params) -> dict[str, dict[str, object]]:
+def _content(model: nn.Module, params: Params) -> Json:
     """Content of `weights.pt`: arguments of the exported classes, and the weights."""
     if type(model) is TransformerPredictor:  # a subclass may compute something else
         settings, sizes, inputs = _of_predictor(model, params)

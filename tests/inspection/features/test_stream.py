@@ -2,6 +2,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from array_forms import FORMS, plain
 from compiled_models import draw
 from tiny_models import encoder_decoder
 
@@ -66,6 +67,15 @@ def test_chunks_are_a_function_of_the_seed_and_their_number():
     assert not np.array_equal(chunks[0], other[0])
     np.testing.assert_array_equal(in_order(chunks[1], 3, 1), in_order(other[1], 4, 1))
     assert not np.array_equal(chunks[0], in_order(chunks[0], 3, 0))
+
+
+def test_a_file_has_the_rows_of_data_in_any_form(tmp_path):
+    x, model = draw(4, 7, 12), Inspected(Scaled(), {"params": {"factor": jnp.float32(3)}})
+    for name, form in FORMS.items():
+        stream = ActivationStream(model, make_loader(ArrayDataset(form(x), ()), 2), ["hidden"])
+        written = stream.write(tmp_path / f"{name}.npy")
+        expected = 3 * plain(form(x)).astype(np.float32).reshape(-1, 12)
+        np.testing.assert_allclose(in_order(written, 0, 0), expected, rtol=1e-2 if name == "bfloat16" else 1e-3)
 
 
 def test_a_file_has_all_rows_and_appears_only_when_it_is_complete(tmp_path, monkeypatch):

@@ -6,14 +6,12 @@ import shutil
 from pathlib import Path
 
 import jax
-import numpy as np
-import safetensors.numpy
 
 from transformer_jax.argument_checks import check_arguments, check_arrays, shapes_of
 from transformer_jax.errors import InputError
 from transformer_jax.nn.blocks import SettingsModule
 from transformer_jax.nn.layer_stacks import unstack_layers
-from transformer_jax.outside_files import Json, replacing
+from transformer_jax.outside_files import Json, replacing, write_arrays
 from transformer_jax.trees import Variables
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys
 from transformer_jax.weights.huggingface.family import Family
@@ -22,11 +20,18 @@ from transformer_jax.weights.huggingface.pretrained import ALL, CONFIG, FAMILIES
 from transformer_jax.weights.huggingface.stored_arrays import SINGLE
 from transformer_jax.weights.layouts import abstract_params, by_path
 
-# Files of the original that are copied: those of its tokenizer and of generation.
-KEPT_FILES = (
+# Files of `transformers` and `sentence-transformers`, as patterns of names. Those of the tokenizer, of
+# generation and of pooling are copied from an original.
+COPIED = (
     "tokenizer*", "vocab.*", "merges.txt", "*.spm", "*.model", "special_tokens_map.json", "added_tokens.json",
-    "chat_template*", "generation_config.json", "preprocessor_config.json",
+    "chat_template*", "generation_config.json", "*processor_config.json",
+    "modules.json", "sentence_*_config.json", "config_sentence_transformers.json", "[0-9]_[A-Z]*",
 )  # fmt: skip
+REPLACED = (
+    *COPIED, CONFIG, "model*.safetensors*", "pytorch_model*", "tf_model*", "flax_model*",
+    "adapter_*", "training_args.bin",
+)  # fmt: skip
+STAYING = {"README.md", "LICENSE", "LICENSE.txt"}
 OF_FILES = {"architectures", "dtype", "model_type", "torch_dtype", "transformers_version"}  # entries never copied
 LABELS = {"id2label", "label2id", "num_labels"}  # entries copied if the number of classes agrees
 
@@ -47,18 +52,21 @@ def save_transformers(
         save_transformers("tuned", model, variables, original="gpt2")
 
     Args:
-        directory: created if missing. If it has a model of `transformers`, `config.json` and `model.safetensors` are
-            replaced, either both or neither.
+        directory: created if missing. A model of `transformers` in it is replaced as a whole, or not
+            at all: weights of PyTorch, TensorFlow and Flax, their parts and adapters, tokenizer,
+            generation, processors and pooling. `README.md`, `LICENSE`, `LICENSE.txt` and hidden files
+            stay.
         model: a model from `from_transformers`, or one built from the same parts.
         variables: the model's variables.
-        original: directory or hub name of the original model. Its tokenizer, its `generation_config.json` and those
-            entries of its `config.json` that do not affect the computation, such as the ids of special tokens and the
+        original: directory or hub name of the original model. Its tokenizer, its
+            `generation_config.json`, the pooling of `sentence-transformers`, and those entries of its
+            `config.json` that do not affect the computation, such as the ids of special tokens and the
             names of classes, are copied. None copies nothing.
         config: further entries of `config.json`, such as `eos_token_id`; they take precedence.
 
     Raises:
         InputError: no family has such a model, the original or the config is of another model, the variables are not
-            the model's or not finite, or the directory cannot be written or has anything but a `transformers` model.
+            the model's or not finite, or the directory cannot be written or has another file.
     """
     source = None if original is None else local_directory(original)
     family, content, like = _family_of(model, {} if source is None else _kept_entries(source), config or {})
@@ -70,16 +78,21 @@ def save_transformers(
     check_arrays(arrays, like, "variables")
     dtypes = {str(array.dtype) for array in arrays.values()}
     content["dtype"] = dtypes.pop() if len(dtypes) == 1 else "float32"
-    theirs = {name: np.ascontiguousarray(array) for name, array in family.layout(model).to_theirs(arrays).items()}
-    files = [path for kind in KEPT_FILES if source for path in source.glob(kind) if path.is_file()]
-    written = {CONFIG, SINGLE, *(path.name for path in files)}
-    with replacing(
-        directory, f"a {CONFIG} of transformers", lambda at: written if is_of_transformers(at) else None
-    ) as new:
-        for path in files:
-            shutil.copyfile(path, new / path.name)
+    with replacing(directory, f"a {CONFIG} of transformers", _names_of, STAYING) as new:
+        for path in set() if source is None else _found(source, COPIED):
+            copy = shutil.copytree if path.is_dir() else shutil.copyfile
+            copy(path, new / path.name)
         (new / CONFIG).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
-        safetensors.numpy.save_file(theirs, new / SINGLE, metadata={"format": "pt"})
+        write_arrays(new / SINGLE, family.layout(model).to_theirs(arrays), metadata={"format": "pt"})
+
+
+def _names_of(directory: Path) -> set[str]:
+    """Names of the files of a `transformers` model; none if the directory does not hold one."""
+    return {path.name for path in _found(directory, REPLACED)} if is_of_transformers(directory) else set()
+
+
+def _found(directory: Path, patterns: tuple[str, ...]) -> set[Path]:
+    return {path for pattern in patterns for path in directory.glob(pattern)}
 
 
 def _kept_entries(directory: Path) -> Json:
