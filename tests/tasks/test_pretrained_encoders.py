@@ -193,7 +193,7 @@ def test_texts_are_embedded_as_the_files_say(pooling, tmp_path):
         ),
         ("modules.json", [{"type": f"{ST}models.Transformer", "path": ""}], "has the modules Transformer; they must"),
         ("modules.json", [{"type": "my.Transformer", "path": ""}], "has the modules my.Transformer; they must be a"),
-        ("modules.json", [1], "modules.json is not a list of modules"),
+        ("modules.json", [{"type": 1, "path": ""}], "modules.json is not a list of modules"),
         ("sentence_bert_config.json", {"tokenizer_args": {"a": 1}}, "tokenizer_args in .* is {'a': 1}; it must be"),
         ("config_sentence_transformers.json", {"default_prompt_name": "query"}, "default_prompt_name in .* is 'query'"),
         ("2/config.json", {"in_features": 9, "out_features": 3}, "in_features in .* is 9; it must be one of 10"),

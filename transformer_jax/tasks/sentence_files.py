@@ -90,13 +90,13 @@ def read_embedding(directory: Path, tokenizer: Any, width: int, longest: int) ->
     if not os.path.lexists(file):
         return Embedding(tokenizer, "mean", [unit_length])
     with outside_file(file, "a list of modules", MAX_JSON_BYTES) as checked:
-        modules = [(entry["type"], entry["path"]) for entry in json.loads(checked.read_bytes())]
-    kinds = [re.sub(r"^sentence_transformers\.(.*\.)?", "", kind) for kind, _ in modules]
-    if not SUPPORTED.fullmatch(" ".join(kinds)) or modules[0][1]:
+        modules = json.loads(checked.read_bytes())
+        kinds = [re.sub(r"^sentence_transformers\.(.*\.)?", "", module["type"]) for module in modules]
+        folders = [directory / Path(module["path"]).name for module in modules]
+    if not SUPPORTED.fullmatch(" ".join(kinds)) or folders[0] != directory:
         needed = "they must be a Transformer without a path, a Pooling, and any number of Dense and Normalize"
         raise InputError(f"{file} has the modules {', '.join(kinds)}; {needed}")
     _checked_keys(directory / SENTENCE_CONFIG)
-    folders = [directory / Path(path).name for _, path in modules]
     layers: list[Callable[[Vectors], Vectors]] = []
     for kind, folder in zip(kinds[2:], folders[2:], strict=True):
         keys = _checked_keys(folder / CONFIG)
@@ -144,7 +144,7 @@ def _tokenizer(directory: Path, tokenizer: Any, longest: int) -> Any:
     lengths = keys.take("max_seq_length", Size | None, None) or given.others().get("model_max_length"), longest
     library = import_extra("tokenizers")
     found = library.Tokenizer.from_str(tokenizer.to_str())
-    found.enable_truncation(min(length for length in lengths if isinstance(length, int)))
+    found.enable_truncation(min(length for length in lengths if isinstance(length, int) and length > 0))
     if keys.take("do_lower_case", bool, False):
         normalizers = [library.normalizers.Lowercase(), *filter(None, [found.normalizer])]
         found.normalizer = library.normalizers.Sequence(normalizers)

@@ -73,7 +73,8 @@ class Classes(NamedTuple):
 
     def _tokens(self, text: str, encoding: Any, logits: Logits) -> list[LabelledSpan]:
         """The tokens that are not special, with their most probable labels."""
-        rows = zip(encoding.offsets, encoding.special_tokens_mask, probabilities_of(logits), strict=False)
+        probabilities = probabilities_of(logits[: len(encoding.ids)])
+        rows = zip(encoding.offsets, encoding.special_tokens_mask, probabilities, strict=True)
         return [
             LabelledSpan(text[start:end], self._name(int(row.argmax())), float(row.max()), start, end)
             for (start, end), is_special, row in rows
