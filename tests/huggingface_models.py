@@ -81,7 +81,7 @@ def llama(s: Sizes, pick: Random) -> tuple[Any, Any]:
 
 def bert(s: Sizes, pick: Random) -> tuple[Any, Any]:
     kind = pick.choice(["Bert", "Roberta"])
-    head = pick.choice(["ForMaskedLM", "ForSequenceClassification", "Model"])
+    head = pick.choice(["ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "Model"])
     config = getattr(transformers, f"{kind}Config")(
         **s.named(), hidden_act="gelu" if kind == "Roberta" else pick.choice(["gelu", "relu"]),
         max_position_embeddings=29, type_vocab_size=pick.choice([1, 2]), layer_norm_eps=pick.choice([1e-12, 1e-3]),
@@ -91,7 +91,7 @@ def bert(s: Sizes, pick: Random) -> tuple[Any, Any]:
 
 
 def albert(s: Sizes, pick: Random) -> tuple[Any, Any]:
-    head = pick.choice(["ForMaskedLM", "ForSequenceClassification", "Model"])
+    head = pick.choice(["ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "Model"])
     config = transformers.AlbertConfig(
         **s.named(), embedding_size=pick.choice([5, s.width]), hidden_act=pick.choice(["gelu", "gelu_new"]),
         max_position_embeddings=29, type_vocab_size=pick.choice([1, 2]), layer_norm_eps=pick.choice([1e-12, 1e-3]),

@@ -15,12 +15,12 @@ from transformer_jax.flags import Parser, check_output
 from transformer_jax.outside_files import outside_file
 from transformer_jax.runs.own_files import write_whole
 from transformer_jax.tasks import LanguageModelTrainer, PretrainedText
+from transformer_jax.tasks.pretrained_classifier import PretrainedClassifier
 from transformer_jax.tasks.registry import TRAINER, find_trainer
 from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
 from transformer_jax.training.trainer import TrainerModule
 
 MAX_BYTES = 2**30  # of a file of inputs
-CONTINUES = LanguageModelTrainer, PretrainedText  # models that answer with generated text
 PROGRAM = "python -m transformer_jax.predict"
 EXAMPLES = f"""examples:
   {PROGRAM} reverse "3 1 4 1 5 9 2 6 5 3 5 8 9 7 9 3"
@@ -72,7 +72,7 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
 def carry_out(command: argparse.Namespace) -> None:
     """Print the answers, or write them."""
     trainer = find_trainer(command.run, command.trainer)
-    if command.draws and not isinstance(trainer, CONTINUES):
+    if command.draws and not continues(trainer):
         flag = f"--{next(iter(command.draws)).replace('_', '-')}"
         raise InputError(f"{flag} is only for language models; {command.run} is a model of {trainer.name}")
     if command.inputs or command.input is not None:
@@ -85,6 +85,12 @@ def carry_out(command: argparse.Namespace) -> None:
             print(f"Written: {command.output}")
     if command.interactive:
         answer_lines(lambda line: answer_to(trainer, line, command.draws))
+
+
+def continues(trainer: TrainerModule) -> bool:
+    """Whether a model answers with a generated text, or with the text itself and its masks filled in."""
+    is_classifier = isinstance(trainer, PretrainedClassifier)
+    return isinstance(trainer, LanguageModelTrainer | PretrainedText) and not is_classifier
 
 
 def answered(
@@ -102,7 +108,7 @@ def answered(
     """
     if not inputs:
         return []
-    if isinstance(trainer, CONTINUES):
+    if continues(trainer):
         texts = zip(inputs, trainer.predict(inputs, **draws), strict=True)
         return [(InspectedExample(inputs=None, title=text), Answer(more, None, ())) for text, more in texts]
     examples = trainer.read_examples(inputs) if are_words else trainer.read_lines(inputs)

@@ -127,8 +127,8 @@ def test_an_encoder_embeds_texts_as_sentence_bert_does_and_without_a_head_has_no
     with pytest.raises(InputError, match="the model has no head to answer with; use embed, which returns a vector"):
         run.predict(TEXT)
     assert run.answers(run.examples(TEXT))[0].text == ""
-    with pytest.raises(InputError, match="pooling is 'max'; it must be one of"):
-        run.embed(TEXT, "max")
+    with pytest.raises(InputError, match="pooling is 'maximum'; it must be one of"):
+        run.embed(TEXT, "maximum")
 
 
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")

@@ -295,7 +295,7 @@ def test_of_two_entries_for_rotary_positions_the_older_one_wins_as_in_transforme
 
 
 def test_with_its_original_a_model_keeps_tokenizer_and_ids_and_the_names_of_its_classes(tmp_path):
-    theirs = drawn("bert", Random(7))
+    theirs = drawn("bert", Random(13))
     assert type(theirs).__name__ == "BertForSequenceClassification"
     names = {str(number): f"kind {number}" for number in range(5)}
     original, directory = tmp_path / "original", tmp_path / "written"
@@ -348,6 +348,54 @@ def test_an_xlm_roberta_is_a_roberta(tmp_path):
     assert_close(applied(model, variables, *inputs), passed(other, **named).output, 1e-5)
 
 
+KINDS = "Bert", "Roberta", "XLMRoberta", "Albert"
+
+
+def tiny(name):
+    """Make a model of `transformers` of the class that is named."""
+    kind = next(kind for kind in KINDS if name.startswith(kind))
+    sizes = {"vocab_size": 13, "hidden_size": 6, "num_attention_heads": 2, "num_hidden_layers": 1}
+    sizes |= {"intermediate_size": 7, "num_labels": 3} | ({"embedding_size": 5} if kind == "Albert" else {})
+    torch.manual_seed(0)
+    return getattr(transformers, name)(getattr(transformers, f"{kind}Config")(**sizes)).eval()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("end", ["ForTokenClassification", "ForSequenceClassification", "ForMaskedLM", "Model"])
+def test_the_head_is_that_of_the_architecture_whatever_other_arrays_there_are(kind, end, tmp_path):
+    theirs, tokens = tiny(f"{kind}{end}"), np.random.default_rng(0).integers(2, 13, (1, 11))
+    theirs.save_pretrained(tmp_path)
+    arrays = load_file(tmp_path / "model.safetensors")
+    if end == "Model":
+        arrays = {f"{type(theirs).base_model_prefix}.{name}": array for name, array in arrays.items()}
+    others = [
+        tiny(f"{kind}{other}") for other in ("ForMaskedLM", "ForTokenClassification", "ForSequenceClassification")
+    ]
+    pooler = {name: array for name, array in tiny(f"{kind}Model").state_dict().items() if name.startswith("pooler")}
+    more = [{f"{theirs.base_model_prefix}.{name}": array for name, array in pooler.items()}]
+    more += [other.state_dict() for other in others if type(other) is not type(theirs)]
+    for state in more:  # an array of a head may not have the name of another of another shape
+        arrays |= {name: array.numpy() for name, array in state.items() if name not in arrays and "decoder" not in name}
+    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, tmp_path / "model.safetensors")
+    model, variables = from_transformers(tmp_path)
+    assert_close(applied(model, variables, tokens), passed(theirs, input_ids=tokens).output, 1e-5)
+
+
+@pytest.mark.parametrize("end", ["ForQuestionAnswering", "ForMultipleChoice"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_architecture_whose_head_is_not_supported_is_named(kind, end, tmp_path):
+    tiny(f"{kind}{end}").save_pretrained(tmp_path)
+    with pytest.raises(
+        InputError, match=f"architectures in .*config.json is {kind}{end}; it must end in one of ForMask"
+    ):
+        from_transformers(tmp_path)
+    drawn("gpt2", Random(0)).save_pretrained(tmp_path)
+    arrays = load_file(tmp_path / "model.safetensors")
+    save_file({**arrays, "score.weight": np.zeros((2, 3), np.float32)}, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match="^GPT2ForSequenceClassification in .* has score.weight, for which the model"):
+        from_transformers(damaged(tmp_path, tmp_path / "other", {"architectures": ["GPT2ForSequenceClassification"]}))
+
+
 def test_a_model_is_written_only_for_a_family_that_honours_its_rotary_positions(tmp_path):
     model, variables, _ = ours("llama")
     half = with_settings(model, positions=dataclasses.replace(model.settings.positions, fraction=0.5))
@@ -396,7 +444,7 @@ def test_buffers_of_older_files_are_passed_over_whatever_their_type(gpt2_files, 
     older = {"transformer.h.0.attn.bias": np.ones((1, 1, 3, 3), bool), "transformer.h.0.attn.masked_bias": np.ones(1)}
     save_file({**arrays, **older}, tmp_path / "model.safetensors")
     jax.tree.map(np.testing.assert_array_equal, from_transformers(tmp_path)[1], from_transformers(gpt2_files)[1])
-    theirs = drawn("bert", Random(1))  # a classifier
+    theirs = drawn("bert", Random(13))  # a classifier
     theirs.save_pretrained(tmp_path / "bert")
     path = tmp_path / "bert" / "model.safetensors"
     name = f"{theirs.base_model_prefix}.embeddings.position_ids"
@@ -406,7 +454,7 @@ def test_buffers_of_older_files_are_passed_over_whatever_their_type(gpt2_files, 
 
 def test_the_line_in_the_refusal_of_pickled_files_converts_them_as_it_is_printed(tmp_path):
     directory = tmp_path / 'it\'s "$HOME"'
-    theirs = drawn("albert", Random(1))
+    theirs = drawn("albert", Random(4))  # a classifier
     theirs.save_pretrained(directory)
     _, expected = from_transformers(directory)
     (directory / "model.safetensors").unlink()
@@ -437,7 +485,7 @@ def test_more_tokens_than_positions_are_an_error_where_padding_counts_none():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_contributions_sum_to_the_logits_of_a_loop_over_the_layers_which_is_saved(family, tmp_path):
-    model, variables, inputs = ours(family, 1)
+    model, variables, inputs = ours(family, 13 if family in ("bert", "albert") else 1)
     looped = with_settings(model, scan_layers=not model.settings.share_layers, remat="all")
     stacked = stack_layers(variables["params"], jax.eval_shape(looped.init, jax.random.key(0), *inputs)["params"])
     has_head = getattr(model, "head", "none") != "none"  # beside the stream

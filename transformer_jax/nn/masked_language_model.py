@@ -1,4 +1,4 @@
-"""Token encoder with BERT's heads, for the prediction of masked tokens and the classification of texts."""
+"""Token encoder with BERT's heads, for the prediction of masked tokens and the classification of texts or tokens."""
 
 from typing import Literal
 
@@ -17,6 +17,8 @@ from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.nn.layers import Dense, Dropout, Tapped
 from transformer_jax.nn.position_kinds import LearnedEncoding, LearnedPositions
 
+Head = Literal["tokens", "classes", "token_classes", "none"]
+
 
 class Pooler(Tapped):
     """Pooler `tanh(x_0 W + b)`, with x_0 the vector at the first position (Devlin et al. 2019, section 3)."""
@@ -28,19 +30,20 @@ class Pooler(Tapped):
 
 
 class TransformerMLM(SettingsModule):
-    """Token encoder that predicts every token from all tokens, or classifies the text (Devlin et al. 2019).
+    """Token encoder that predicts every token from all tokens, or classifies the text or its tokens.
 
     The sum of token embeddings, learned positions and token types (if there are any) passes through a norm, dropout and
-    the encoder. Embeddings of another width are projected to the encoder's (Lan et al. 2020, section 3.1). The
-    heads are
+    the encoder (Devlin et al. 2019). Embeddings of another width are projected to the encoder's (Lan et al. 2020,
+    section 3.1). The heads are
 
     - `tokens`: `Norm(activation(x W + b)) Eᵀ + c`, with the embedding matrix E;
-    - `classes`: `Dropout(Pooler(x)) W + b`;
+    - `classes`: `Dropout(Pooler(x)) W + b`, for the text;
+    - `token_classes`: `Dropout(x) W + b`, for each token;
     - `none`: no head; the output of the encoder.
 
     Raises:
         InputError: at construction, if `num_heads` does not divide `model_dim`, a size is below 1, a setting is
-            invalid, the positions are not `LearnedPositions`, or `head` is classes and `num_classes` is 0.
+            invalid, the positions are not `LearnedPositions`, or the head classifies and `num_classes` is 0.
     """
 
     vocabulary_size: Size  # V
@@ -52,8 +55,8 @@ class TransformerMLM(SettingsModule):
     settings: BlockSettings = BlockSettings(dropout_prob=0.1, positions=LearnedPositions())
     max_len: Size = 512  # number of learned positions; with a pad token, the first `pad_token + 1` are not for tokens
     num_types: Count = 0  # number of token types, e.g. 2 for a first and a second text
-    head: Literal["tokens", "classes", "none"] = "tokens"
-    num_classes: Count = 0  # C, number of classes of texts
+    head: Head = "tokens"
+    num_classes: Count = 0  # C, number of classes of texts or tokens
     has_pooler: bool = False  # compute the pooler also without classes, as the activation `pooler.output`
     # Id of padding tokens; if given, positions count the other tokens only, from `pad_token + 1` on (Liu et al. 2019).
     pad_token: Count | None = None
@@ -64,8 +67,18 @@ class TransformerMLM(SettingsModule):
         super().__post_init__()
         if not isinstance(self.settings.positions, LearnedPositions):
             raise InputError(f"settings.positions is {self.settings.positions}; it must be LearnedPositions()")
-        if self.head == "classes" and not self.num_classes:
-            raise InputError("num_classes is 0; with head='classes' it must be at least 1")
+        if self.classifies and not self.num_classes:
+            raise InputError(f"num_classes is 0; with head={self.head!r} it must be at least 1")
+
+    @property
+    def classifies(self) -> bool:
+        """Whether the head gives logits of classes."""
+        return self.head in ("classes", "token_classes")
+
+    @property
+    def longest_text(self) -> int:
+        """The most tokens that a text may have."""
+        return self.max_len - (0 if self.pad_token is None else self.pad_token + 1)
 
     def setup(self) -> None:
         width = self.embedding_dim or self.model_dim
@@ -81,7 +94,7 @@ class TransformerMLM(SettingsModule):
         self.encoder = TransformerEncoder(*sizes, settings=self.settings, block=self.block)
         if self.has_pooler or self.head == "classes":
             self.pooler = Pooler()
-        if self.head == "classes":
+        if self.classifies:
             self.output_dropout = Dropout(self.settings.dropout_prob)
             self.output_layer = Dense(self.num_classes)
         elif self.head == "tokens":
@@ -106,7 +119,7 @@ class TransformerMLM(SettingsModule):
             train: apply dropout; needs the random key `dropout` if a probability is not zero.
 
         Returns:
-            Logits `[B, T, V]` or `[B, C]`, or the encoder's output `[B, T, D]`.
+            Logits `[B, T, V]`, `[B, C]` or `[B, T, C]`, or the encoder's output `[B, T, D]`.
 
         Raises:
             InputError: tokens or types have another dtype or shape, contain an unknown id, or are longer than the
@@ -141,10 +154,11 @@ class TransformerMLM(SettingsModule):
 
     def _output(self, x: Float[Array, "B T D"], *, train: bool) -> Float[Array, "..."]:
         """Apply the head to the output of the encoder."""
+        pooled = self.pooler(x) if self.has_pooler or self.head == "classes" else x
         if self.head == "classes":
-            return self.tap("logits", self.output_layer(self.output_dropout(self.pooler(x), train=train)), "B C")
-        if self.has_pooler:
-            self.pooler(x)
+            return self.tap("logits", self.output_layer(self.output_dropout(pooled, train=train)), "B C")
+        if self.head == "token_classes":
+            return self.tap("logits", self.output_layer(self.output_dropout(x, train=train)), "B T C")
         if self.head == "none":
             return x
         hidden = self.output_norm(self.settings.activation(self.output_hidden(x)))

@@ -71,7 +71,7 @@ class Generator:
         """Padded length of a prompt, and maximum number of new tokens."""
         before = size if self._is_continued else 0
         num_new = generation.num_new(before or 1)
-        check_length(self.model, before + num_new)
+        check_length(self.model, before + num_new, "the text with generated tokens")
         longest = getattr(self.model, "max_len", size) - (num_new if self._is_continued else 0)
         return length_for(size, longest), num_new
 
@@ -89,8 +89,8 @@ class Generator:
         return search(step, cache, len(ids), start_token=generation.start_token, pad_token=0)
 
 
-def check_length(model: Any, length: int) -> None:  # a model with or without a `max_len`
-    """Raise an `InputError` if a text, including generated tokens, is longer than a model takes."""
-    longest = getattr(model, "max_len", length)
+def check_length(model: Any, length: int, what: str) -> None:  # a model with or without a longest text
+    """Raise an `InputError` if a text is longer than a model takes; `what` names the text."""
+    longest = getattr(model, "longest_text", getattr(model, "max_len", length))
     if length > longest:
-        raise InputError(f"the text with generated tokens has {length} tokens; the model takes at most {longest}")
+        raise InputError(f"{what} has {length} tokens; the model takes at most {longest}")

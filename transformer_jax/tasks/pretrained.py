@@ -1,4 +1,4 @@
-"""HuggingFace Transformers models with their tokenizers: text in, and text or classes out."""
+"""HuggingFace Transformers models with their tokenizers: text in, and text, classes or vectors out."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from transformer_jax.tasks.generation import (
     generation_of,
 )
 from transformer_jax.tasks.generator import Generator, check_length
-from transformer_jax.tasks.padded_texts import Text
+from transformer_jax.tasks.sentence_files import Embedding, read_embedding, unit_length
 from transformer_jax.tasks.sentencepiece_files import SentencePieces
 from transformer_jax.tasks.text_examples import TextTrainer, texts_in
 from transformer_jax.training.inspected_example import Answer, InspectedExample, answer_of
@@ -50,7 +50,6 @@ class PretrainedText(TextTrainer):
         model: a language model, a masked language model, or an encoder-decoder.
         tokenizer: the model's tokenizer.
         directory: directory of the tokenizer's files, from which `chat` reads the template.
-        labels: names of classes, by their numbers as text.
         generation: keys of `generation_config.json`.
     """
 
@@ -64,16 +63,19 @@ class PretrainedText(TextTrainer):
         model: Any,
         tokenizer: "tokenizers.Tokenizer | SentencePieces",
         directory: Path,
-        labels: Mapping[str, str],
         generation: Json,
     ) -> None:
         super().__init__(config, model=model)
-        self.tokenizer, self.directory, self.labels, self.generation = tokenizer, directory, labels, generation
+        self.tokenizer, self.directory, self.generation = tokenizer, directory, generation
         self.stack = "decoder" if isinstance(model, TransformerLM) else "encoder"
         if isinstance(model, TransformerMLM):
             self._encoder = EncodedTexts(model)
         else:
             self._generator = Generator(model)
+
+    @functools.cached_property
+    def _embedding(self) -> Embedding:
+        return read_embedding(self.directory, self.tokenizer, self.model.model_dim, self.model.longest_text)
 
     def model_inputs(self, inputs: Any) -> tuple[Any, ...]:
         return inputs if isinstance(inputs, tuple) else (inputs,)
@@ -83,20 +85,20 @@ class PretrainedText(TextTrainer):
 
     def predict(
         self,
-        inputs: str | Sequence[str],
+        inputs: Any,
         *,
         max_new: int | None = None,
         beam_width: int | None = None,
         seed: int = 0,
         **settings: object,
-    ) -> Any:  # str for str, a list for a list
+    ) -> Any:  # an answer, or a list of answers for a list
         """Answer a text, or each text of a list.
 
         Text is generated with the settings in the model's `generation_config.json`, which the arguments override: by
         greedy decoding, by beam search with `num_beams`, or by sampling with `do_sample`.
 
         Args:
-            inputs: text or texts.
+            inputs: text or texts; for a classifier of texts also a pair of texts, `(text, other)`, or a list of pairs.
             max_new: maximum number of new tokens; None for `max_new_tokens` or `max_length` of the file, else 64.
             beam_width: number of hypotheses in beam search; 1: greedy decoding; None for `num_beams` of the file.
             seed: random seed for sampling.
@@ -104,18 +106,18 @@ class PretrainedText(TextTrainer):
                 `top_p`, each of which turns on sampling. None removes a key.
 
         Returns:
-            The continuation by a language model, the translation by an encoder-decoder, the class by a classifier, or
-            the text with its masks filled in by a masked language model.
+            The continuation by a language model, the translation by an encoder-decoder, or the text with its masks
+            filled in by a masked language model. For classifiers, see `PretrainedClassifier`.
 
         Raises:
             InputError: `inputs` is not a text or a list of texts; a text has more tokens than the model takes; or a
                 setting of the call or the file is invalid, not supported, or meant for another kind of model.
         """
-        texts: list[str] = texts_in(inputs, str)
+        texts = self._texts(inputs)
         chosen = self._chosen(max_new, beam_width, settings)
         check_sizes(0, seed=seed)
         found = self._answers([self._encode(text) for text in texts], seed, chosen)
-        return found[0] if isinstance(inputs, str) else found
+        return found[0] if self.is_one(inputs) else found
 
     def chat(
         self,
@@ -143,49 +145,47 @@ class PretrainedText(TextTrainer):
         return self._answers([ids], seed, self._chosen(max_new, beam_width, settings))[0]
 
     def embed(
-        self, texts: str | Sequence[str], pooling: Pooling = "mean", *, normalize: bool = True
+        self, texts: str | Sequence[str], pooling: Pooling | None = None, *, normalize: bool | None = None
     ) -> Float[np.ndarray, "*texts D"]:
-        """Embed a text, or each text of a list: as the mean of an encoder's outputs, or its output at the first token.
+        """Embed a text, or each text of a list, as the model's files of `sentence-transformers` say.
 
-        Sentence-BERT (Reimers and Gurevych 2019) takes the mean. With vectors of length 1, the default, `a @ b` is the
-        cosine similarity of two texts.
+        Without such files, a vector is the mean of the encoder's outputs (Sentence-BERT, Reimers and Gurevych 2019),
+        with length 1, so that `a @ b` is the cosine similarity of two texts.
 
         Args:
             texts: text or texts.
-            pooling: the mean over a text's tokens, or the vector at the first one.
-            normalize: divide each vector by its length.
+            pooling: the mean over a text's tokens, the vector at the first or last one, the maxima, or the sum divided
+                by the square root of their number, with length 1 and no further layers. None: as the files say.
+            normalize: whether to divide each vector by its length; None: as above.
 
         Raises:
-            InputError: as `predict`; or the model is not an encoder.
+            InputError: as `predict`; the model is not an encoder; or its files say something that is not supported.
         """
         if not isinstance(self.model, TransformerMLM):
             raise InputError(f"a {type(self.model).__name__} cannot embed texts; use an encoder, such as BERT")
-        ids = [self._encode(text) for text in texts_in(texts, str)]
-        vectors = self._encoder.vectors(self.params, ids, pooling)
-        vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True) if normalize else vectors
+        how = self._embedding if pooling is None else self._embedding._replace(pooling=pooling, layers=[unit_length])
+        ids = [self._encoding([text], how.tokenizer).ids for text in texts_in(texts, str)]
+        vectors = how.finished(self._encoder.vectors(self.params, ids, how.pooling), normalize)
         return vectors[0] if isinstance(texts, str) else vectors
 
-    def examples(self, inputs: str | Sequence[str]) -> list[InspectedExample]:
+    def examples(self, inputs: Any) -> list[InspectedExample]:
         """Examples of a text, or of each text of a list, with the model's answers; an encoder-decoder translates them.
 
         Raises:
             InputError: as `predict`.
         """
-        return [self._example(text) for text in texts_in(inputs, str)]
+        return [self._example(text) for text in self._texts(inputs)]
 
-    def capture(self, text: str, names: Sequence[str], **kwargs: object) -> tuple[Any, Activations]:
+    def capture(self, text: Any, names: Sequence[str], **kwargs: object) -> tuple[Any, Activations]:
         """Call `inspected.capture` with the tokens of a text; an encoder-decoder also reads its translation."""
         (example,) = self.examples(text)
         return self.inspected.capture(self.model_inputs(example.inputs), names, **kwargs)
 
-    def _example(self, text: str) -> InspectedExample:
+    def _example(self, text: Any) -> InspectedExample:
         ids = self._encode(text)[None]
         labels = self._names(ids[0])
-        head = getattr(self.model, "head", "")
-        if head == "none":
+        if getattr(self.model, "head", "") == "none":
             return InspectedExample(inputs=ids, labels=labels, title=text, answer=lambda output: NO_ANSWER)
-        if head == "classes":
-            return InspectedExample(inputs=ids, labels=labels, title=text, answer=self._class_of)
         if not isinstance(self.model, Transformer):
             return InspectedExample(inputs=ids, labels=labels, title=text, answer=functools.partial(self._said, labels))
         # Only `predict` raises an error for unsupported keys.
@@ -199,9 +199,6 @@ class PretrainedText(TextTrainer):
             title=text,
             answer=functools.partial(self._said, read),
         )
-
-    def _class_of(self, output: Float[np.ndarray, " C"]) -> Answer:
-        return answer_of(output[None], ["text"], self._label)
 
     def _said(self, places: Sequence[str], output: Float[np.ndarray, "T V"]) -> Answer:
         """The most probable token at each place."""
@@ -217,7 +214,7 @@ class PretrainedText(TextTrainer):
             raise InputError(f"{[*given, *settings][0]} is given; a {type(self.model).__name__} cannot generate text")
         return {**settings, **{KEYS[name]: size for name, size in given.items()}}
 
-    def _answers(self, texts: Sequence[Text], seed: int, chosen: Json) -> list[str]:
+    def _answers(self, texts: Sequence[Any], seed: int, chosen: Json) -> list[Any]:
         """The answers to texts, which are given as tokens."""
         if isinstance(self.model, TransformerLM | Transformer):
             keys = jax.random.split(jax.random.key(seed), len(texts))
@@ -226,8 +223,6 @@ class PretrainedText(TextTrainer):
         if self.model.head == "none":
             raise InputError("the model has no head to answer with; use embed, which returns a vector for each text")
         answers = self._encoder.answers(self.params, texts)
-        if self.model.head == "classes":
-            return [self._label(int(answer)) for answer in answers]
         masked = [token for token in map(self.tokenizer.token_to_id, MASKS) if token is not None]
         filled = (np.where(np.isin(ids, masked), of[: len(ids)], ids) for ids, of in zip(texts, answers, strict=True))
         return [str(self.tokenizer.decode(ids.tolist())) for ids in filled]
@@ -235,16 +230,21 @@ class PretrainedText(TextTrainer):
     def _generation(self, chosen: Json) -> Generation:
         return generation_of(self.generation, chosen, is_translator=isinstance(self.model, Transformer))
 
-    def _encode(self, text: str, **options: bool) -> Text:
-        ids = np.array(self.tokenizer.encode(text, **options).ids, np.int32)
-        if not ids.size:
-            raise InputError(f"the text {text!r:.60} has no tokens")
-        check_length(self.model, len(ids))
-        return ids
+    def _texts(self, inputs: object) -> list[Any]:
+        return texts_in(inputs, str)
+
+    def _encode(self, text: Any, **options: bool) -> Any:
+        return np.array(self._encoding([text], self.tokenizer, **options).ids, np.int32)
+
+    def _encoding(self, texts: Sequence[str], tokenizer: Any, **options: bool) -> Any:
+        """Encode a text, or a pair of texts."""
+        found = tokenizer.encode(*texts, **options)
+        what = f"the text {' '.join(texts)!r:.60}"
+        if not found.ids:
+            raise InputError(f"{what} has no tokens")
+        check_length(self.model, len(found.ids), what)
+        return found
 
     def _names(self, ids: Sequence[int] | Int[np.ndarray, " T"]) -> list[str]:
         """Tokens as text."""
         return [token_text(self.tokenizer.id_to_token(int(token)) or f"#{token}") for token in ids]
-
-    def _label(self, number: int) -> str:
-        return str(self.labels.get(str(number), number))

@@ -10,13 +10,13 @@ from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.masked_language_model import TransformerMLM
-from transformer_jax.outside_files import read_json
 from transformer_jax.tasks.generation import read_generation
 from transformer_jax.tasks.pretrained import PretrainedText
+from transformer_jax.tasks.pretrained_classifier import PretrainedClassifier
 from transformer_jax.tasks.sentencepiece_files import SOURCE, SentencePieces
 from transformer_jax.tasks.tokenization import read_pieces
 from transformer_jax.weights.huggingface.hub import local_directory
-from transformer_jax.weights.huggingface.pretrained import CONFIG, TOKENIZER, from_transformers
+from transformer_jax.weights.huggingface.pretrained import TOKENIZER, from_transformers
 
 
 @check_arguments
@@ -37,10 +37,10 @@ def load_transformers(directory: str | Path) -> PretrainedText:
     model, variables = from_transformers(directory)
     if not isinstance(model, TransformerLM | TransformerMLM | Transformer):
         raise InputError(f"{directory} has a {type(model).__name__}, which takes no texts; use from_transformers")
-    labels = read_json(directory / CONFIG).get("id2label") or {}
     is_of_pieces = os.path.lexists(directory / SOURCE) and not os.path.lexists(directory / TOKENIZER)
     tokenizer = SentencePieces(directory) if is_of_pieces else read_pieces(directory / TOKENIZER)
-    found = PretrainedText(TrainingConfig(), model, tokenizer, directory, labels, read_generation(directory))
+    kind = PretrainedClassifier if getattr(model, "classifies", False) else PretrainedText
+    found = kind(TrainingConfig(), model, tokenizer, directory, read_generation(directory))
     found.params = variables["params"]
     found.inspected = Inspected(model, variables)
     return found

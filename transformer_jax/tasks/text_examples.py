@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -26,7 +26,7 @@ Text = TypeVar("Text")
 class TextTrainer(TrainerModule):
     """A trainer whose inputs are a text, or a list of texts."""
 
-    def is_one(self, inputs: str | bytes | Sequence[str | bytes]) -> bool:
+    def is_one(self, inputs: Any) -> bool:
         return isinstance(inputs, str | bytes)
 
     def read_examples(self, words: Sequence[str]) -> list[InspectedExample]:
@@ -35,7 +35,7 @@ class TextTrainer(TrainerModule):
         Raises:
             InputError: as `examples`.
         """
-        return self.examples(list(words))
+        return self.read_lines(words)
 
     def read_lines(self, lines: Sequence[str]) -> list[InspectedExample]:
         return self.examples(list(lines))  # all at once

@@ -5,7 +5,7 @@ from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.outside_files import Json
-from transformer_jax.weights.huggingface.bert import EMBEDDINGS
+from transformer_jax.weights.huggingface.bert import CLASSES, EMBEDDINGS, ENDS, head_fields
 from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
 from transformer_jax.weights.huggingface.family import SIZES, Family, Renames, labels_of, sizes_of
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout
@@ -25,19 +25,18 @@ RENAMES: Renames = (
     ("^output_hidden", "predictions/dense"),
     ("^output_norm", "predictions/LayerNorm"),
     ("^output_bias", "predictions/bias"),
-    ("^output_layer", "classifier"),
+    *CLASSES,
     ("^(embeddings|encoder|pooler)/", r"albert/\1/"),
     *TORCH_ENDS,
 )
 
 
 def create(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
-    """The model of a `config.json`, with the heads whose arrays exist."""
+    """The model of a `config.json`, with the head of its architecture."""
     for name in ("num_hidden_groups", "inner_group_num"):  # groups of shared layers, and layers in each group
         keys.one_of(name, 1)
     keys.one_of("tie_word_embeddings", True)
     keys.one_of("position_embedding_type", "absolute")
-    classes = shapes.get("classifier.weight", (0,))[0]
     return TransformerMLM(
         **keys.sizes(ALBERT_SIZES),
         settings=BlockSettings(
@@ -46,17 +45,15 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
             share_layers=True,
             positions=LearnedPositions(),
         ),
-        head="classes" if classes else "tokens" if "predictions.dense.weight" in shapes else "none",
-        num_classes=classes,
+        **head_fields(keys, shapes, "predictions.dense.weight"),
         has_pooler="albert.pooler.weight" in shapes,
     )
 
 
 def configure(model: TransformerMLM) -> Json:
     """The `config.json` of a model."""
-    head = {"tokens": "ForMaskedLM", "classes": "ForSequenceClassification", "none": "Model"}[model.head]
     return {
-        "architectures": ["Albert" + head],
+        "architectures": ["Albert" + ENDS[model.head]],
         **sizes_of(model, ALBERT_SIZES),
         "hidden_act": WORDS[model.settings.activation],
         "layer_norm_eps": model.settings.layer_norm_epsilon,
@@ -79,5 +76,5 @@ ALBERT = Family(
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
         "predictions.decoder.bias": "predictions.bias",
     },
-    ignored=r"position_ids$|^sop_classifier\.",
+    ignored=r"position_ids$|^sop_classifier\.|^predictions\.|^classifier\.",
 )

@@ -1,8 +1,11 @@
-"""BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019): encoders, masked language models, text classifiers."""
+"""BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019): encoders, masked language models, classifiers."""
+
+from typing import Any
 
 from transformer_jax.argument_checks import Shapes
+from transformer_jax.errors import InputError
 from transformer_jax.nn.blocks import BlockSettings
-from transformer_jax.nn.masked_language_model import TransformerMLM
+from transformer_jax.nn.masked_language_model import Head, TransformerMLM
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
@@ -24,18 +27,30 @@ EMBEDDINGS: Renames = (
     ("^type_embedding", "embeddings/token_type_embeddings"),
     ("^embedding_norm", "embeddings/LayerNorm"),
 )
+CLASSES: Renames = (("^output_layer", "classifier"),)
 BERT_HEADS: Renames = (
     ("^output_hidden", "cls/predictions/transform/dense"),
     ("^output_norm", "cls/predictions/transform/LayerNorm"),
     ("^output_bias", "cls/predictions/bias"),
-    ("^output_layer", "classifier"),
+    *CLASSES,
 )
 ROBERTA_HEADS: Renames = (
     ("^output_hidden", "lm_head/dense"),
     ("^output_norm", "lm_head/layer_norm"),
     ("^output_bias", "lm_head/bias"),
-    ("^output_layer", "classifier/out_proj"),
 )
+# RoBERTa's classifier of texts has the pooler inside.
+ROBERTA_CLASSES: Renames = (("^output_layer", "classifier/out_proj"), ("^pooler/dense", "classifier/dense"))
+# Ends of the names of the classes of `transformers`, by the model's head.
+ENDS: dict[Head, str] = {
+    "tokens": "ForMaskedLM",
+    "classes": "ForSequenceClassification",
+    "token_classes": "ForTokenClassification",
+    "none": "Model",
+}
+REFUSED = "ForMultipleChoice", "ForNextSentencePrediction", "ForQuestionAnswering"
+BARE = "AlbertModel", "BertModel", "RobertaModel", "XLMRobertaModel"
+CLASSIFIERS = "classifier.weight", "classifier.out_proj.weight"  # the latter for texts in RoBERTa
 # The keys of Google's original files, which have no `model_type`.
 GOOGLE_KEYS = frozenset({
     "attention_probs_dropout_prob", "hidden_act", "hidden_dropout_prob", "hidden_size", "initializer_range",
@@ -55,17 +70,41 @@ def is_first_bert(config: Json) -> bool:
     return config.keys() >= GOOGLE_KEYS and config["type_vocab_size"] == 2
 
 
+def head_fields(keys: ConfigKeys, shapes: Shapes, tokens: str) -> dict[str, Any]:
+    """Fields of a model with the head of the file's architecture, if its arrays exist, or else that whose arrays do.
+
+    Args:
+        keys: keys of the `config.json`.
+        shapes: shapes of the arrays.
+        tokens: name of an array of the head for masked tokens.
+
+    Raises:
+        InputError: the head of the architecture is not supported.
+    """
+    name = keys.architecture
+    if name.endswith(REFUSED):
+        raise InputError(f"architectures in {keys.source} is {name}; it must end in one of {', '.join(ENDS.values())}")
+    num_classes = next((shapes[each][0] for each in CLASSIFIERS if each in shapes), 0)
+    if name in BARE:
+        return {"head": "none"}
+    if not num_classes or name.endswith(ENDS["tokens"]):
+        return {"head": "tokens" if tokens in shapes else "none"}
+    head = "token_classes" if name.endswith(ENDS["token_classes"]) else "classes"
+    return {"head": head, "num_classes": num_classes}
+
+
 def create(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
-    """The model of a `config.json`, with the heads whose arrays exist."""
+    """The model of a `config.json`, with the head of its architecture."""
     is_roberta = keys.take("model_type", str) != "bert"
     for name in ("is_decoder", "add_cross_attention"):
         keys.one_of(name, False)
     keys.one_of("tie_word_embeddings", True)
     keys.one_of("position_embedding_type", "absolute")  # others have arrays, which `transformers` 5 drops
-    classes = shapes.get("classifier.out_proj.weight" if is_roberta else "classifier.weight", (0,))[0]
-    has_tokens = ("lm_head.dense.weight" if is_roberta else "cls.predictions.transform.dense.weight") in shapes
+    tokens = "lm_head.dense.weight" if is_roberta else "cls.predictions.transform.dense.weight"
+    head = head_fields(keys, shapes, tokens)
     activation = keys.activation("hidden_act", "gelu")
-    if is_roberta and has_tokens:  # this head has gelu, whatever the config says
+    has_other_pooler = is_roberta and head["head"] == "classes"  # in the classifier
+    if is_roberta and head["head"] == "tokens":  # this head has gelu, whatever the config says
         keys.one_of("hidden_act", "gelu")
     return TransformerMLM(
         **keys.sizes(SIZES),
@@ -75,9 +114,8 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
             layer_norm_epsilon=keys.take("layer_norm_eps", float, 1e-12),
             positions=LearnedPositions(),
         ),
-        head="classes" if classes else "tokens" if has_tokens else "none",
-        num_classes=classes,
-        has_pooler=any(name.endswith("pooler.dense.weight") for name in shapes),
+        **head,
+        has_pooler=f"{'roberta' if is_roberta else 'bert'}.pooler.dense.weight" in shapes and not has_other_pooler,
         pad_token=keys.take("pad_token_id", int, 1) if is_roberta else None,
     )
 
@@ -86,10 +124,9 @@ def configure(model: TransformerMLM) -> Json:
     """The `config.json` of a model."""
     is_roberta = model.pad_token is not None
     name = "Roberta" if is_roberta else "Bert"
-    head = {"tokens": "ForMaskedLM", "classes": "ForSequenceClassification", "none": "Model"}[model.head]
     return {
         "model_type": name.lower(),
-        "architectures": [name + head],
+        "architectures": [name + ENDS[model.head]],
         **sizes_of(model, SIZES),
         "type_vocab_size": model.num_types,
         "hidden_act": WORDS[model.settings.activation],
@@ -102,9 +139,9 @@ def configure(model: TransformerMLM) -> Json:
 def layout(model: TransformerMLM) -> Layout:
     """Names of the model's arrays."""
     is_roberta = model.pad_token is not None
-    heads = ROBERTA_HEADS if is_roberta else BERT_HEADS
-    if is_roberta and model.head == "classes":  # its pooler has another name
-        heads = (("^pooler/dense", "classifier/dense"), *heads)
+    heads = BERT_HEADS
+    if is_roberta:
+        heads = (*ROBERTA_HEADS, *(ROBERTA_CLASSES if model.head == "classes" else CLASSES))
     base = ("^(embeddings|encoder|pooler)/", rf"{'roberta' if is_roberta else 'bert'}/\1/")
     return Layout((*EMBEDDINGS, *BLOCKS, *heads, base, *TORCH_ENDS), transposed=True)
 
@@ -119,7 +156,7 @@ BERT = Family(
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    ignored=r"position_ids$|^cls\.seq_relationship\.",
+    ignored=r"position_ids$|^cls\.|^classifier\.",
 )
 ROBERTA = BERT._replace(
     model_types=("roberta", "xlm-roberta"),
@@ -128,4 +165,5 @@ ROBERTA = BERT._replace(
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
+    ignored=r"position_ids$|^lm_head\.|^classifier\.|^roberta\.pooler\.",
 )

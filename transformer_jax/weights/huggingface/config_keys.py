@@ -1,15 +1,18 @@
 """The keys of a `config.json`: a key that affects what the model computes is either honoured or raises an error."""
 
 import functools
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import flax.linen as nn
+import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.argument_checks import Size
 from transformer_jax.errors import InputError, check_value, shortened
-from transformer_jax.outside_files import Json
+from transformer_jax.outside_files import Json, read_json
 
 # Keys that could change what a model computes, with the values that do not; a family takes the keys that it honours.
 # No other key has an effect without dropout: `transformers` does not read it for the family, or reads it only for
@@ -45,6 +48,15 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 # The word to write for an activation: the first one above. Any other activation is a `KeyError`.
 WORDS = {activation: word for word, activation in reversed(ACTIVATIONS.items())}
+IDENTITY = "torch.nn.modules.linear.Identity"
+# Activations by the names of their classes in PyTorch, as `sentence-transformers` writes them.
+TORCH_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "torch.nn.modules.activation.Tanh": nn.tanh,
+    "torch.nn.modules.activation.Sigmoid": nn.sigmoid,
+    "torch.nn.modules.activation.ReLU": nn.relu,
+    "torch.nn.modules.activation.GELU": ACTIVATIONS["gelu"],
+    IDENTITY: jnp.asarray,
+}
 
 
 class ConfigKeys:
@@ -59,6 +71,11 @@ class ConfigKeys:
         self._all = config
         self._taken: set[str] = set()
         self.source = source
+
+    @classmethod
+    def of_file(cls, file: Path) -> "ConfigKeys":
+        """The keys of a file, or no keys if it is missing."""
+        return cls(read_json(file) if os.path.lexists(file) else {}, str(file))
 
     def take(self, name: str, hint: Any, default: Any = ...) -> Any:  # a type, and a value of it
         """Take the value of a key.
@@ -76,6 +93,12 @@ class ConfigKeys:
         if value is ...:
             raise InputError(f"{self.source} lacks {name}")
         return value if value is default else check_value(f"{name} in {self.source}", value, hint)
+
+    @property
+    def architecture(self) -> str:
+        """The model's class in `transformers`, which is the first of `architectures`; empty if there is none."""
+        names = self.take("architectures", tuple[str, ...] | None, None)
+        return names[0] if names else ""
 
     def sizes(self, names: Mapping[str, str]) -> dict[str, Any]:  # whole numbers
         """Take the fields of a model from required keys; `names` maps fields to keys.

@@ -44,4 +44,4 @@ class Family(NamedTuple):
     layout: Callable[[Any], Layout]
     prefix: str  # of all array names outside the head; files without a head may lack it
     copies: Mapping[str, str] = {}  # duplicate arrays that some files have: name of the copy, of the original
-    ignored: str = "$^"  # pattern of arrays that are not parameters, or belong to unsupported heads
+    ignored: str = "$^"  # pattern of arrays that a file may have beside the model's: buffers and other heads

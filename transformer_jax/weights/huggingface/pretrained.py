@@ -32,6 +32,7 @@ from transformer_jax.weights.huggingface.vit import VIT
 from transformer_jax.weights.layouts import abstract_params
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"  # beside the weights
+SENTENCE_CONFIG = "config_sentence_transformers.json"  # of a model of `sentence-transformers`
 ALL = GPT2, GPT_NEOX, LLAMA, BERT, ROBERTA, ALBERT, VIT, T5, MARIAN
 SHARED_LAYERS = 100  # most layers of a model whose layers share their arrays; other models have arrays for each layer
 FAMILIES = {name: family for family in ALL for name in family.model_types}
@@ -75,7 +76,10 @@ def from_transformers(
     layout, like = family.layout(model), abstract_params(model)
     expected = layout.abstract(like)
     _drop_copies(family, stored, names, shapes, expected)
-    check_shapes(shapes, expected, str(directory))
+    for name in shapes.keys() - expected.keys():
+        if re.search(family.ignored, name):
+            del shapes[name]
+    check_shapes(shapes, expected, f"{keys.architecture or 'the model'} in {directory}")
     params: dict[str, jax.Array] = {}
     largest_first = sorted(layout.names(like).items(), key=lambda named: -expected[named[0]].size)
     for name, paths in largest_first:  # so that only small arrays exist twice when memory is nearly full
@@ -140,8 +144,7 @@ def _names(family: Family, shapes: Shapes) -> dict[str, str]:
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
         if name in names:
             raise InputError(f"{names[name]} and {theirs} are the same array of the model")
-        if not re.search(family.ignored, name):
-            names[name] = theirs
+        names[name] = theirs
     return names
 
 

@@ -1,0 +1,72 @@
+"""Classifiers of HuggingFace Transformers with their tokenizers: texts, pairs of texts, or tokens in, classes out."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.errors import check_value
+from transformer_jax.outside_files import Json
+from transformer_jax.tasks.pretrained import PretrainedText
+from transformer_jax.tasks.text_classes import Classes, read_classes
+from transformer_jax.tasks.text_examples import texts_in
+from transformer_jax.training.inspected_example import Answer, InspectedExample
+
+Given = tuple[str] | tuple[str, str]  # a text, or a pair of texts
+
+
+class PretrainedClassifier(PretrainedText):
+    """A pretrained classifier of texts, pairs of texts, or tokens, with its tokenizer.
+
+    `predict` takes a text, a pair of texts as a tuple, or a list; on the command line, a tab separates a pair. It
+    returns the class of a text; the score by a model with one class; the classes above 0.5 by name with their
+    probabilities if a text may have any number of classes; or a `LabelledSpan` for each token that is not special.
+    """
+
+    @functools.cached_property
+    def classes(self) -> Classes:
+        """How the logits become answers, by the model's files."""
+        return read_classes(self.directory, self.model.num_classes)
+
+    def is_one(self, inputs: Any) -> bool:
+        return isinstance(inputs, str) or (self._takes_pairs and isinstance(inputs, tuple))
+
+    def read_lines(self, lines: Sequence[str]) -> list[InspectedExample]:
+        return self.examples([tuple(line.split("\t")) if self._takes_pairs else line for line in lines])
+
+    def answers(self, examples: Sequence[InspectedExample]) -> list[Answer]:
+        logits = self._logits([(example.inputs[0][0], example.inputs[2][0]) for example in examples])
+        return [example.answer(each) for example, each in zip(examples, logits, strict=True)]
+
+    @property
+    def _takes_pairs(self) -> bool:
+        return bool(self.model.head == "classes")
+
+    def _texts(self, inputs: object) -> list[Any]:
+        texts = texts_in(inputs, str, *([tuple] if self._takes_pairs else []))
+        given = [(text,) if isinstance(text, str) else text for text in texts]
+        return [check_value("inputs", each, Given) for each in given]
+
+    def _example(self, text: Given) -> InspectedExample:
+        given = self._encode(text)
+        _, encoding = given
+        return InspectedExample(
+            inputs=(np.array([encoding.ids]), None, np.array([encoding.type_ids])),
+            labels=self._names(encoding.ids),
+            title="\t".join(text),
+            answer=functools.partial(self.classes.answer, *given),
+        )
+
+    def _encode(self, text: Given, **options: bool) -> tuple[str, Any]:
+        """The first text, and the encoding of both."""
+        return text[0], self._encoding(text, self.tokenizer, **options)
+
+    def _answers(self, texts: Sequence[tuple[str, Any]], seed: int, chosen: Json) -> list[Any]:
+        logits = self._logits([(encoding.ids, encoding.type_ids) for _, encoding in texts])
+        return [self.classes.value(*given, each) for given, each in zip(texts, logits, strict=True)]
+
+    def _logits(self, inputs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[np.ndarray]:
+        """Logits of the classes of each text, or of each of its tokens and padding, from its tokens and types."""
+        texts, types = zip(*inputs, strict=True)
+        return self._encoder.answers(self.params, texts, types)

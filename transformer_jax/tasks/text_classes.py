@@ -1,0 +1,126 @@
+"""Answers of classifiers: the class, the classes or the score of a text, or a label for each of its tokens."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from transformer_jax.inspection.page.token_text import token_text
+from transformer_jax.training.inspected_example import Answer, AnswerPart, answer_of, probabilities_of
+from transformer_jax.weights.huggingface.config_keys import IDENTITY, TORCH_ACTIVATIONS, ConfigKeys
+from transformer_jax.weights.huggingface.pretrained import CONFIG, SENTENCE_CONFIG
+
+THRESHOLD = 0.5  # of a class's probability, if a text may have any number of classes
+ONE_CLASS, ANY_CLASSES, SCORES = PROBLEMS = "single_label_classification", "multi_label_classification", "regression"
+
+Logits = Float[np.ndarray, "*T C"]
+
+
+class LabelledSpan(NamedTuple):
+    """A part of a text with its label; `start` and `end` count the characters of the text."""
+
+    text: str
+    label: str
+    probability: float
+    start: int
+    end: int
+
+
+class Classes(NamedTuple):
+    """How the logits of classes become answers.
+
+    A text comes with its encoding by the library `tokenizers`, and with the logits of its classes, or of the classes of
+    its tokens, which padding may follow.
+    """
+
+    names: Mapping[str, str]  # by number, as text
+    problem: str  # one of `PROBLEMS`
+    score: Callable[[Any], Any]  # from logits to probabilities or scores, if a text has not just one class
+
+    def value(self, text: str, encoding: Any, logits: Logits) -> Any:
+        """The answer for programs: labelled tokens, a class, a score, or the scores of classes by name."""
+        if logits.ndim > 1:
+            return self._tokens(text, encoding, logits)
+        if self.problem == ONE_CLASS:
+            return self._name(int(logits.argmax()))
+        scores = np.asarray(self.score(logits.astype(np.float32))).tolist()
+        if len(scores) == 1:
+            return scores[0]
+        least = THRESHOLD if self.problem == ANY_CLASSES else -np.inf
+        return {self._name(number): score for number, score in enumerate(scores) if score > least}
+
+    def answer(self, text: str, encoding: Any, logits: Logits) -> Answer:
+        """The answer to show; for tokens the entities, and as parts the labels of all tokens."""
+        if logits.ndim > 1:
+            entities = entities_of(text, self._tokens(text, encoding, logits))
+            shown = [f"{entity.label}: {entity.text} ({entity.probability:.3g})" for entity in entities]
+            parts = answer_of(logits, [token_text(token) for token in encoding.tokens], self._name).parts
+            return Answer("; ".join(shown), None, parts)
+        if self.problem == ONE_CLASS:
+            return answer_of(logits[None], ["text"], self._name)
+        found = self.value(text, encoding, logits)
+        if isinstance(found, dict):
+            line = ", ".join(f"{name} {score:.5g}" for name, score in found.items())
+        else:
+            line = f"{found:.5g}"
+        return Answer(line, None, [AnswerPart("text", line, None)])
+
+    def _name(self, number: int) -> str:
+        return str(self.names.get(str(number), number))
+
+    def _tokens(self, text: str, encoding: Any, logits: Logits) -> list[LabelledSpan]:
+        """The tokens that are not special, with their most probable labels."""
+        probabilities = probabilities_of(logits[: len(encoding.ids)])
+        rows = zip(encoding.offsets, encoding.special_tokens_mask, probabilities, strict=True)
+        return [
+            LabelledSpan(text[start:end], self._name(int(row.argmax())), float(row.max()), start, end)
+            for (start, end), is_special, row in rows
+            if not is_special
+        ]
+
+
+def entities_of(text: str, tokens: list[LabelledSpan]) -> list[LabelledSpan]:
+    """Join neighbouring tokens of an entity, with their mean probability; tokens with label O are left out.
+
+    As with the strategy `simple` of the pipeline in `transformers`, an entity ends where its name changes and before a
+    label that starts with `B-`.
+    """
+    groups: list[list[LabelledSpan]] = []
+    for token in tokens:
+        entity = token._replace(label=token.label.removeprefix("B-").removeprefix("I-"))
+        if not groups or groups[-1][-1].label != entity.label or token.label.startswith("B-"):
+            groups.append([])
+        groups[-1].append(entity)
+    return [
+        group[0]._replace(
+            text=text[group[0].start : group[-1].end],
+            probability=sum(token.probability for token in group) / len(group),
+            end=group[-1].end,
+        )
+        for group in groups
+        if group[0].label != "O"
+    ]
+
+
+def read_classes(directory: Path, num_classes: int) -> Classes:
+    """Read the meaning of a classifier's logits from `config.json`, and of a single one from a cross-encoder's files.
+
+    Without a function in the files, a single logit is passed through the sigmoid, except for a regression.
+
+    Raises:
+        InputError: a file cannot be read, or has an unknown value.
+    """
+    keys = ConfigKeys.of_file(directory / CONFIG)
+    names = keys.take("id2label", Mapping | None, None) or {}
+    problem = keys.one_of("problem_type", None, *PROBLEMS) or ONE_CLASS
+    score = TORCH_ACTIVATIONS[IDENTITY] if problem == SCORES else jax.nn.sigmoid
+    if num_classes == 1:
+        found = {"activation_fn": keys.take("sbert_ce_default_activation_function", str | None, None)}
+        found |= keys.take("sentence_transformers", Mapping | None, None) or {}
+        found |= ConfigKeys.of_file(directory / SENTENCE_CONFIG).others()
+        chosen = ConfigKeys(found, str(directory)).one_of("activation_fn", None, *TORCH_ACTIVATIONS)
+        problem, score = SCORES, TORCH_ACTIVATIONS.get(chosen, score)
+    return Classes(names, problem, score)
