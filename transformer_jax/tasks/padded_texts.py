@@ -60,11 +60,15 @@ def hidden_padding(is_token: Bool[Array, "B T"]) -> contextlib.AbstractContextMa
 
 
 def padded_output(
-    model: TransformerMLM, params: Params, ids: Int[Array, "B T"], is_token: Bool[Array, "B T"]
+    model: TransformerMLM,
+    params: Params,
+    ids: Int[Array, "B T"],
+    is_token: Bool[Array, "B T"],
+    types: Int[Array, "B T"] | None = None,
 ) -> Float[Array, "B ..."]:
     """Output of an encoder for padded texts, each as it would be alone; at padding it is 0."""
     with hidden_padding(is_token):
-        output = model.apply({"params": params}, ids, padding_mask(is_token))
+        output = model.apply({"params": params}, ids, padding_mask(is_token), types)
     return jnp.where(is_token[..., None], output, 0) if output.ndim == 3 else output
 
 
