@@ -19,7 +19,7 @@ The fields of a dataclass are checked against their annotations (those of config
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar, get_type_hints
 
 import jax
@@ -205,6 +205,32 @@ def check_numbers(arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], sourc
             used = np.asarray(array).astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
         if not np.isfinite(used).all():
             raise InputError(f"{name} in {source} holds NaN or infinity in {used.dtype}; every number must be finite")
+
+
+def check_scores(
+    scores: Shaped[Array | np.ndarray, "B ..."],
+    source: str = "step returned logits",
+    names: Sequence[str] = (),
+) -> None:
+    """Check the scores of the answers that were picked, since `argmax` of NaN is an index too.
+
+    Args:
+        scores: for each row the largest logits, or the log-probability of a text; traced ones are not checked. The
+            largest logit is finite if no logit is NaN or +inf, and not all are -inf.
+        source: beginning of the message.
+        names: names of the rows; none: their numbers.
+
+    Raises:
+        InputError: a score is not finite.
+    """
+    known = known_values(scores)
+    if known is not None and (broken := np.argwhere(~np.isfinite(known))).size:
+        row = broken[0, 0]
+        name = names[row] if names else f"row {row}"
+        raise InputError(
+            f"{source} that are NaN or +inf, or all -inf, for {name}; they must be finite, or -inf for what may not be "
+            "chosen"
+        )
 
 
 def shapes_of(arrays: Mapping[str, Array | np.ndarray | jax.ShapeDtypeStruct]) -> Shapes:

@@ -11,6 +11,7 @@ import pytest
 
 from transformer_jax import InputError
 from transformer_jax.decoding.beam_search import beam_search
+from transformer_jax.decoding.logits_processors import suppressed_tokens
 from transformer_jax.decoding.token_by_token import greedy_decode, sample
 
 START, END, PAD = 1, 0, 13  # padding is no token of the vocabularies here, so it can't be mistaken for one
@@ -407,3 +408,7 @@ def test_a_row_that_may_choose_no_token_is_an_error_unless_it_has_ended(decode):
     np.testing.assert_array_equal(decoded.scores, [0, 0])
     with pytest.raises(InputError, match="or all -inf, for row 0"):
         decode(lambda tokens, *more: (jnp.full((2, 3), -jnp.inf), {}), {}, 2, max_length=3, **TOKENS)
+    excluded = {"processors": [suppressed_tokens([0, 1, 2])], "max_length": 3}
+    with pytest.raises(InputError, match="or all -inf, for row 0"):
+        decode(step, {}, 2, **excluded, **TOKENS)
+    np.testing.assert_array_equal(run(decode, step, {}, 2, **excluded).scores, [-np.inf, -np.inf])

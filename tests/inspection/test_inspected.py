@@ -136,6 +136,9 @@ def test_generation_draws():
     np.testing.assert_array_equal(cold[:, 3:], seen["logits"][:, 2:-1].argmax(-1))
     drawn, _ = generate(bound, np.repeat(prompt, 200, axis=0), 1, key=jax.random.key(0))
     assert len(np.unique(drawn[:200, 3])) > 1
+    bound.variables = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), bound.variables)
+    with pytest.raises(InputError, match="the patched model returned logits that are NaN .* for row 0"):
+        generate(bound, prompt, 2, names=["logits"], key=jax.random.key(0), temperature=1e-6)
 
 
 def test_token_ids_that_are_not_there_are_errors_before_a_program_runs():

@@ -65,3 +65,6 @@ def test_bad_arguments_are_named():
     features, labels = RNG.normal(size=(NUM, 2)), RNG.integers(2, size=NUM)
     with pytest.raises(InputError, match=r"have shapes \[\(1009, 2\), \(1008,\), .*; they must be \[N, D\]"):
         linear_probe(features, labels[1:], TYPES, IS_TRAIN)
+    features[0, 1] = np.nan
+    with pytest.raises(InputError, match="^features in the arguments holds NaN or infinity"):
+        linear_probe(features, labels, TYPES, IS_TRAIN)

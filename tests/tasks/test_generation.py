@@ -15,10 +15,11 @@ import tokenizers
 import torch
 import transformers
 from huggingface_models import drawn
-from tokenizers.models import WordLevel
+from tokenizers import decoders, normalizers
+from tokenizers.models import BPE, WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from transformer_jax import InputError, load_transformers
+from transformer_jax import InputError, load_transformers, predict
 from transformer_jax.tasks.generation import (
     GENERATION,
     UNSUPPORTED,
@@ -31,6 +32,7 @@ from transformer_jax.tasks.generation import (
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs warns of many keys
 
 WORDS = [f"w{number}" for number in range(31)]
+LETTERS = ["▁", *"abcdefghijklmnopqrstuvwxyz.,?!"]
 TEXT = "w3 w17 w5 w30 w17"
 FAMILIES = "gpt2", "llama", "t5", "marian"
 
@@ -60,7 +62,7 @@ def made(tmp_path):
 
 
 def theirs(directory, **options):
-    """The answer of `generate`, as words before the first end token."""
+    """The answer of `generate`, as words before the first end token; a continuation begins with a space."""
     config = transformers.AutoConfig.from_pretrained(directory)
     kind = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
     model = kind.from_pretrained(directory)
@@ -71,7 +73,8 @@ def theirs(directory, **options):
     ends = ends if isinstance(ends, list) else [ends]
     new = found[1 if config.is_encoder_decoder else ids.shape[1] :]
     end = next((place for place, token in enumerate(new) if token in ends), len(new))
-    return " ".join(WORDS[token] for token in new[:end])
+    words = [WORDS[token] for token in new[:end]]
+    return " ".join(words if config.is_encoder_decoder else ["", *words])
 
 
 def drawn_keys(pick, is_translator):
@@ -173,10 +176,52 @@ def test_a_call_has_the_last_word_and_draws_are_those_of_the_seed(made):
     assert first == again != other
     greedy = theirs(directory, do_sample=False)
     assert run.predict(TEXT, do_sample=False) == run.predict(TEXT, top_k=1) == run.predict(TEXT, top_p=1e-6) == greedy
-    assert run.predict(TEXT, do_sample=False, max_new=7) == " ".join(greedy.split()[:7])
+    assert run.predict(TEXT, do_sample=False, max_new=7) == " ".join(["", *greedy.split()[:7]])
     penalised = run.predict(TEXT, do_sample=False, repetition_penalty=2.0)
     assert penalised == theirs(directory, do_sample=False, repetition_penalty=2.0) != greedy
     assert run.predict(TEXT, do_sample=False, beam_width=3) == theirs(directory, do_sample=False, num_beams=3)
+
+
+def test_keys_that_exclude_every_token_and_beams_without_bound_are_errors_that_name_them(made):
+    for keys in ({"suppress_tokens": [*range(31)]}, {"suppress_tokens": [*range(31)], "num_beams": 2}):
+        run = load_transformers(made("gpt2", keys))
+        with pytest.raises(InputError, match="^suppress_tokens, in generation_config.json or the call, leave no token"):
+            run.predict(TEXT, max_new=3)
+    for keys, chosen in (({"num_beams": 10**6}, {}), ({}, {"num_beams": 1025}), ({"num_beams": 0}, {})):
+        with pytest.raises(
+            InputError, match="^num_beams is .*generation_config.json or beam_width; it must be 1 … 1024"
+        ):
+            generation_of(keys, chosen, is_translator=False)
+    assert generation_of({"num_beams": 1024}, {}, is_translator=False).num_beams == 1024
+
+
+def test_errors_of_the_tokenizer_are_one_line(made):
+    run = load_transformers(made("gpt2", {}))
+    with pytest.raises(InputError, match="surrogates not allowed"):
+        run.predict("w3 \ud800")
+    run.tokenizer.model.unk_token = "not there"
+    with pytest.raises(InputError, match="the tokenizer cannot encode 'w3 x': .*Missing .UNK. token"):
+        run.predict("w3 x")
+
+
+def test_a_text_and_its_continuation_are_the_text_of_all_tokens(made):
+    """With a tokenizer of Llama's kind, which removes the space before the first word of a text."""
+    directory = made("llama", {})
+    pieces = tokenizers.Tokenizer(BPE({letter: number for number, letter in enumerate(LETTERS)}, []))
+    pieces.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    pieces.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    pieces.save(str(directory / "tokenizer.json"))
+    run = load_transformers(directory)
+    first = {"begin_suppress_tokens": [*range(1, 31)], "max_new": 3}  # a new word
+    texts = ["the cat sat on", "the dog"]
+    answers = run.predict(texts, **first)
+    for text, answer in zip(texts, answers, strict=True):
+        assert run.predict(text, **first) == answer
+        assert answer.startswith(" ")
+        ids = [*pieces.encode(text).ids, *pieces.encode(answer.removeprefix(" ")).ids]
+        assert text + answer == pieces.decode(ids)
+    run.generation |= {"begin_suppress_tokens": [*range(1, 31)]}
+    assert predict.answer_to(run, texts[1], {"max_new": 3}) == f"{answers[1]}\t"  # a line of `--interactive`
 
 
 def test_every_key_of_transformers_is_known_or_has_no_effect_on_the_text():

@@ -2,13 +2,16 @@
 
 import copy
 import datetime
+import re
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
 from transformer_jax import Cifar100Config, InputError, LanguageModelConfig, TranslationConfig, load_run
+from transformer_jax.inspection import inspection_page
 from transformer_jax.tasks import AnomalyTrainer, LanguageModelTrainer
 from transformer_jax.tasks.byte_text import START, encode, labels, pad
 from transformer_jax.tasks.translation.dates import write_date
@@ -183,3 +186,25 @@ def test_inputs_of_any_other_form_are_an_error(request, trainer, inputs, message
     for method in (opened.predict, opened.attention, opened.examples):
         with pytest.raises(InputError, match=message):
             method(inputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("reverse", [SEQUENCE], "ReverseTask returned logits .* for row 0"),
+        ("digits", np.ones((10, 64), np.float32), "SetAnomalyTask_digits returned probabilities .* for row 0"),
+    ],
+)
+def test_parameters_of_nan_give_no_answer_no_maps_and_no_page(name, given, message):
+    opened = load_run(name)
+    opened.params = jax.tree.map(lambda leaf: np.full_like(leaf, NAN), opened.params)
+    examples = opened.examples(given)
+    with pytest.raises(InputError, match=message):
+        opened.predict(given)
+    title = re.escape(repr(examples[0].title))
+    with pytest.raises(InputError, match=f"the output for {title} has numbers that are NaN .* for row 0"):
+        opened.answers(examples)
+    with pytest.raises(InputError, match="the output for .* has numbers that are NaN .* for row 0"):
+        inspection_page(opened, examples)
+    with pytest.raises(InputError, match=f"the encoder maps of {title} have weights that are NaN"):
+        opened.attention(given)

@@ -70,7 +70,7 @@ def test_a_language_model_continues_a_text_as_transformers_does(causal):
     for text in ("w9", TEXT):
         ids = torch.tensor([run.tokenizer.encode(text).ids])
         expected = theirs.generate(ids, do_sample=False, max_new_tokens=11, pad_token_id=0)[0, ids.shape[1] :]
-        assert run.predict([text], max_new=11) == [run.tokenizer.decode(expected.tolist())]
+        assert run.predict([text], max_new=11) == [f" {run.tokenizer.decode(expected.tolist())}"]
     tokens, _ = generate(run.inspected, ids.numpy(), 11)
     np.testing.assert_array_equal(tokens[0, ids.shape[1] :], expected)
     whole = run.predict(TEXT, max_new=11).split()

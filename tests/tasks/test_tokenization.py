@@ -19,7 +19,7 @@ from transformer_jax import InputError, LanguageModelConfig, load_run, train_lan
 from transformer_jax.tasks import LanguageModelTrainer
 from transformer_jax.tasks.language_model import task as language_model
 from transformer_jax.tasks.language_model.task import language_model_data
-from transformer_jax.tasks.tokenization import PieceTokenizer, Tokenizer, check_tokenizer, read_pieces
+from transformer_jax.tasks.tokenization import PieceTokenizer, Tokenizer, check_tokenizer, read_pieces, text_after
 from transformer_jax.tasks.tokenizer_training import train_tokenizer
 from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer
 from transformer_jax.training.loop import TrainingLoop
@@ -126,6 +126,78 @@ def test_truncation_and_padding_in_a_tokenizer_file_are_disabled(tmp_path):
     tokenizer = PieceTokenizer(read_pieces(tmp_path / "tokenizer.json"))
     assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
     assert len(tokenizer.encode("fox")) == 3
+
+
+def of_llama():
+    """A tokenizer of Llama's kind: a space before the text, spaces as ▁, bytes of other characters."""
+    letters = [f"<0x{number:02X}>" for number in range(256)] + ["▁", *"abcdehnosty.,"]
+    pieces = tokenizers.Tokenizer(
+        tokenizers.models.BPE(
+            {piece: number for number, piece in enumerate(["<unk>", *letters])},
+            [],
+            unk_token="<unk>",
+            byte_fallback=True,
+        )
+    )
+    normalizers, decoders = tokenizers.normalizers, tokenizers.decoders
+    pieces.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    pieces.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return pieces
+
+
+def of_bert():
+    """A tokenizer of BERT's kind, which joins word pieces and removes spaces before punctuation."""
+    words = ["the", "cat", "on", "s", "'", ",", ".", "##s", "##at", "日"]
+    pieces = tokenizers.Tokenizer(tokenizers.models.WordPiece({word: number for number, word in enumerate(words)}))
+    pieces.pre_tokenizer, pieces.decoder = tokenizers.pre_tokenizers.BertPreTokenizer(), tokenizers.decoders.WordPiece()
+    return pieces
+
+
+def of_t5():
+    """A tokenizer of T5's kind: pieces with the space before them."""
+    pieces = [("<unk>", 0.0), *((piece, -1.0) for piece in ("▁the", "▁cat", "▁on", "s", ",", ".", "▁", "日"))]
+    found = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, 0, False))
+    found.pre_tokenizer, found.decoder = tokenizers.pre_tokenizers.Metaspace(), tokenizers.decoders.Metaspace()
+    return found
+
+
+def of_words():
+    """A tokenizer without a decoder, which joins words by spaces."""
+    pieces = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"the": 0, "cat": 1, "cats": 2, "on": 3, ",": 4, "日": 5, ".": 6})
+    )
+    pieces.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    return pieces
+
+
+@pytest.mark.parametrize("make", [of_llama, of_bert, of_t5, of_words, *KINDS, None])
+def test_a_text_and_its_continuation_are_the_text_of_all_tokens(make):
+    tokenizer = Tokenizer() if make is None else train_tokenizer(make, [TEXT]) if make in KINDS else make()
+    for text in ("the cats on the cat", "the cat, on 日 .", "the"):
+        encoded = tokenizer.encode(text)
+        ids = np.array(getattr(encoded, "ids", encoded))
+        whole = tokenizer.decode(ids)
+        for place in range(len(ids) + 1):
+            before = tokenizer.decode(ids[:place])
+            if "\ufffd" not in before:  # else it ends inside a character
+                assert before + text_after(tokenizer.decode, ids[:place], ids[place:]) == whole
+
+
+def test_a_continuation_that_changes_the_text_before_it_is_the_text_of_its_own_tokens():
+    bytes_of = train_tokenizer("bpe:300", ["x"])
+    ids = bytes_of.encode("日")
+    assert text_after(bytes_of.decode, ids[:1], ids[1:]) == "\ufffd\ufffd"
+
+
+def test_a_language_model_with_a_tokenizer_of_llama_s_kind_continues_with_the_space(tmp_path, monkeypatch):
+    of_llama().save(str(tmp_path / "tokenizer.json"))
+    trainer = LanguageModelTrainer(LanguageModelConfig(**TINY, tokenizer=str(tmp_path / "tokenizer.json")))
+    trainer.params = {}
+    new = trainer.tokenizer.encode("sat")  # ▁ s a t
+    monkeypatch.setattr(trainer, "_continuation", lambda *given, **draws: new)
+    assert trainer.predict(["the cat", b"the cat"]) == [" sat", b" sat"]
 
 
 WORDS = tokenizers.models.WordLevel({"a": 0}, unk_token="[UNK]")

@@ -11,13 +11,13 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int
 
+from transformer_jax.argument_checks import check_scores
 from transformer_jax.decoding.checks import (
     Cache,
     Ends,
     Grow,
     Step,
     check_decoding,
-    check_scores,
     checked_processing,
     checked_step,
 )
@@ -93,7 +93,7 @@ def beam_search(
     process = checked_processing(processors, prompt, batch_size, start_token)
     advance = partial(_advance_beams, step=checked_step(step, ends), process=process, rules=rules)
     finished = decoding_loop(lambda beams: ~jnp.all(beams.has_stopped), advance, beams, max_length, grow).finished
-    check_scores(finished.scores)
+    check_scores(jnp.where(jnp.isneginf(finished.scores), 0, finished.scores))  # -inf: there are fewer results
     return jax.tree.map(lambda leaf: leaf[:, :n_best], finished)
 
 

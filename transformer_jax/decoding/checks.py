@@ -1,7 +1,8 @@
 """Types of the arguments of decoding, and checks of settings, tokens and scores.
 
 Shapes and settings are checked at tracing time. NaN in logits raises an error outside of `jax.jit`; inside it, the
-score of the affected result becomes NaN, which `check_scores` detects in the output of the compiled program.
+score of the affected result becomes NaN, which `transformer_jax.argument_checks.check_scores` detects in the output of
+the compiled program.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float, Int, PyTree, Shaped
+from jaxtyping import Float, Int, PyTree
 
 from transformer_jax.decoding.logits_processors import LogitsProcessor, processing
 from transformer_jax.errors import InputError, check_sizes, check_value
@@ -69,22 +70,6 @@ def check_decoding(step: Step, cache: Cache, batch_size: int, max_length: int, g
         with jax.ensure_compile_time_eval():
             last = jnp.int32(max_length - 1)
         jax.eval_shape(lambda cache: step(jnp.zeros(batch_size, jnp.int32), last, cache)[0], cache)
-
-
-def check_scores(scores: Float[ArrayLike, "..."]) -> None:
-    """Check the scores of decoded results; traced scores are not checked.
-
-    Raises:
-        InputError: a score is NaN, because of invalid logits.
-    """
-    if isinstance(scores, jax.core.Tracer):
-        return
-    broken: Shaped[np.ndarray, "rows axes"] = np.argwhere(np.isnan(scores))
-    if len(broken):
-        raise InputError(
-            f"step returned logits that are NaN or +inf, or all -inf, for row {broken[0, 0]}; they must be finite, or "
-            "-inf for a token that may not be chosen"
-        )
 
 
 def checked_step(step: Step, ends: Ends) -> Step:

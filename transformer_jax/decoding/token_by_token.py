@@ -30,7 +30,8 @@ together with the hypotheses. An array that a step returns as it is, at every po
 
 The functions are pure, and stop as soon as no further step can change the result. Scores are computed in float32.
 Logits may be -inf. The score of a row is NaN if its logits contain NaN or +inf, or, in `greedy_decode` and `sample`, if
-all are -inf; outside of `jax.jit` this raises an error. Settings are Python numbers, constants of the compiled program.
+all are -inf; it is -inf if the processors exclude every token. Outside of `jax.jit` both raise an error. Settings are
+Python numbers, constants of the compiled program.
 Decode inside `jax.jit`, which compiles once; outside of it every call compiles again:
 
     @jax.jit
@@ -51,14 +52,13 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
-from transformer_jax.argument_checks import check_key
+from transformer_jax.argument_checks import check_key, check_scores
 from transformer_jax.decoding.checks import (
     Cache,
     Ends,
     Grow,
     Step,
     check_decoding,
-    check_scores,
     checked_processing,
     checked_step,
 )
@@ -186,7 +186,7 @@ def _decode(
         log_probs = token_log_probs(process(logits, rows.decoded.tokens, rows.position))
         chosen = choose(log_probs, rows.position).astype(jnp.int32)
         score = jnp.take_along_axis(log_probs, chosen[:, None], axis=-1)[:, 0]
-        score = jnp.where(jnp.isneginf(log_probs).all(-1), jnp.nan, score)  # no token may be chosen
+        score = jnp.where(jnp.isneginf(logits).all(-1), jnp.nan, score)
         chosen = jnp.where(rows.ended, pad_token, chosen)
         tokens, lengths, scores = rows.decoded
         tokens = lax.dynamic_update_index_in_dim(tokens, chosen, rows.position, axis=-1)

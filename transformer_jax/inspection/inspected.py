@@ -13,9 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Int, Num, PRNGKeyArray
+from jaxtyping import Float, Int, Num, PRNGKeyArray
 
-from transformer_jax.argument_checks import Size, as_array, check_arguments, check_token_ids, known_values
+from transformer_jax.argument_checks import (
+    Size,
+    as_array,
+    check_arguments,
+    check_scores,
+    check_token_ids,
+    known_values,
+)
 from transformer_jax.decoding.next_token import draw_tokens
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.activations import capture, patch
@@ -204,11 +211,12 @@ def generate(
         Tokens `[B, T + length]`, and the activations by name.
 
     Raises:
-        InputError: the prompt has invalid token ids, or the text is longer than the model allows; or as in
-            `transformer_jax.patch`.
+        InputError: the prompt has invalid token ids, the text is longer than the model allows, or the logits are not
+            finite; or as in `transformer_jax.patch`.
     """
     check_token_ids("prompt", prompt, getattr(inspected.model, "vocabulary_size", np.iinfo(np.int32).max))
-    tokens, seen = inspected.apply(_generated, prompt, length, patches or {}, names, key, temperature, **kwargs)
+    tokens, scores, seen = inspected.apply(_generated, prompt, length, patches or {}, names, key, temperature, **kwargs)
+    check_scores(scores, "the patched model returned logits")
     return tokens, Activations(seen)
 
 
@@ -222,7 +230,7 @@ def _generated(
     key: PRNGKeyArray | None,
     temperature: float,
     **kwargs: Any,
-) -> tuple[Int[Array, "B T_plus_length"], dict[str, Array]]:
+) -> tuple[Int[Array, "B T_plus_length"], Float[Array, "B _"], dict[str, Array]]:
     parts = [part for change in patches.values() for part in parts_of(change)]
     is_cached = isinstance(model, TransformerLM) and not kwargs and all(isinstance(x, Filled) for x in parts)
     start = prompt.shape[1]
@@ -244,5 +252,5 @@ def _generated(
     if is_cached:
         cache = model.apply(unstack_layers(variables), *tokens.shape, method="start_decoding")
     tokens, _ = jax.lax.fori_loop(1 if is_cached else start, start + length, with_token, (tokens, cache))
-    _, seen = patch(model, variables, tokens, patches=patches, names=names, **kwargs)
-    return tokens, seen
+    logits, seen = patch(model, variables, tokens, patches=patches, names=names, **kwargs)
+    return tokens, logits.max(-1), seen

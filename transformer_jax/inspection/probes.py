@@ -6,7 +6,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.argument_checks import as_array
+from transformer_jax.argument_checks import as_array, check_numbers
 from transformer_jax.errors import InputError
 
 MAX_STEPS = 1000  # of L-BFGS
@@ -52,7 +52,7 @@ def linear_probe(
         seed: random seed of the control task's labels.
 
     Raises:
-        InputError: the arrays differ in N, or `features` does not have two axes.
+        InputError: the arrays differ in N, or `features` does not have two axes or is not finite.
         ValueError: all or no elements are for training, or the training elements have only one label.
     """
     from sklearn.linear_model import LogisticRegression
@@ -63,6 +63,7 @@ def linear_probe(
     shapes = [array.shape for array in (features, labels, types, is_train)]
     if len({shape[:1] for shape in shapes}) > 1 or features.ndim != 2:
         raise InputError(f"features, labels, types and is_train have shapes {shapes}; they must be [N, D] and [N]")
+    check_numbers({"features": features.astype(np.float64)}, "the arguments")
     kinds, of_kind = np.unique(types, return_inverse=True)
     scaler = StandardScaler().fit(features[is_train].astype(np.float64))
     standardised = scaler.transform(features)

@@ -9,13 +9,14 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.attention.masks.arrays import padding_mask
+from transformer_jax.argument_checks import check_scores
 from transformer_jax.errors import check_value
 from transformer_jax.nn.masked_language_model import TransformerMLM
-from transformer_jax.tasks.padded_texts import Text, filled_up, in_batches, length_for
+from transformer_jax.tasks.padded_texts import Text, filled_up, in_batches, length_for, padded_output
 from transformer_jax.trees import Params
 
 Pooling = Literal["mean", "first", "last", "max", "mean_sqrt"]
+Found = tuple[Array, Array]  # answers or vectors, and the numbers to check
 
 
 class EncodedTexts:
@@ -29,29 +30,21 @@ class EncodedTexts:
         self._longest = model.longest_text
         bare = model.clone(head="none")
 
-        def pooled(
-            params: Params, ids: Int[Array, "B T"], is_token: Bool[Array, "B T"], *, pooling: Pooling
-        ) -> Float[Array, "B D"]:
-            x = bare.apply({"params": params}, ids, padding_mask(is_token))
-            if pooling == "max":
-                return jnp.max(jnp.where(is_token[..., None], x, -jnp.inf), axis=1)
-            sizes, places = is_token.sum(1, keepdims=True), jnp.arange(ids.shape[1])
-            weights = {
-                "mean": is_token / sizes,
-                "mean_sqrt": is_token / jnp.sqrt(sizes),
-                "first": places == 0 * sizes,
-                "last": places == sizes - 1,
-            }
-            return jnp.einsum("btd,bt->bd", x, weights[pooling])
+        def pooled(params: Params, ids: Int[Array, "B T"], is_token: Bool[Array, "B T"], *, pooling: Pooling) -> Found:
+            x = padded_output(bare, params, ids, is_token)
+            vectors = _pooled(x, is_token, pooling)
+            return vectors, vectors
 
         def answers(
             params: Params,
             ids: Int[Array, "B T"],
             is_token: Bool[Array, "B T"],
             types: Int[Array, "B T"] | None = None,
-        ) -> Float[Array, "B ..."] | Int[Array, "B T"]:
-            logits = model.apply({"params": params}, ids, padding_mask(is_token), types)
-            return logits if model.classifies else jnp.argmax(logits, axis=-1)
+        ) -> Found:
+            logits = padded_output(model, params, ids, is_token, types)
+            if model.classifies:
+                return logits, logits
+            return logits.argmax(-1), logits.max(-1)
 
         self._pooled, self._answers = jax.jit(pooled, static_argnames="pooling"), jax.jit(answers)
 
@@ -76,7 +69,7 @@ class EncodedTexts:
 
     def _outputs(
         self,
-        run: Callable[..., Array],
+        run: Callable[..., Found],
         params: Params,
         texts: Sequence[Text],
         types: Sequence[Text] | None = None,
@@ -89,6 +82,23 @@ class EncodedTexts:
             if types is not None:
                 of_rows = filled_up([types[number] for number in numbers], *sizes[numbers[0]], at_left=False)
                 options["types"] = np.maximum(of_rows, 0)
-            rows = np.asarray(run(params, np.maximum(ids, 0), ids >= 0, **options))
+            rows, scores = jax.device_get(run(params, np.maximum(ids, 0), ids >= 0, **options))
+            named = [f"text {number}" for number in numbers]
+            check_scores(scores[: len(numbers)], "the encoder returned numbers", named)
             found |= zip(numbers, rows, strict=False)  # the last rows may be padding
         return [found[number] for number in range(len(texts))]
+
+
+def _pooled(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"], pooling: Pooling) -> Float[Array, "B D"]:
+    """Pool the outputs at each text's tokens to one vector."""
+    if pooling == "max":
+        return jnp.max(jnp.where(is_token[..., None], x, -jnp.inf), axis=1)
+    sizes = is_token.sum(1, keepdims=True)
+    places = jnp.arange(x.shape[1])[None]
+    weights = {
+        "mean": is_token / sizes,
+        "mean_sqrt": is_token / jnp.sqrt(sizes),
+        "first": is_token & (places == 0),
+        "last": places == sizes - 1,
+    }
+    return jnp.einsum("btd,bt->bd", x, weights[pooling])

@@ -41,8 +41,15 @@ UNSUPPORTED: Mapping[str, object] = {
     "assistant_early_exit": None,
 }  # fmt: skip
 UNSUPPORTED_DRAWS = {"epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "min_p": None, "top_h": None, "typical_p": 1.0}
-UNSUPPORTED_BEAMS = {"diversity_penalty": 0.0, "num_beam_groups": 1, "renormalize_logits": False}
+UNSUPPORTED_BEAMS = {
+    "do_sample": False, "diversity_penalty": 0.0, "num_beam_groups": 1, "renormalize_logits": False,
+}  # fmt: skip
 DRAWS = "temperature", "top_k", "top_p"
+MAX_BEAMS = 1024
+EXCLUDING = (
+    "min_length", "min_new_tokens", "forced_bos_token_id", "forced_eos_token_id", "no_repeat_ngram_size",
+    "bad_words_ids", "suppress_tokens", "begin_suppress_tokens",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +98,11 @@ class Generation:
         if found is None:
             raise InputError(f"decoder_start_token_id is not in {GENERATION}, nor is bos_token_id; pass one of them")
         return found
+
+    def refusal(self) -> str:
+        """Message if the keys that exclude tokens leave none to choose from."""
+        keys = ", ".join(name for name in EXCLUDING if getattr(self, name))
+        return f"{keys}, in {GENERATION} or the call, leave no token to choose; pass None for one of these keys"
 
     def num_new(self, prompt_length: int) -> int:
         """Maximum number of new tokens after a prompt; the start token of an encoder-decoder is a prompt of length 1.
@@ -192,10 +204,13 @@ def generation_of(keys: Mapping[str, object], chosen: Mapping[str, object], *, i
     found = Generation(
         **{name: check_value(name, values[name], kind) for name, kind in fields.items() if name in values}
     )
+    if not 1 <= found.num_beams <= MAX_BEAMS:
+        raise InputError(
+            f"num_beams is {found.num_beams}, a key of {GENERATION} or beam_width; it must be 1 … {MAX_BEAMS}"
+        )
     required = {**UNSUPPORTED, "forced_bos_token_id": values.get("forced_bos_token_id") if is_translator else None}
     required |= UNSUPPORTED_DRAWS if found.do_sample else {}
     required |= UNSUPPORTED_BEAMS if found.num_beams > 1 else {}
-    required |= {"do_sample": False} if found.num_beams > 1 else {}
     for name, value in required.items():
         if values.get(name, value) != value:
             raise InputError(

@@ -6,18 +6,26 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Int, Key, PRNGKeyArray
 
+from transformer_jax.argument_checks import check_scores
 from transformer_jax.attention.masks.arrays import padding_mask
-from transformer_jax.decoding.checks import check_scores
 from transformer_jax.decoding.token_by_token import Decoded
 from transformer_jax.errors import InputError
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.tasks.generation import Generation
 from transformer_jax.tasks.language_model.continuation import tokens_after
-from transformer_jax.tasks.padded_texts import MOST_ROWS, Text, filled_up, in_batches, length_for
+from transformer_jax.tasks.padded_texts import (
+    MOST_ROWS,
+    Text,
+    filled_up,
+    hidden_padding,
+    in_batches,
+    length_for,
+)
 from transformer_jax.trees import Params
 
 
@@ -45,7 +53,7 @@ class Generator:
 
         Raises:
             InputError: a prompt and its answer are longer than the model takes; a setting is invalid; the model's
-                logits are NaN; or the settings exclude every text.
+                logits are not finite; or the settings exclude every text.
         """
         sizes = [self._sizes(len(prompt), generation) for prompt in prompts]
         answers: dict[int, Text] = {}
@@ -53,12 +61,13 @@ class Generator:
             length, num_new = sizes[numbers[0]]
             ids = filled_up([prompts[number] for number in numbers], length, at_left=self._is_continued)
             found = self._decode(params, ids, keys[numbers[0]], generation=generation, num_new=num_new)
-            check_scores(found.scores)
-            tokens, lengths = jax.device_get((found.tokens, found.lengths))
+            tokens, lengths, scores = jax.device_get(found)
+            if np.isneginf(scores).any():
+                raise InputError(generation.refusal())
+            named = [f"text {number}" for number in numbers]
+            check_scores(scores[: len(numbers)], f"{type(self.model).__name__} returned logits", named)
             for row, number in enumerate(numbers):
                 answer = tokens[row, : lengths[row]]
-                if not answer.size:
-                    raise InputError(f"{generation} excludes every text")
                 answers[number] = answer[:-1] if answer[-1] in generation.end_tokens else answer
         return [answers[number] for number in range(len(prompts))]
 
@@ -81,11 +90,11 @@ class Generator:
         apply = functools.partial(self.model.apply, {"params": params})
         step = functools.partial(apply, method="decode_step")
         is_token, tokens = ids >= 0, jnp.maximum(ids, 0)
-        if self._is_continued:
-            search = generation.search(num_new, key, ids)
-            return tokens_after(apply, step, tokens, ids.shape[1], search, num_new, jnp.sum(~is_token, axis=1))
-        cache = apply(tokens, padding_mask(is_token), length=num_new, method="start_decoding")
-        search = generation.search(num_new, key, None)
+        search = generation.search(num_new, key, ids if self._is_continued else None)
+        with hidden_padding(is_token):
+            if self._is_continued:
+                return tokens_after(apply, step, tokens, ids.shape[1], search, num_new, jnp.sum(~is_token, axis=1))
+            cache = apply(tokens, padding_mask(is_token), length=num_new, method="start_decoding")
         return search(step, cache, len(ids), start_token=generation.start_token, pad_token=0)
 
 

@@ -1,10 +1,18 @@
 """Padding of texts to arrays of a few shapes, so that few programs are compiled."""
 
+import contextlib
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import flax.linen as nn
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int
+from jax import Array
+from jaxtyping import Bool, Float, Int
+
+from transformer_jax.attention.masks.arrays import padding_mask
+from transformer_jax.nn.masked_language_model import TransformerMLM
+from transformer_jax.trees import Params
 
 ABSENT = -1  # padding
 SHORTEST = 16  # minimum padded length, in tokens
@@ -33,6 +41,35 @@ def in_batches(keys: Sequence[tuple[int, ...]], most_rows: int = MOST_ROWS) -> I
     for key in sorted(set(keys)):
         numbers = [number for number, of_it in enumerate(keys) if of_it == key]
         yield from (numbers[start : start + most_rows] for start in range(0, len(numbers), most_rows))
+
+
+def hidden_padding(is_token: Bool[Array, "B T"]) -> contextlib.AbstractContextManager[None]:
+    """Context in which a model computes the keys and values of padding from zeros.
+
+    A mask alone does not hide NaN or infinity, since 0 · inf is NaN: in float16, padding may overflow where a text does
+    not.
+    """
+
+    def intercept(call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
+        # A decoder's new tokens, whose number is another, are no padding.
+        if context.method_name == "keys_and_values" and args[0].shape[:2] == is_token.shape:
+            return call(jnp.where(is_token[..., None], args[0], 0))
+        return call(*args, **kwargs)
+
+    return nn.intercept_methods(intercept)
+
+
+def padded_output(
+    model: TransformerMLM,
+    params: Params,
+    ids: Int[Array, "B T"],
+    is_token: Bool[Array, "B T"],
+    types: Int[Array, "B T"] | None = None,
+) -> Float[Array, "B ..."]:
+    """Output of an encoder for padded texts, each as it would be alone; at padding it is 0."""
+    with hidden_padding(is_token):
+        output = model.apply({"params": params}, ids, padding_mask(is_token), types)
+    return jnp.where(is_token[..., None], output, 0) if output.ndim == 3 else output
 
 
 def _power_of_two(least: int) -> int:

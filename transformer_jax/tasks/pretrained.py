@@ -11,13 +11,14 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch
-from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.errors import InputError, check_sizes, shortened
 from transformer_jax.inspection.inspected import Activations, Inspected
 from transformer_jax.inspection.page.token_text import token_text
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.outside_files import Json
+from transformer_jax.tasks import byte_text
 from transformer_jax.tasks.chat_template import Message, chat_text
 from transformer_jax.tasks.encoded_texts import EncodedTexts, Pooling
 from transformer_jax.tasks.generation import (
@@ -30,6 +31,7 @@ from transformer_jax.tasks.generator import Generator, check_length
 from transformer_jax.tasks.sentence_files import Embedding, read_embedding, unit_length
 from transformer_jax.tasks.sentencepiece_files import SentencePieces
 from transformer_jax.tasks.text_examples import TextTrainer, texts_in
+from transformer_jax.tasks.tokenization import Ids, of_library, text_after
 from transformer_jax.training.inspected_example import Answer, InspectedExample, answer_of
 from transformer_jax.training.metrics import Elements
 from transformer_jax.trees import Params
@@ -142,7 +144,7 @@ class PretrainedText(TextTrainer):
         text = chat_text(self.directory, messages)
         check_sizes(0, seed=seed)
         ids = self._encode(text, add_special_tokens=False)  # the template has added them
-        return self._answers([ids], seed, self._chosen(max_new, beam_width, settings))[0]
+        return self._decode(self._generated([ids], seed, self._chosen(max_new, beam_width, settings))[0])
 
     def embed(
         self, texts: str | Sequence[str], pooling: Pooling | None = None, *, normalize: bool | None = None
@@ -189,7 +191,7 @@ class PretrainedText(TextTrainer):
         if not isinstance(self.model, Transformer):
             return InspectedExample(inputs=ids, labels=labels, title=text, answer=functools.partial(self._said, labels))
         # Only `predict` raises an error for unsupported keys.
-        generation = self._generation({**UNSUPPORTED, **UNSUPPORTED_BEAMS, "do_sample": False, "max_new_tokens": 64})
+        generation = self._generation({**UNSUPPORTED, **UNSUPPORTED_BEAMS, "max_new_tokens": 64})
         (answer,) = self._generator(self.params, [ids[0]], jax.random.split(jax.random.key(0), 1), generation)
         target = np.concatenate([[generation.start_token], answer])[None]
         read = self._names(target[0])
@@ -204,7 +206,7 @@ class PretrainedText(TextTrainer):
         """The most probable token at each place."""
         answer = answer_of(output, places, lambda token: self._names([token])[0])
         ids = output[: len(places)].argmax(-1)
-        return answer._replace(text=self.tokenizer.decode(ids.tolist()), probability=None)
+        return answer._replace(text=self._decode(ids), probability=None)
 
     def _chosen(self, max_new: int | None, beam_width: int | None, settings: Mapping[str, object]) -> Json:
         """The arguments of a call as keys of `generation_config.json`."""
@@ -216,16 +218,21 @@ class PretrainedText(TextTrainer):
 
     def _answers(self, texts: Sequence[Any], seed: int, chosen: Json) -> list[Any]:
         """The answers to texts, which are given as tokens."""
-        if isinstance(self.model, TransformerLM | Transformer):
-            keys = jax.random.split(jax.random.key(seed), len(texts))
-            generated = self._generator(self.params, texts, keys, self._generation(chosen))
-            return [str(self.tokenizer.decode(answer.tolist())) for answer in generated]
+        if isinstance(self.model, Transformer):
+            return [self._decode(answer) for answer in self._generated(texts, seed, chosen)]
+        if isinstance(self.model, TransformerLM):
+            pairs = zip(texts, self._generated(texts, seed, chosen), strict=True)
+            return [text_after(self._decode, text, answer) for text, answer in pairs]
         if self.model.head == "none":
             raise InputError("the model has no head to answer with; use embed, which returns a vector for each text")
         answers = self._encoder.answers(self.params, texts)
         masked = [token for token in map(self.tokenizer.token_to_id, MASKS) if token is not None]
         filled = (np.where(np.isin(ids, masked), of[: len(ids)], ids) for ids, of in zip(texts, answers, strict=True))
-        return [str(self.tokenizer.decode(ids.tolist())) for ids in filled]
+        return [self._decode(ids) for ids in filled]
+
+    def _generated(self, texts: Sequence[Text], seed: int, chosen: Json) -> list[Text]:
+        keys = jax.random.split(jax.random.key(seed), len(texts))
+        return self._generator(self.params, texts, keys, self._generation(chosen))
 
     def _generation(self, chosen: Json) -> Generation:
         return generation_of(self.generation, chosen, is_translator=isinstance(self.model, Transformer))
@@ -238,12 +245,18 @@ class PretrainedText(TextTrainer):
 
     def _encoding(self, texts: Sequence[str], tokenizer: Any, **options: bool) -> Any:
         """Encode a text, or a pair of texts."""
-        found = tokenizer.encode(*texts, **options)
+        byte_text.encode("".join(texts))  # an `InputError` for a lone surrogate
+        with of_library(f"the tokenizer cannot encode {shortened(texts[0])}"):
+            found = tokenizer.encode(*texts, **options)
         what = f"the text {' '.join(texts)!r:.60}"
         if not found.ids:
             raise InputError(f"{what} has no tokens")
         check_length(self.model, len(found.ids), what)
         return found
+
+    @of_library("the tokenizer cannot decode tokens")
+    def _decode(self, ids: Ids) -> str:
+        return str(self.tokenizer.decode(ids.tolist()))
 
     def _names(self, ids: Sequence[int] | Int[np.ndarray, " T"]) -> list[str]:
         """Tokens as text."""

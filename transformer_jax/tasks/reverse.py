@@ -13,7 +13,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from transformer_jax.argument_checks import as_array, check_arguments, check_token_ids
+from transformer_jax.argument_checks import as_array, check_arguments, check_scores, check_token_ids
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch, BatchDataset, StackedSamples
 from transformer_jax.errors import InputError, check_probability, check_sizes
@@ -124,10 +124,12 @@ class ReverseTrainer(TrainerModule):
         """Reverse one sequence `[T]` or many `[B, T]`, as far as the model has learned to.
 
         Raises:
-            InputError: `inputs` are not integers `[T]` or `[B, T]`, or one is outside 0 … num_categories - 1.
+            InputError: `inputs` are not integers `[T]` or `[B, T]`, or one is outside 0 … num_categories - 1; or the
+                model's logits are not finite.
         """
         sequences, is_one = self._sequences(inputs)
         logits: Float[np.ndarray, "B T C"] = self.forward(sequences)
+        check_scores(logits.max(-1), f"{self.name} returned logits")
         numbers: Int[np.ndarray, "B T"] = logits.argmax(-1)
         return numbers[0] if is_one else numbers
 

@@ -10,7 +10,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, AnyStr
 
 import numpy as np
 from jaxtyping import Int, Integer, UInt8
@@ -42,6 +42,21 @@ def of_library(sentence: str) -> Iterator[None]:
         if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
         raise InputError(f"{sentence}: {in_one_line(error)}") from error
+
+
+def text_after(decode: Callable[[Ids], AnyStr], before: Ids, new: Ids) -> AnyStr:
+    """Text of new tokens as it continues that of the tokens before, e.g. with the space between two words.
+
+    It is the text of all tokens without that of the tokens before, or, if this text does not begin the other one (e.g.
+    since it ends inside a character), the text of the new tokens alone.
+
+    Args:
+        decode: returns the text, or the bytes, of tokens.
+        before: ids of the tokens before.
+        new: ids of the new tokens.
+    """
+    whole, given = decode(np.concatenate([before, new])), decode(before)
+    return whole.removeprefix(given) if whole.startswith(given) else decode(new)
 
 
 class Tokenizer:

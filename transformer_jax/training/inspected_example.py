@@ -11,7 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float, UInt8
 
-from transformer_jax.argument_checks import as_array
+from transformer_jax.argument_checks import as_array, check_scores
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.trees import Inputs
 
@@ -59,6 +59,15 @@ class InspectedExample:
     expected: str | None = None  # the right answer, if it is known
     # Shown beside the labels of a sequence; a function reads them from their files when they are shown.
     images: UInt8[np.ndarray, "N height width *rgb"] | Callable[[], UInt8[np.ndarray, "N height width 3"]] | None = None
+
+    def answer_to(self, output: np.ndarray) -> Answer:
+        """Return the answer for an output of the model.
+
+        Raises:
+            InputError: a number is NaN or +inf, or all numbers of a row are -inf.
+        """
+        check_scores(np.atleast_1d(output).max(-1, keepdims=True), f"the output for {self.title!r} has numbers")
+        return self.answer(output)
 
     def pixels(self) -> UInt8[np.ndarray, "N height width *rgb"] | None:
         """Return the images, if there are any."""
@@ -187,13 +196,15 @@ class LabelledMaps:
     def of(
         cls, example: InspectedExample, maps: Mapping[str, Sequence[Float[ArrayLike, "1 H _T _S"]]]
     ) -> "LabelledMaps":
-        """Return the maps of an example, by kind and layer, without its padding."""
+        """Return the maps of an example, by kind and layer, without its padding; an `InputError` if not finite."""
         cut, queries, keys = {}, {}, {}
         for kind, layers in maps.items():
             _, _, length, num_keys = np.shape(layers[0])
             queries[kind] = example.labels_of("decoder" if kind == "cross" else kind, length)
             keys[kind] = example.labels_of("encoder" if kind == "cross" else kind, num_keys)
             cut[kind] = [np.asarray(layer)[0, :, : len(queries[kind]), : len(keys[kind])] for layer in layers]
+            for layer in cut[kind]:
+                check_scores(layer, f"the {kind} maps of {example.title!r} have weights")
         return cls(cut, queries, keys)
 
     def plot(self, kind: str | None = None, layer: int | None = None) -> "Figure":

@@ -40,7 +40,7 @@ class Viewer:
         """Return the attention maps of an example, by kind and layer.
 
         Raises:
-            InputError: the model has none.
+            InputError: the model has none, or a weight is not finite.
         """
         task = self._task
         if not task.has_attention:
@@ -58,8 +58,8 @@ class Viewer:
         """Return the model's answers; examples of equal shapes are computed together, a batch at a time.
 
         Raises:
-            InputError: `predict` is overridden without `examples`, and does not return one answer for each example, or
-                the examples have no input for it (`given`).
+            InputError: an output is not finite; or `predict` is overridden without `examples`, and does not return one
+                answer for each example, or the examples have no input for it (`given`).
         """
         params = jax.device_put(params, self._task.first_device)
         by_shape: dict[str, list[int]] = {}
@@ -79,7 +79,7 @@ class Viewer:
         """Return the answers to examples of equal shapes, by `predict` if only that is overridden."""
         inputs = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[example.inputs for example in rows])
         outputs = jax.device_get(self._output(params, inputs))
-        answers = [example.answer(output) for example, output in zip(rows, outputs, strict=True)]
+        answers = [example.answer_to(output) for example, output in zip(rows, outputs, strict=True)]
         return self._as_predicted(rows, answers) if self._task.overrides_predict_alone else answers
 
     def _as_predicted(self, rows: Sequence[InspectedExample], answers: Sequence[Answer]) -> list[Answer]:
@@ -106,7 +106,10 @@ class LogAttention(Callback):
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         """Draw and log the maps of the evaluated parameters."""
-        labelled = self._maps(evaluation.params)
+        try:
+            labelled = self._maps(evaluation.params)
+        except InputError:  # the weights are not finite, nor is the loss, which the loop reports
+            return
         for kind, layers in labelled.maps.items():
             for number, maps in enumerate(layers):
                 picture = attention_picture(maps, labelled.query_labels[kind], labelled.key_labels[kind])

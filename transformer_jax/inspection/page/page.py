@@ -95,7 +95,7 @@ def page_of(
     blobs, contents, answers = list[str](), list[Json](), list[Answer]()
     for example, near in zip(examples, _neighbours(passes, examples, compared), strict=True):
         found = passes.of(example)
-        answers.append(example.answer(found.output))
+        answers.append(example.answer_to(found.output))
         contents.append(_content(passes, example, found, answers[-1], blobs) | {"neighbours": near} | (more or {}))
     listed = [{"title": each.title or f"example {n}", "blob": len(blobs) + n} for n, each in enumerate(examples)]
     # A user's task may put NumPy numbers into its answers.
@@ -117,7 +117,7 @@ def _content(
         "answer": _answer(answer),
         "kinds": _kinds(passes, example, found, len(answer.parts), blobs),
         "lens": [
-            {"name": f"layer {number - 1}" if number else "input", "answer": _answer(example.answer(output))}
+            {"name": f"layer {number - 1}" if number else "input", "answer": _answer(example.answer_to(output))}
             for number, output in enumerate(found.lens)
         ],
         "attribution": _attribution(found.attribution, len(answer.parts)),
@@ -147,7 +147,7 @@ def _kinds(
         kinds.setdefault(attention.kind, begun)["layers"].append(
             {
                 "map": stored_map(blobs, maps[:, : len(queries), : len(keys)]),
-                "ablated": [_answer(example.answer(output)) for output in outputs],
+                "ablated": [_answer(example.answer_to(output)) for output in outputs],
                 "changes": [answer_change(found.output, output, length) for output in outputs],
             }
         )
@@ -210,7 +210,7 @@ def _neighbours(
     outputs, vectors = zip(*map(passes.final_mean, compared), strict=True)
 
     def alike(number: int, cosine: float) -> Json:
-        other, answer = compared[number], compared[number].answer(outputs[number])
+        other, answer = compared[number], compared[number].answer_to(outputs[number])
         title = other.title or f"test set {number}"
         of_it = {"title": title, "expected": other.expected, "images": _images(other), "cosine": cosine}
         return of_it | {"text": answer.text, "probability": answer.probability}

@@ -20,7 +20,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from transformer_jax.argument_checks import as_array, check_arguments, check_sequence
+from transformer_jax.argument_checks import as_array, check_arguments, check_scores, check_sequence
 from transformer_jax.data.batch import Batch
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.nn.encoder import EncoderBlock
@@ -111,11 +111,12 @@ class AnomalyTrainer(TrainerModule):
                 `[B, S, 8, 8]` with pixels 0 … 16.
 
         Raises:
-            InputError: `inputs` have another shape; features are not floating-point numbers, or not finite; or a pixel
-                is outside 0 … 16.
+            InputError: `inputs` have another shape; features are not floating-point numbers, or not finite; a pixel is
+                outside 0 … 16; or the model's logits are not finite.
         """
         sets, is_one = self._sets(inputs)
         probabilities = np.asarray(nn.softmax(self.forward(sets)[..., 0]))
+        check_scores(probabilities, f"{self.name} returned probabilities")
         return probabilities[0] if is_one else probabilities
 
     def is_one(self, inputs: ArrayLike | Sequence[object]) -> bool:

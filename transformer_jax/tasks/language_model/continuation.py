@@ -11,7 +11,8 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from transformer_jax.decoding.checks import Cache, Step, check_scores
+from transformer_jax.argument_checks import check_scores
+from transformer_jax.decoding.checks import Cache, Step
 from transformer_jax.decoding.prefixes import AfterPrefix, after_prefix
 from transformer_jax.decoding.token_by_token import Decoded, sample
 from transformer_jax.trees import Params

@@ -36,7 +36,7 @@ from transformer_jax.tasks.language_model.windows import (
 )
 from transformer_jax.tasks.task_data import TaskData, task_loaders
 from transformer_jax.tasks.text_examples import TextTrainer, encode_all, text_examples, texts_in
-from transformer_jax.tasks.tokenization import Tokenizer, chosen_tokenizer, chunks
+from transformer_jax.tasks.tokenization import Tokenizer, chosen_tokenizer, chunks, text_after
 from transformer_jax.tasks.tokenizer_training import stamp, train_tokenizer
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
@@ -171,7 +171,10 @@ class LanguageModelTrainer(TextTrainer):
         for number, text in enumerate(texts):
             ids = self.tokenizer.encode(text)
             new = self._continuation(params, ids, max_new, jax.random.fold_in(key, number), **chosen)
-            found.append(self.tokenizer.to_bytes(new) if isinstance(text, bytes) else self.tokenizer.decode(new))
+            if isinstance(text, bytes):
+                found.append(text_after(self.tokenizer.to_bytes, ids, new))
+            else:
+                found.append(text_after(self.tokenizer.decode, ids, new))
         return found[0] if isinstance(inputs, str | bytes) else found
 
     def pictured_example(self, inputs: Int[np.ndarray, "B T"]) -> InspectedExample:

@@ -12,11 +12,10 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Int, PRNGKeyArray
 
-from transformer_jax.argument_checks import check_arguments
+from transformer_jax.argument_checks import check_arguments, check_scores
 from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.data.batch import Batch
 from transformer_jax.decoding.beam_search import beam_search
-from transformer_jax.decoding.checks import check_scores
 from transformer_jax.decoding.token_by_token import Decoded, greedy_decode
 from transformer_jax.devices.mesh import own_device
 from transformer_jax.nn.cached_decoding import DecodingCache
