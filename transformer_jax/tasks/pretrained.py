@@ -28,6 +28,7 @@ from transformer_jax.tasks.generation import (
     generation_of,
 )
 from transformer_jax.tasks.generator import Generator, check_length
+from transformer_jax.tasks.padded_texts import Text
 from transformer_jax.tasks.sentence_files import Embedding, read_embedding, unit_length
 from transformer_jax.tasks.sentencepiece_files import SentencePieces
 from transformer_jax.tasks.text_examples import TextTrainer, texts_in
