@@ -218,7 +218,7 @@ def _neighbours(
     found = []
     for example in examples:
         cosines = np.stack(vectors) @ passes.final_mean(example)[1]  # of the means of the final residual streams
-        near = [n for n in np.argsort(-cosines, kind="stable") if not _are_same(compared[n], example)][:MOST]
+        near = [n for n in np.argsort(-cosines, kind="stable").tolist() if not _are_same(compared[n], example)][:MOST]
         found.append([alike(n, float(cosines[n])) for n in near])
     return found
 
