@@ -97,11 +97,12 @@ def test_a_classifier_in_float16_whose_padding_overflows_answers_as_for_the_text
     with torch.no_grad():
         base.embeddings.word_embeddings.weight[:, 0] = 0.0
         base.embeddings.word_embeddings.weight[0, 0] = 99.0  # the token that fills up
-        first.intermediate.dense.weight[0] = 0.0
-        first.intermediate.dense.weight[0, 0] = 6e4
         first.output.dense.weight[:, 0] = 1e-4
         [*model.parameters()][-1][3] += 9  # the bias of a class that argmax does not give for NaN
         ids = torch.tensor([[WORDS.index(word) for word in TEXT.split()]])
+        largest = first.attention(base.embeddings(ids))[0][..., 0].abs().max()
+        first.intermediate.dense.weight[0] = 0.0
+        first.intermediate.dense.weight[0, 0] = 6e4 / largest
         of_text, of_padding = (
             first.intermediate.dense(first.attention(base.embeddings(each))[0]).abs().max()
             for each in (ids, torch.tensor([[0]]))
