@@ -38,6 +38,10 @@ def doors():
         other.params = {"array": array}
         return other.params
 
+    def with_constants(array):
+        other.place_constants(array)
+        return other.constants
+
     found = {
         "forward": (trainer.forward, IDS),
         "predict": (trainer.predict, IDS),
@@ -48,6 +52,7 @@ def doors():
         "patch": (lambda array: bound.patch(x, {"embeddings": array}), draw(2, 7, 12)),
         "patch without a program": (lambda a: patch(model, variables, x, patches={"embeddings": a}), draw(2, 7, 12)),
         "params": (with_params, draw(3, 5)),
+        "constants": (with_constants, draw(3, 5)),
         "samples": (lambda rows: numpy_collate([(row, 3) for row in rows]), draw(3, 5)),
         "loader": (lambda rows: list(make_loader(ArrayDataset(rows, {"targets": rows}), 2)), draw(3, 5)),
         "loader of samples": (lambda rows: list(make_loader([(row, row) for row in rows], 2)), draw(3, 5)),
@@ -59,7 +64,7 @@ def doors():
 
 NAMES = (
     "forward", "predict", "attention", "evaluate", "capture", "capture without a program", "patch",
-    "patch without a program", "params", "samples", "loader", "loader of samples",
+    "patch without a program", "params", "constants", "samples", "loader", "loader of samples",
 )  # fmt: skip
 
 

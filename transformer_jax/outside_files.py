@@ -110,7 +110,7 @@ def write_arrays(file: Path, arrays: Mapping[str, ArrayLike], metadata: dict[str
 def check_written(file: Path, given: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     """Raise an `OSError` unless arrays or tensors read from a file are bitwise those given."""
 
-    def content(array: Any) -> tuple[object, object, bytes]:
+    def content(array: Any) -> object:
         return array.dtype, array.shape, np.asarray(array).tobytes()
 
     for name, array in given.items():

@@ -72,7 +72,7 @@ class TrainerModule(Task):
 
     def place_constants(self, constants: Arrays) -> None:
         """Put the constants for `prepare` on the devices."""
-        self.shared_constants = self.devices.place_whole(constants)
+        self.shared_constants = self.devices.place_whole(as_arrays("constants", constants))
         self.constants = jax.tree.map(lambda array: array.addressable_data(0), self.shared_constants)
 
     @property
