@@ -26,7 +26,7 @@ from transformer_jax.runs.settings import (
     as_json,
     check_beginning,
     check_settings,
-    defaults_of,
+    completed,
     is_run,
     read_settings,
     settings_of,
@@ -224,7 +224,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             task, settings = read_settings(self.path)
             stored = {"task": task, **settings}
         if stored is not None:
-            stored = {**defaults_of(type(config)), **stored}  # a setting may be newer than the run
+            stored = completed(type(config), stored)
             check_settings(self.path, stored, self.settings, keeps_result | derived)
         if saved is not None:
             check_beginning(self.path, saved, origin, config.init_from)

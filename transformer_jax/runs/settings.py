@@ -67,10 +67,15 @@ def settings_of(task: str, config: TrainingConfig) -> Json:
     return as_json({"task": task, **dataclasses.asdict(config)})
 
 
-def defaults_of(config_class: type[TrainingConfig]) -> Json:
-    """Return the default settings of a config class, in the form of `settings_of`."""
+def completed(config_class: type[TrainingConfig], stored: Mapping[str, object]) -> Json:
+    """Add the settings that are newer than a run: their defaults, which must be what the run did without them.
+
+    Only this function decides what a missing setting means. If a setting is renamed or removed, or gets a default that
+    changes results, translate the settings of older runs here; `tests/older_runs` holds such runs.
+    """
     fields = dataclasses.fields(config_class)
-    return as_json({field.name: field.default for field in fields if field.default is not dataclasses.MISSING})
+    defaults = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+    return as_json({**defaults, **stored})
 
 
 def differing_settings(one: Mapping[str, object], other: Mapping[str, object], ignored: frozenset[str]) -> list[str]:
@@ -123,18 +128,19 @@ class ConfigFile(NamedTuple):
     task: str | None  # the file's key `task`: the task of the settings
     settings: Json  # from TOML or JSON, unchecked
 
-    def values(self, config_class: type, known_elsewhere: Collection[str] = ()) -> Json:
-        """Return the values for the fields of a dataclass, converted to the fields' types.
+    def values(self, config_class: type[TrainingConfig], known_elsewhere: Collection[str] = ()) -> Json:
+        """Return the values for the fields of a config, converted to the fields' types; a run's file has all of them.
 
         Args:
-            config_class: the dataclass.
+            config_class: class of the config.
             known_elsewhere: keys that are not fields, and are skipped.
 
         Raises:
             InputError: a key is unknown, or a value's type differs from the field's.
         """
         try:
-            return stored_values(config_class, self.settings, known_elsewhere)
+            settings = completed(config_class, self.settings) if self.is_run else self.settings
+            return stored_values(config_class, settings, known_elsewhere)
         except InputError as error:
             raise InputError(f"{self.path}: {error}") from None
 

@@ -25,6 +25,7 @@ from transformer_jax.runs.settings import (
     PARAMETERS,
     RESULTS,
     WEIGHTS,
+    completed,
     differing_settings,
     read_settings,
     with_kept_files,
@@ -52,6 +53,7 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     trainer_class = trainer_class_of(task)
     try:
         config_class = trainer_class.config_class_of(task)
+        settings = completed(config_class, settings)
         config = config_class.from_json(with_kept_files(config_class, settings, directory))
     except InputError as error:
         raise InputError(f"{directory / CONFIG} cannot be used: {error}") from error
@@ -80,7 +82,7 @@ def _best_params(directory: Path, config: TrainingConfig, settings: Json, result
             raise InputError(f"{directory} has no intact checkpoint that was evaluated; continue its training")
         metrics = checkpoints.metrics(best.step) or {}
     _check_digests(directory, best.origin.get("files", {}), "its checkpoint")
-    saved = best.origin.get("settings", settings)
+    saved = completed(type(config), best.origin.get("settings", settings))
     # If a run was extended, its best checkpoint may be older than the extension.
     for name in differing_settings(saved, settings, config.fields_with("keeps_result") | {"max_epochs"})[:1]:
         raise InputError(
