@@ -11,11 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError, visible
 from transformer_jax.flags import Parser, escape_output
 from transformer_jax.runs.listing import STATES, Run, find_runs, read_run, varying_settings, with_varying_settings
-from transformer_jax.runs.settings import completed
 
 PROGRAM = "python -m transformer_jax.runs"
 DEFAULT = Path("checkpoints")  # the default of `TrainingConfig.checkpoint_dir`
@@ -32,12 +30,12 @@ def main(arguments: list[str]) -> None:
     """
     chosen = _chosen(arguments)
     if chosen.diff:
-        print(_lines(differences(*with_all_settings([*map(read_run, chosen.paths)])), as_csv=chosen.csv))
+        print(_lines(differences(*map(read_run, chosen.paths)), as_csv=chosen.csv))
         return
     (directory,) = chosen.paths
     runs = [] if directory == DEFAULT and not DEFAULT.exists() else find_runs(directory)
     runs = [run for run in runs if chosen.task in (None, run.task) and chosen.state in (None, run.state)]
-    runs = sorted(with_all_settings(runs), key=lambda run: sort_key(run, chosen.sort))
+    runs = sorted(runs, key=lambda run: sort_key(run, chosen.sort))
     if chosen.json:
         listed = json.dumps([dataclasses.asdict(run) for run in with_varying_settings(runs)])
         print(json.dumps(json.loads(listed, parse_constant=lambda name: None), indent=2))  # null for NaN and infinity
@@ -77,23 +75,6 @@ def _chosen(arguments: list[str]) -> argparse.Namespace:
     if ignored := [name for name in unread if getattr(chosen, name)]:
         raise InputError(f"--{ignored[0]} cannot be combined with --{'diff' if chosen.diff else 'json'}")
     return chosen
-
-
-def with_all_settings(runs: Sequence[Run]) -> Sequence[Run]:
-    """Add the settings that are newer than a run, unless all runs of each task have the same settings."""
-    if len({(run.task, *run.settings) for run in runs}) == len({run.task for run in runs}):
-        return runs
-    return [
-        dataclasses.replace(run, settings=completed(_config_class_of(run.task), run.settings)) if run.task else run
-        for run in runs
-    ]
-
-
-def _config_class_of(task: str) -> type[TrainingConfig]:
-    """Return the config class of a task of this package; of another task only the settings of every task are known."""
-    from transformer_jax.tasks.registry import TRAINERS, trainer_class_of  # takes seconds, which most lists avoid
-
-    return trainer_class_of(task).config_class_of(task) if task in TRAINERS else TrainingConfig
 
 
 def sort_key(run: Run, sort: str) -> tuple[object, ...]:

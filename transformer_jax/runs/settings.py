@@ -26,8 +26,9 @@ MAX_CONFIG_BYTES = 2**20
 # Format number of config.json and checkpoints. Raise it by one with every change that would make older files misread.
 FORMAT = 5
 OLDEST_FORMAT = 4  # that is still read; its checkpoints have a digest of the arrays instead of digests of the files
+MISSING = "missing"  # shown for a setting that a run does not have
 FOLLOWING_EPOCHS = {"max_epochs", "warmup", "eval_every"}  # a task may choose the others by the number of epochs
-REMEDY = "choose another checkpoint_dir or name, or use --no-resume --overwrite to replace that run"
+REMEDY = "choose another checkpoint_dir or name, or restore what differs to continue that run"
 
 
 class FormatError(InputError):
@@ -78,9 +79,16 @@ def completed(config_class: type[TrainingConfig], stored: Mapping[str, object]) 
     return as_json({**defaults, **stored})
 
 
-def differing_settings(one: Mapping[str, object], other: Mapping[str, object], ignored: frozenset[str]) -> list[str]:
+def differing_settings(one: Json, other: Json, ignored: Collection[str] = ()) -> list[str]:
     """Names of the settings in which two runs differ, except the `ignored` ones."""
-    return [name for name in sorted((one.keys() | other.keys()) - ignored) if one.get(name) != other.get(name)]
+    names = sorted((one.keys() | other.keys()) - set(ignored))
+    return [name for name in names if one.get(name, MISSING) != other.get(name, MISSING)]
+
+
+def differences(stored: Json, settings: Json, ignored: Collection[str] = ()) -> list[str]:
+    """Name each setting that differs, with both values."""
+    differing = differing_settings(stored, settings, ignored)
+    return [f"{name} was {stored.get(name, MISSING)} and is {settings.get(name, MISSING)}" for name in differing]
 
 
 def with_kept_files(config_class: type[TrainingConfig], settings: Mapping[str, object], directory: Path) -> Json:
@@ -163,11 +171,10 @@ def read_config_file(path: Path) -> ConfigFile:
     return ConfigFile(path, True, task, settings)
 
 
-def check_settings(path: Path, stored: Json, settings: Json, ignored: frozenset[str]) -> None:
+def check_settings(path: Path, stored: Json, settings: Json, ignored: Collection[str]) -> None:
     """Raise an `InputError` if settings differ."""
-    if differing := differing_settings(stored, settings, ignored):
-        values = ", ".join(f"{name} was {stored.get(name)} and is {settings.get(name)}" for name in differing)
-        raise InputError(f"{path} holds a run with different settings: {values}; {REMEDY}")
+    if differing := differences(stored, settings, ignored):
+        raise InputError(f"{path} holds a run with different settings: {', '.join(differing)}; {REMEDY}")
 
 
 def check_beginning(path: Path, saved: Json, origin: Json, init_from: str | None) -> None:

@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax.argument_checks import check_numbers
 from transformer_jax.config import EMA, TrainingConfig
-from transformer_jax.errors import InputError, meant, shortened
+from transformer_jax.errors import InputError, meant
 from transformer_jax.outside_files import Json, outside_file, read_json, standing
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.own_files import digest_of
@@ -26,7 +26,7 @@ from transformer_jax.runs.settings import (
     RESULTS,
     WEIGHTS,
     completed,
-    differing_settings,
+    differences,
     read_settings,
     with_kept_files,
 )
@@ -84,11 +84,8 @@ def _best_params(directory: Path, config: TrainingConfig, settings: Json, result
     _check_digests(directory, best.origin.get("files", {}), "its checkpoint")
     saved = completed(type(config), best.origin.get("settings", settings))
     # If a run was extended, its best checkpoint may be older than the extension.
-    for name in differing_settings(saved, settings, config.fields_with("keeps_result") | {"max_epochs"})[:1]:
-        raise InputError(
-            f"{directory / CONFIG} was damaged or changed: {name} is {shortened(settings.get(name))}, but was "
-            f"{shortened(saved.get(name))} in the training"
-        )
+    if changed := differences(saved, settings, config.fields_with("keeps_result") | {"max_epochs"}):
+        raise InputError(f"{directory / CONFIG} was damaged or changed after the training: {changed[0][:200]}")
     metric = config.criterion.metric
     of_validation = results.get("val")
     tested = of_validation.get(metric.removeprefix(EMA)) if isinstance(of_validation, dict) else None
