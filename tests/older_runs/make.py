@@ -1,67 +1,70 @@
-"""Make the archives beside this file: `python make.py reverse format_4` with a checkout of a commit on PYTHONPATH.
+"""Make the archives beside this file: `README.md` lists them.
 
     git worktree add /tmp/earlier 8469dce
     cd /tmp/earlier
-    PYTHONPATH=$PWD python CLONE/tests/older_runs/make.py reverse without_optimizer
+    PYTHONPATH=$PWD python CLONE/tests/older_runs/make.py reverse before_optimizers
 
-trains with the package of commit 8469dce, and writes `reverse_without_optimizer.zip` beside this file.
+trains with the package of commit 8469dce, and writes `reverse_before_optimizers.tar.xz` beside this file.
 """
 
+import os
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SHARED = {"max_epochs": 2, "batch_size": 7, "warmup": 1, "eval_every": 1, "model_dim": 6, "num_heads": 3}
+SHARED = {"max_epochs": 2, "batch_size": 7, "warmup": 1, "eval_every": 1, "num_layers": 1}
 SETTINGS = {  # of each task
-    "reverse": {"train_size": 14, "val_size": 7, "test_size": 7, "seq_len": 5, "num_categories": 3, "num_layers": 1},
-    "digits": {"set_size": 3, "num_layers": 1, "batch_size": 97},
-    "translation": {"max_bytes": 17, "num_layers": 1, "dim_feedforward": 5},
-    "language_model": {"seq_len": 11, "num_layers": 1, "dim_feedforward": 5},
-}
-WORDS = {"source_tokenizer": "words:20", "target_tokenizer": "words:20"}
+    "reverse": {
+        "model_dim": 6, "num_heads": 3, "train_size": 14, "val_size": 7, "test_size": 7, "seq_len": 5,
+        "num_categories": 3,
+    },
+    "translation": {"model_dim": 4, "num_heads": 2, "max_bytes": 17, "dim_feedforward": 3},
+    "language_model": {"model_dim": 4, "num_heads": 2, "train_size": 35, "seq_len": 11, "dim_feedforward": 3},
+}  # fmt: skip
+WORDS = {"source_tokenizer": "words", "target_tokenizer": "words"}
 TEXTS = {
-    "translation": "".join(f"{n % 11}\t{n % 7}{n % 5}\n" for n in range(140)),
+    "translation": "".join(f"{n % 11} a\t{n % 7} b\n" for n in range(140)),
     "language_model": "a bee sees a sea, " * 31,
 }
-BULK = ("*.png", "events.out.tfevents.*", "*.txt", "*.tsv", ".lock", "_strings.json", "_sharding")
+# Files that a run does not need, of an archive that should be small.
+BULK = ("*.png", "events.out.tfevents.*", "*.txt", "*.tsv", ".lock")
 
 
-def settings_for(task: str, name: str, parent: Path) -> dict:
-    """Return the settings of a run, and write its data."""
-    settings = {**SHARED, **SETTINGS[task], "checkpoint_dir": parent}
+def settings_for(task: str, name: str) -> dict:
+    """Return the settings of a run in the current directory, and write its data."""
+    settings = {**SHARED, **SETTINGS[task], "checkpoint_dir": Path()}
     if task in TEXTS:
-        settings["data"] = parent / "data.tsv"
+        settings["data"] = Path("data.tsv")
         settings["data"].write_text(TEXTS[task], encoding="utf-8")
     return settings | (WORDS if name.endswith("words") else {})
 
 
-def train(task: str, settings: dict) -> object:
+def train(task: str, settings: dict) -> tuple:
     """Train; return the trainer and the results."""
-    from transformer_jax import tasks  # of the commit
+    import transformer_jax  # of the commit
 
     train, config_class = {
         "reverse": ("train_reverse", "ReverseConfig"),
-        "digits": ("train_anomaly", "DigitsConfig"),
         "translation": ("train_translation", "TranslationConfig"),
         "language_model": ("train_language_model", "LanguageModelConfig"),
     }[task]
-    return getattr(tasks, train)(getattr(tasks, config_class)(**settings))
+    return getattr(transformer_jax, train)(getattr(transformer_jax, config_class)(**settings))
 
 
 def main(task: str, name: str) -> None:
     """Train a run and archive it."""
     with tempfile.TemporaryDirectory() as directory:
-        trainer, _ = train(task, settings_for(task, name, Path(directory)))
-        (run,) = (path for path in Path(directory).iterdir() if path.is_dir())
-        archive = HERE / f"{task}_{name}"
+        os.chdir(directory)
+        trainer, _ = train(task, settings_for(task, name))
+        (run,) = (path for path in Path().iterdir() if path.is_dir())
         if name.endswith("saved"):
-            trainer.save(run := Path(directory, "saved"))
+            trainer.save(run := Path("saved"))
         for pattern in BULK:
             for file in run.glob(pattern):
                 file.unlink()
-        shutil.make_archive(str(archive), "zip", run)
+        shutil.make_archive(str(HERE / f"{task}_{name}"), "xztar", run)
 
 
 if __name__ == "__main__":

@@ -232,7 +232,8 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             stored = {"task": task, **of_file}
         if stored:  # what a run has not kept is not compared, except settings of the config
             stored = {**settings, **completed(type(config), stored)}
-            check_settings(self.path, stored, settings, keeps_result | derived | origin["model"].keys())
+            fields_of_model = {name for name in {**settings, **stored} if "." in name}
+            check_settings(self.path, stored, settings, keeps_result | derived | fields_of_model)
         if saved is not None:
             check_beginning(self.path, saved, origin, config.init_from)
         for ignored in (derived - {"max_epochs"}, frozenset[str]()):  # the others follow from max_epochs
