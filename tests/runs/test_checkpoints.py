@@ -310,12 +310,34 @@ def test_when_all_are_damaged_that_is_an_error_and_nothing_is_deleted(pair):
     assert {path.name for path in pair.iterdir()} == {"1", "2"}
 
 
-def test_another_structure_is_an_error(pair):
-    with (
-        pytest.warns(UserWarning, match="step . .* can't be read"),
-        pytest.raises(InputError, match="no checkpoint in .* can be read"),
-    ):
-        opened(pair).newest({"other": np.zeros(3)})
+RBG = state(0) | {"key": jax.random.key(0, impl="rbg")}
+WIDE = state(0) | {"step": np.array(0, np.int64)}
+OLDER = {name: array for name, array in state(0).items() if name != "step"}
+
+
+@pytest.mark.parametrize("number", [OLDEST_FORMAT, FORMAT])
+@pytest.mark.parametrize(
+    ("like", "difference"),
+    [
+        (RBG, r"key was uint32\[2\] and is uint32\[4\]"),
+        (WIDE, r"step was int32\[\] and is int64\[\]"),
+        (OLDER, r"step was int32\[\] and is missing"),
+    ],
+)
+def test_an_intact_checkpoint_of_another_state_is_not_called_damaged(pair, number, like, difference):
+    for step in (1, 2) if number == OLDEST_FORMAT else ():
+        as_format_4(pair, step, digest_of_arrays(without_typed_keys(state(step))))
+    reason = f"step 2 in {pair} is intact, but was written with other settings of JAX, code or libraries: {difference}"
+    for read in (opened(pair).newest, opened(pair).best):
+        with pytest.raises(InputError, match=f"{reason}; choose another checkpoint_dir or name, or restore what"):
+            read(like)
+    assert opened(pair).newest(state(0)).step == 2
+
+
+def test_an_intact_checkpoint_that_orbax_cannot_restore_here_is_not_called_damaged(pair):
+    failed = mock.patch.object(ocp.StandardCheckpointHandler, "restore", side_effect=RuntimeError("RESOURCE_EXHAUSTED"))
+    with failed, pytest.raises(InputError, match="step 2 in .* is intact, but .*: RESOURCE_EXHAUSTED; choose"):
+        opened(pair).newest(state(0))
 
 
 def test_a_checkpoint_that_another_process_deletes_while_it_is_read_is_no_damage(tmp_path):

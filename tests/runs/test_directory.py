@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from unittest import mock
 
+import jax
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -19,7 +20,7 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.settings import FORMAT, OLDEST_FORMAT, read_settings
 
 STATE = {"params": np.arange(15, dtype=np.float32).reshape(3, 5)}
-REMEDY = "; choose another checkpoint_dir or name, or use --no-resume --overwrite to replace that run"
+REMEDY = "; choose another checkpoint_dir or name, or restore what differs to continue that run$"
 
 
 def config(parent: Path, **settings) -> TrainingConfig:
@@ -262,3 +263,31 @@ def test_a_setting_that_is_newer_than_the_run_had_its_default(tmp_path):
     RunDirectory(newer(checkpoint_dir=tmp_path), "Task").close()
     with pytest.raises(InputError, match="with different settings: tokenizer was bytes and is words;"):
         RunDirectory(newer(checkpoint_dir=tmp_path, tokenizer="words"), "Task")
+
+
+def test_settings_of_jax_that_change_the_state_are_the_runs(tmp_path):
+    begin(tmp_path)
+    for context, message in (
+        (jax.default_prng_impl("rbg"), "JAX_DEFAULT_PRNG_IMPL was threefry2x32 and is rbg"),
+        (jax.enable_x64(True), "JAX_ENABLE_X64 was False and is True"),
+    ):
+        with context, pytest.raises(InputError, match=f"with different settings: {message}{REMEDY}"):
+            open_and_close(tmp_path)
+    open_and_close(tmp_path)
+
+
+def test_the_model_is_compared_after_the_data_where_a_run_has_kept_it(tmp_path):
+    model = {"model.class": "Net", "model.width": 5, "model.norm": None}
+    with RunDirectory(config(tmp_path), "Task", model=model) as run:
+        run.checkpoints.save(3, STATE, {})
+    for changes, message in (
+        ({"model.class": "Other", "model.width": 7}, "model.class was Net and is Other, model.width was 5 and is 7"),
+        ({"model.norm.class": "Norm"}, "model.norm was None and is missing"),
+    ):
+        other = {name: value for name, value in model.items() if f"{name}.class" not in changes} | changes
+        with pytest.raises(InputError, match=f"with different settings: {message}{REMEDY}"):
+            RunDirectory(config(tmp_path), "Task", model=other)
+        with pytest.raises(InputError, match="with different data"):
+            RunDirectory(config(tmp_path), "Task", "other data", model=other)
+    RunDirectory(config(tmp_path), "Task", model={**model, "model.newer": True}).close()
+    RunDirectory(config(tmp_path), "Task", model=model).close()

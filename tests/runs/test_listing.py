@@ -140,6 +140,10 @@ def test_the_settings_that_differ_among_the_runs_of_a_task_are_listed(tmp_path, 
     without = {name: value for name, value in json.loads(old.read_text()).items() if name != "adam_b1"}
     old.write_text(json.dumps(without))  # written before there was this setting
     assert [run["settings"] for run in listed(capsys, tmp_path)] == [{"lr": 0.25}, {"lr": 0.5}, {}]
+    new = tmp_path / "b" / "config.json"
+    new.write_text(json.dumps(json.loads(new.read_text()) | {"adam_b1": 0.5, "own": 3}))
+    main([*(str(tmp_path / name) for name in "ab"), "--diff", "--csv"])  # `own` is a setting of the task alone
+    assert capsys.readouterr().out.splitlines()[1:] == ["adam_b1,0.9,0.5", "lr,0.25,0.5", "own,,3"]
 
 
 def test_runs_are_sorted_and_filtered(tmp_path, capsys):

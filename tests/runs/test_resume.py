@@ -1,19 +1,23 @@
 """A stopped run resumes; the short campaign in `tests/test_faults.py` kills real commands."""
 
+import dataclasses
 import json
 import os
 import signal
 import subprocess
 import sys
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
 from finished_runs import REVERSE, copied_run
 
-from transformer_jax import load_run, train_reverse
+from transformer_jax import ReverseConfig, TransformerPredictor, load_run, train_reverse
 from transformer_jax.config import Criterion
+from transformer_jax.errors import InputError
 from transformer_jax.runs.checkpoints import Checkpoints
+from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.training import fitting, trainer
 from transformer_jax.training.signals import Interrupted
 
@@ -28,6 +32,46 @@ def test_a_finished_run_is_evaluated_again_and_not_trained_again(tmp_path_factor
     for name in ("val_acc", "test_acc", "val", "test", "steps", "train_seconds"):
         assert same[name] == results[name], name
     jax.tree.map(np.testing.assert_array_equal, again.params, before)
+
+
+FIELDS = [f.name for f in dataclasses.fields(TransformerPredictor) if f.name not in ("parent", "name")]
+
+
+class OtherPredictor(TransformerPredictor):
+    """The same model under another name."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("create_model", "difference"),
+    [
+        (
+            lambda model: model.clone(settings=dataclasses.replace(model.settings, activation=nn.gelu)),
+            "model.settings.activation was relu and is gelu",
+        ),
+        (lambda model: model.clone(num_heads=2), "model.num_heads was 3 and is 2"),
+        (
+            lambda model: OtherPredictor(**{name: getattr(model, name) for name in FIELDS}),
+            "model.class was TransformerPredictor and is OtherPredictor, model.module was transformer_jax and is test",
+        ),
+    ],
+)
+def test_another_model_under_the_same_settings_is_refused(tmp_path_factory, tmp_path, create_model, difference):
+    copied_run(tmp_path_factory, "ReverseTask", tmp_path)
+
+    class Changed(ReverseTrainer):
+        def create_model(self):
+            return create_model(super().create_model())
+
+    config = ReverseConfig(checkpoint_dir=tmp_path, **REVERSE)
+    data = ReverseTrainer.load_data(config)
+    given = ReverseTrainer(config, model=create_model(ReverseTrainer(config).model))
+    for changed in (Changed(config), given):
+        with pytest.raises(InputError, match=f"ReverseTask holds a run with different settings: {difference}"):
+            changed.fit(data.train_loader, data.val_loader)
+    same = dataclasses.replace(config, remat="all", scan_layers=True, attention="plain", quiet=True)
+    with ReverseTrainer(same).training(data.train_loader, data.val_loader) as loop:
+        assert loop.step == 20
 
 
 @pytest.mark.slow

@@ -105,7 +105,7 @@ def test_an_unfinished_run_gives_its_best_parameters_and_changed_settings_that_m
         trainer = load_run(directory)
     np.testing.assert_array_equal(trainer.params["kernel"], KERNEL)
     file.write_text(json.dumps(settings | {"num_heads": 4}))
-    with pytest.raises(InputError, match="was damaged or changed: num_heads is 4, but was 1 in the training$"):
+    with pytest.raises(InputError, match="was damaged or changed after the training: num_heads was 1 and is 4$"):
         load_run(directory)
 
 

@@ -14,9 +14,10 @@ from jaxtyping import PyTree
 
 from transformer_jax.config import Criterion
 from transformer_jax.devices.processes import from_first, is_first
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, in_one_line
 from transformer_jax.outside_files import Json, as_input_error
 from transformer_jax.runs.record import STATE, Record, Records, best_step, digests_of_files, half_written, may_be_gone
+from transformer_jax.runs.settings import REMEDY
 from transformer_jax.runs.state_arrays import arrays_like, arrays_to_save, digest_of_arrays, plain_path, read_arrays
 
 NEWEST = 2  # newest checkpoints that are kept besides the best
@@ -142,7 +143,8 @@ class Checkpoints:
                 None returns the state as nested dictionaries of NumPy arrays, whatever its classes were.
 
         Raises:
-            InputError: all checkpoints are damaged (they are not deleted), or one is of another format.
+            InputError: all checkpoints are damaged (they are not deleted), one is of another format, or its arrays are
+                not those of `like`.
         """
         steps = self.steps
         for step in reversed(steps):
@@ -221,9 +223,15 @@ class Checkpoints:
                 state = read_arrays(directory, like)
             if record.state is not None and jax.process_count() == 1 and record.state != digest_of_arrays(state):
                 raise ValueError("its arrays do not match their digest")
-        except Exception as error:  # Orbax raises many classes, for another structure and for damage in format 4
+        except Exception as error:  # Orbax raises many classes, for damage in format 4 and for files deleted meanwhile
             if may_be_gone(error):
                 raise
+            is_intact = record.files is not None and (self.directory / str(step)).exists()
+            if is_intact or isinstance(error, InputError):
+                raise InputError(
+                    f"the checkpoint of step {step} in {self.directory} is intact, but was written with other "
+                    f"settings of JAX, code or libraries: {in_one_line(error)}; {REMEDY}"
+                ) from error
             raise self._records.damage(step, error) from None
         return Checkpoint(step, arrays_like(state, like), record.progress, record.origin)
 

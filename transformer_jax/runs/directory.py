@@ -26,13 +26,14 @@ from transformer_jax.runs.settings import (
     as_json,
     check_beginning,
     check_settings,
-    defaults_of,
+    completed,
     is_run,
     read_settings,
     settings_of,
     write_json,
     write_settings,
 )
+from transformer_jax.runs.state_arrays import settings_of_jax
 from transformer_jax.setting_groups import OF_EVALUATION
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             resumed run does not need them.
         files: contents of the files that the model needs, by name; each checkpoint stores their digests.
         derived: settings that follow from other settings and the data; an error names those other settings first.
+        model: description of the model, by path (see `description`), which is compared as the settings are.
 
     Attributes:
         path: path of the directory.
@@ -93,10 +95,12 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         initial_params: str | None = None,
         files: Mapping[str, str] | None = None,
         derived: frozenset[str] = frozenset(),
+        model: Json | None = None,
     ) -> None:
         self.path, self.settings = run_path(config, task), settings_of(task, config)
         self._file_lock = FileLock(self.path / LOCK)  # released by the operating system when the process ends
         origin: Json = {"settings": self.settings, "data": data, "initial_params": initial_params}
+        origin |= {"jax": settings_of_jax(), "model": model or {}}
         origin["files"] = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in (files or {}).items()}
         # On an error, closes the files and locks opened so far, in reverse order.
         with writing_into("checkpoint_dir", config.checkpoint_dir), contextlib.ExitStack() as held:
@@ -219,17 +223,21 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             derived: settings that follow from other settings and the data.
         """
         keeps_result = config.fields_with("keeps_result")
-        stored = None if saved is None else saved["settings"]
-        if saved is None and (self.path / RESULTS).exists():  # its checkpoints were deleted
-            task, settings = read_settings(self.path)
-            stored = {"task": task, **settings}
-        if stored is not None:
-            stored = {**defaults_of(type(config)), **stored}  # a setting may be newer than the run
-            check_settings(self.path, stored, self.settings, keeps_result | derived)
+        settings = {**self.settings, **origin["jax"], **origin["model"]}
+        stored = {}
+        if saved is not None:
+            stored = {**saved["settings"], **saved.get("jax", {}), **saved.get("model", {})}
+        elif (self.path / RESULTS).exists():  # its checkpoints were deleted
+            task, of_file = read_settings(self.path)
+            stored = {"task": task, **of_file}
+        if stored:  # what a run has not kept is not compared, except settings of the config
+            stored = {**settings, **completed(type(config), stored)}
+            fields_of_model = {name for name in {**settings, **stored} if "." in name}
+            check_settings(self.path, stored, settings, keeps_result | derived | fields_of_model)
         if saved is not None:
             check_beginning(self.path, saved, origin, config.init_from)
         for ignored in (derived - {"max_epochs"}, frozenset[str]()):  # the others follow from max_epochs
-            check_settings(self.path, stored or self.settings, self.settings, keeps_result | ignored)
+            check_settings(self.path, stored or settings, settings, keeps_result | ignored)
         write_settings(self.path, self.settings)
         (self.path / STATUS).unlink(missing_ok=True)
 

@@ -13,7 +13,18 @@ from transformer_jax.config import Criterion, TrainingConfig
 from transformer_jax.errors import InputError, in_one_line
 from transformer_jax.outside_files import Json, read_json
 from transformer_jax.runs.record import Records, best_step
-from transformer_jax.runs.settings import CHECKPOINTS, CONFIG, LOCK, PARAMETERS, RESULTS, STATUS, WEIGHTS, read_settings
+from transformer_jax.runs.settings import (
+    CHECKPOINTS,
+    CONFIG,
+    LOCK,
+    PARAMETERS,
+    RESULTS,
+    STATUS,
+    WEIGHTS,
+    completed,
+    differing_settings,
+    read_settings,
+)
 
 State = Literal["running", "interrupted", "finished", "diverged", "damaged"]
 STATES: tuple[State, ...] = get_args(State)
@@ -59,10 +70,10 @@ def find_runs(directory: Path) -> list[Run]:
 
 def with_varying_settings(runs: Sequence[Run]) -> list[Run]:
     """Return the runs, reduced to the settings in which runs of the same task differ."""
-    of_tasks = {task: [run.settings for run in runs if run.task == task] for task in {run.task for run in runs}}
-    differing = {task: varying_settings(settings) for task, settings in of_tasks.items()}
+    tasks = {run.task for run in runs}
+    names = {task: varying_settings([run.settings for run in runs if run.task == task]) for task in tasks}
     return [
-        dataclasses.replace(run, settings={n: run.settings[n] for n in differing[run.task] if n in run.settings})
+        dataclasses.replace(run, settings={n: run.settings[n] for n in names[run.task] if n in run.settings})
         for run in runs
     ]
 
@@ -72,7 +83,8 @@ def read_run(path: Path) -> Run:
     found: Json = {"task": None, "name": path.name, "path": str(path)}
     try:
         found["bytes"], found["time"] = _size_and_time(path)
-        found["task"], found["settings"] = read_settings(path)
+        found["task"], settings = read_settings(path)
+        found["settings"] = completed(TrainingConfig, settings)  # the tasks' own classes need JAX
         found |= _progress(path)
     except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:  # of any JSON
         found |= {"state": "damaged", "reason": in_one_line(error, with_class=True)}
@@ -80,11 +92,10 @@ def read_run(path: Path) -> Run:
 
 
 def varying_settings(of_runs: Sequence[Json]) -> list[str]:
-    """Names of the settings that differ between runs that have them, without those that do not change results."""
+    """Names of the settings that differ between runs, without those that do not change results."""
     ignored = OWN | TrainingConfig.fields_with("keeps_result") - {"pretrained"}
-    names = sorted({name for settings in of_runs for name in settings} - ignored)
-    values = {name: [settings[name] for settings in of_runs if name in settings] for name in names}
-    return [name for name in names if any(value != values[name][0] for value in values[name])]
+    names = {name for settings in of_runs for name in differing_settings(settings, of_runs[0], ignored)}
+    return sorted(names)
 
 
 def is_held(path: Path) -> bool:

@@ -26,8 +26,9 @@ MAX_CONFIG_BYTES = 2**20
 # Format number of config.json and checkpoints. Raise it by one with every change that would make older files misread.
 FORMAT = 5
 OLDEST_FORMAT = 4  # that is still read; its checkpoints have a digest of the arrays instead of digests of the files
+MISSING = "missing"  # shown for a setting that a run does not have
 FOLLOWING_EPOCHS = {"max_epochs", "warmup", "eval_every"}  # a task may choose the others by the number of epochs
-REMEDY = "choose another checkpoint_dir or name, or use --no-resume --overwrite to replace that run"
+REMEDY = "choose another checkpoint_dir or name, or restore what differs to continue that run"
 
 
 class FormatError(InputError):
@@ -67,15 +68,27 @@ def settings_of(task: str, config: TrainingConfig) -> Json:
     return as_json({"task": task, **dataclasses.asdict(config)})
 
 
-def defaults_of(config_class: type[TrainingConfig]) -> Json:
-    """Return the default settings of a config class, in the form of `settings_of`."""
+def completed(config_class: type[TrainingConfig], stored: Mapping[str, object]) -> Json:
+    """Add the settings that are newer than a run: their defaults, which must be what the run did without them.
+
+    Only this function decides what a missing setting means. If a setting is renamed or removed, or gets a default that
+    changes results, translate the settings of older runs here; `tests/older_runs` holds such runs.
+    """
     fields = dataclasses.fields(config_class)
-    return as_json({field.name: field.default for field in fields if field.default is not dataclasses.MISSING})
+    defaults = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+    return as_json({**defaults, **stored})
 
 
-def differing_settings(one: Mapping[str, object], other: Mapping[str, object], ignored: frozenset[str]) -> list[str]:
+def differing_settings(one: Json, other: Json, ignored: Collection[str] = ()) -> list[str]:
     """Names of the settings in which two runs differ, except the `ignored` ones."""
-    return [name for name in sorted((one.keys() | other.keys()) - ignored) if one.get(name) != other.get(name)]
+    names = sorted((one.keys() | other.keys()) - set(ignored))
+    return [name for name in names if one.get(name, MISSING) != other.get(name, MISSING)]
+
+
+def differences(stored: Json, settings: Json, ignored: Collection[str] = ()) -> list[str]:
+    """Name each setting that differs, with both values."""
+    differing = differing_settings(stored, settings, ignored)
+    return [f"{name} was {stored.get(name, MISSING)} and is {settings.get(name, MISSING)}" for name in differing]
 
 
 def with_kept_files(config_class: type[TrainingConfig], settings: Mapping[str, object], directory: Path) -> Json:
@@ -123,18 +136,19 @@ class ConfigFile(NamedTuple):
     task: str | None  # the file's key `task`: the task of the settings
     settings: Json  # from TOML or JSON, unchecked
 
-    def values(self, config_class: type, known_elsewhere: Collection[str] = ()) -> Json:
-        """Return the values for the fields of a dataclass, converted to the fields' types.
+    def values(self, config_class: type[TrainingConfig], known_elsewhere: Collection[str] = ()) -> Json:
+        """Return the values for the fields of a config, converted to the fields' types; a run's file has all of them.
 
         Args:
-            config_class: the dataclass.
+            config_class: class of the config.
             known_elsewhere: keys that are not fields, and are skipped.
 
         Raises:
             InputError: a key is unknown, or a value's type differs from the field's.
         """
         try:
-            return stored_values(config_class, self.settings, known_elsewhere)
+            settings = completed(config_class, self.settings) if self.is_run else self.settings
+            return stored_values(config_class, settings, known_elsewhere)
         except InputError as error:
             raise InputError(f"{self.path}: {error}") from None
 
@@ -157,11 +171,10 @@ def read_config_file(path: Path) -> ConfigFile:
     return ConfigFile(path, True, task, settings)
 
 
-def check_settings(path: Path, stored: Json, settings: Json, ignored: frozenset[str]) -> None:
+def check_settings(path: Path, stored: Json, settings: Json, ignored: Collection[str]) -> None:
     """Raise an `InputError` if settings differ."""
-    if differing := differing_settings(stored, settings, ignored):
-        values = ", ".join(f"{name} was {stored.get(name)} and is {settings.get(name)}" for name in differing)
-        raise InputError(f"{path} holds a run with different settings: {values}; {REMEDY}")
+    if differing := differences(stored, settings, ignored):
+        raise InputError(f"{path} holds a run with different settings: {', '.join(differing)}; {REMEDY}")
 
 
 def check_beginning(path: Path, saved: Json, origin: Json, init_from: str | None) -> None:

@@ -6,7 +6,9 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +16,18 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jaxtyping import PyTree
 
+from transformer_jax.errors import InputError
+from transformer_jax.outside_files import Json
+from transformer_jax.runs.settings import differences
+
 # Orbax finds files by glob patterns, and takes `gs:` for a server; TensorStore takes `\\` for `/`, and needs UTF-8.
 SPECIAL = re.compile(r"[*?\[\]\\:\ud800-\udfff]")
+JAX_SETTINGS = ("JAX_DEFAULT_PRNG_IMPL", "JAX_ENABLE_X64")  # they change the dtypes and shapes of a training state
+
+
+def settings_of_jax() -> Json:
+    """Return the values of `JAX_SETTINGS`."""
+    return {name: getattr(jax.config, name.lower()) for name in JAX_SETTINGS}
 
 
 @contextlib.contextmanager
@@ -32,15 +44,30 @@ def plain_path(directory: Path) -> Iterator[Path]:
 
 
 def read_arrays(directory: Path, like: PyTree | None) -> PyTree:
-    """Read arrays that Orbax wrote, in the form of a PyTree; None returns nested dictionaries of NumPy arrays."""
+    """Read arrays that Orbax wrote, in the form of a PyTree; None returns nested dictionaries of NumPy arrays.
+
+    Raises:
+        InputError: the arrays have other names, dtypes or shapes than those of the PyTree.
+    """
     handler = ocp.StandardCheckpointHandler()
+    metadata = handler.metadata(directory).tree
     if like is None:
         # NumPy arrays of these shapes that take no memory, since Orbax would otherwise require the run's devices.
-        metadata = handler.metadata(directory).tree
         target = jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), metadata)
     else:
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, without_typed_keys(like))
+        for difference in differences(*map(_shapes, (metadata, target))):  # Orbax would convert other dtypes
+            raise InputError(difference)
     return handler.restore(directory, args=ocp.args.StandardRestore(target))
+
+
+def _shapes(tree: PyTree) -> Json:
+    return {path: f"{leaf.dtype}{[*leaf.shape]}" for path, leaf in _by_path(tree)}
+
+
+def _by_path(tree: PyTree) -> list[tuple[str, Any]]:
+    paths = jax.tree_util.tree_leaves_with_path(tree)
+    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in paths]
 
 
 def arrays_to_save(tree: PyTree) -> PyTree:
@@ -76,9 +103,9 @@ def arrays_like(tree: PyTree, like: PyTree | None) -> PyTree:
 def digest_of_arrays(tree: PyTree) -> str:
     """SHA-256 of the names, dtypes, shapes and elements of a PyTree's arrays."""
     digest = hashlib.sha256()
-    paths = jax.tree_util.tree_leaves_with_path(tree)
-    named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in paths}
-    for name, leaf in sorted(named.items()):  # the order of a class's fields is not that of a dictionary's keys
+    for name, leaf in sorted(
+        _by_path(tree), key=itemgetter(0)
+    ):  # the order of a class's fields is not that of a dictionary's keys
         array = np.asarray(leaf)
         digest.update(json.dumps([name, str(array.dtype), array.shape]).encode())
         digest.update(np.ascontiguousarray(array).view(np.uint8).data)

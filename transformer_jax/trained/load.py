@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax.argument_checks import check_numbers
 from transformer_jax.config import EMA, TrainingConfig
-from transformer_jax.errors import InputError, meant, shortened
+from transformer_jax.errors import InputError, meant
 from transformer_jax.outside_files import Json, outside_file, read_json, standing
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.own_files import digest_of
@@ -25,7 +25,8 @@ from transformer_jax.runs.settings import (
     PARAMETERS,
     RESULTS,
     WEIGHTS,
-    differing_settings,
+    completed,
+    differences,
     read_settings,
     with_kept_files,
 )
@@ -52,6 +53,7 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     trainer_class = trainer_class_of(task)
     try:
         config_class = trainer_class.config_class_of(task)
+        settings = completed(config_class, settings)
         config = config_class.from_json(with_kept_files(config_class, settings, directory))
     except InputError as error:
         raise InputError(f"{directory / CONFIG} cannot be used: {error}") from error
@@ -80,13 +82,10 @@ def _best_params(directory: Path, config: TrainingConfig, settings: Json, result
             raise InputError(f"{directory} has no intact checkpoint that was evaluated; continue its training")
         metrics = checkpoints.metrics(best.step) or {}
     _check_digests(directory, best.origin.get("files", {}), "its checkpoint")
-    saved = best.origin.get("settings", settings)
+    saved = completed(type(config), best.origin.get("settings", settings))
     # If a run was extended, its best checkpoint may be older than the extension.
-    for name in differing_settings(saved, settings, config.fields_with("keeps_result") | {"max_epochs"})[:1]:
-        raise InputError(
-            f"{directory / CONFIG} was damaged or changed: {name} is {shortened(settings.get(name))}, but was "
-            f"{shortened(saved.get(name))} in the training"
-        )
+    if changed := differences(saved, settings, config.fields_with("keeps_result") | {"max_epochs"}):
+        raise InputError(f"{directory / CONFIG} was damaged or changed after the training: {changed[0][:200]}")
     metric = config.criterion.metric
     of_validation = results.get("val")
     tested = of_validation.get(metric.removeprefix(EMA)) if isinstance(of_validation, dict) else None

@@ -21,7 +21,7 @@ from transformer_jax.flags import flag_of
 from transformer_jax.nn.blocks import SettingsModule
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.runs.directory import run_path
-from transformer_jax.runs.settings import CHECKPOINTS, CONFIG, read_settings, with_kept_files
+from transformer_jax.runs.settings import CHECKPOINTS, CONFIG, completed, read_settings, with_kept_files
 from transformer_jax.trained.load import TrainerClassOf, named_directory, open_run, shipped_models
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
@@ -101,7 +101,9 @@ def settings_of_initial(
                 continue
             if is_of_transformers(directory):
                 return _settings_of_transformers(config_class, directory)
-            settings = read_settings(directory)[1]
+            task_of_model, settings = read_settings(directory)
+            if task_of_model == task:
+                settings = completed(config_class, settings)
             if not of_run:
                 settings = with_kept_files(config_class, settings, directory)
             elif settings.get("init_from") != what:

@@ -1,9 +1,14 @@
 """Set up a training run, in the order in which things happen."""
 
 import contextlib
+import copy
+import dataclasses
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
+
+import flax.linen as nn
+from flax.traverse_util import flatten_dict
 
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.loader import Loader
@@ -16,6 +21,7 @@ from transformer_jax.training.journal import Journal
 from transformer_jax.training.loop import TrainingLoop
 from transformer_jax.training.programs import InitialParams, create_programs, newest, report_initial
 from transformer_jax.training.progress import announce
+from transformer_jax.training.results import description
 from transformer_jax.training.signals import StopRequest
 from transformer_jax.trees import Params
 
@@ -73,4 +79,14 @@ def _open_run(
     files = task.model_files()
     data = fingerprint([loader.dataset for loader in loaders], task.constants, [*files.values()])
     check_same({"the data": data})
-    return RunDirectory(task.config, task.name, data, chosen and chosen.digest, files, derived)
+    model = flatten_dict({"model": description(_model_of_run(task))}, sep=".")
+    return RunDirectory(task.config, task.name, data, chosen and chosen.digest, files, derived, model)
+
+
+def _model_of_run(task: "TrainerModule") -> nn.Module:
+    """Return the model without the settings that may differ when a run is resumed."""
+    if task.given_model is not None:
+        return task.given_model
+    task = copy.copy(task)
+    task.config = dataclasses.replace(task.config, attention="auto", remat="none", scan_layers=False)
+    return task.create_model()

@@ -115,7 +115,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
     def _restore(self, progress: Json) -> None:
         self._stopwatch.restore(progress["seconds"])
-        for name, state in progress["callbacks"].items():
+        for name, state in progress.get("callbacks", {}).items():  # early runs of format 4 have none
             if name in self._callbacks:
                 self._callbacks[name].restore(state)
         is_trained = self._run.is_finished or self._step >= self._num_steps

@@ -57,6 +57,7 @@ class TrainerModule(Task):
         check_task(type(self), config, TrainerModule, has_model=model is not None)
         self.config = config
         self.model = self.create_model() if model is None else model
+        self.given_model = model  # None if `create_model` made it
         self.devices = choose_devices(config, type(self).partition_spec)
         self.first_device = self.devices.mesh.local_devices[0]  # of this process, for work that devices do not share
         self.place_constants(constants)
