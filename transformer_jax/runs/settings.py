@@ -63,6 +63,19 @@ def as_json(content: Mapping[str, object]) -> Json:
     return json.loads(json.dumps(dict(content), default=plain))
 
 
+def description(part: object) -> object:
+    """Describe a model or a part of it as JSON, by class, package and fields; functions and classes by name."""
+    if part is None or isinstance(part, bool | int | float | str):
+        return part
+    if isinstance(part, list | tuple):
+        return [description(entry) for entry in part]
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        names = [field.name for field in dataclasses.fields(part) if field.name not in ("parent", "name")]
+        kind, fields = type(part), {name: description(getattr(part, name)) for name in names}
+        return {"class": kind.__name__, "module": kind.__module__.split(".")[0], **fields}
+    return getattr(part, "__name__", type(part).__name__)
+
+
 def settings_of(task: str, config: TrainingConfig) -> Json:
     """Return the content of `config.json`, without the format number."""
     return as_json({"task": task, **dataclasses.asdict(config)})

@@ -15,7 +15,7 @@ from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import LogPosition
 from transformer_jax.runs.saved_model import card_of, save_model
-from transformer_jax.runs.settings import as_json, settings_of
+from transformer_jax.runs.settings import as_json, description, settings_of
 from transformer_jax.training.journal import open_loggers
 from transformer_jax.training.progress import format_metric, quietly
 from transformer_jax.training.task import Task
@@ -98,19 +98,6 @@ def results_of(task: "TrainerModule", metrics: Metrics) -> Json:
         "versions": versions(),
         "git_commit": git_commit(),
     }
-
-
-def description(part: object) -> object:
-    """Describe a model or a part of it as JSON, by class, package and fields; functions and classes by name."""
-    if part is None or isinstance(part, bool | int | float | str):
-        return part
-    if isinstance(part, list | tuple):
-        return [description(entry) for entry in part]
-    if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        names = [field.name for field in dataclasses.fields(part) if field.name not in ("parent", "name")]
-        kind, fields = type(part), {name: description(getattr(part, name)) for name in names}
-        return {"class": kind.__name__, "module": kind.__module__.split(".")[0], **fields}
-    return getattr(part, "__name__", type(part).__name__)
 
 
 def write_end(run: RunDirectory, task: Task, metrics: Metrics, results: Json) -> None:
