@@ -77,6 +77,7 @@ def test_the_form_of_an_array_does_not_matter(doors, name):
             jax.tree.map(np.testing.assert_array_equal, door(given), door(plain(given)))
 
 
+@pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize("name", NAMES)
 def test_what_cannot_be_converted_is_one_line(doors, name):
     door, array = doors[name]

@@ -83,11 +83,12 @@ def test_initial_parameters_and_checkpoints(form, tmp_path):
     given = choose_initial({"kernel": form(array)}, {"kernel": array}, load_run("reverse").config).arrays["kernel"]
     np.testing.assert_array_equal(given, form(array).astype(np.float32))
     checkpoints = Checkpoints(tmp_path / "checkpoints", Criterion("loss", "min"))
-    checkpoints.save(1, {"given": given, "kernel": plain(form(array)).T, "scalar": np.float32(3)}, {})
+    checkpoints.save(1, {"given": given, "kernel": plain(form(array)).T, "scalar": np.array(3, "f4")}, {})
     assert_same(checkpoints.newest().state, {"given": given, "kernel": form(array).T, "scalar": np.array(3, "f4")})
     checkpoints.close()
 
 
+@pytest.mark.usefixtures("without_type_checks")
 def test_pictures_and_numbers_of_tensorboard(tmp_path):
     pixels = np.arange(35, dtype=np.uint8).reshape(5, 7)
     order = {name: form(pixels) for name, form in FORMS.items() if form(pixels).dtype == np.uint8}

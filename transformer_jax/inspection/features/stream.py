@@ -94,7 +94,7 @@ class ActivationStream:
             for rows in self:
                 if file.tell() == 0:
                     _write_header(file, 0, rows.shape[1])
-                file.write(rows.data)
+                file.write(rows.tobytes())  # in C order, whatever that of a device is
                 num_rows += len(rows)
             file.seek(0)
             _write_header(file, num_rows, rows.shape[1])
