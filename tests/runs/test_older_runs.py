@@ -41,7 +41,7 @@ def unpacked(name: str, parent: Path) -> Older:
     task = next(task for task in SETTINGS if name.startswith(task))
     parent.mkdir(exist_ok=True)
     os.chdir(parent)
-    shutil.unpack_archive(ARCHIVES[name], "unpacked")
+    shutil.unpack_archive(ARCHIVES[name], "unpacked", filter="data")
     run = json.loads(Path("unpacked", "config.json").read_text())["task"]
     return Older(task, Path("unpacked").rename(run).absolute(), settings_for(task, name))
 
@@ -120,11 +120,9 @@ def test_a_run_of_an_earlier_commit_is_evaluated_again_and_trained_further(tmp_p
     assert again["val"] == pytest.approx(results["val"], rel=1e-4)
     for path in (older.path, saved.path):
         assert_same(load_run(path).params, params)
-    names = "train_size", "val_size", "test_size", "seq_len", "num_categories"
+    names = "train_size", "val_size", "test_size", "seq_len", "num_categories", "batch_size", "checkpoint_dir"
     of_data = {name: older.settings[name] for name in names}
-    evaluated = train("reverse", {**of_data, "pretrained": str(older.path), "checkpoint_dir": tmp_path, "quiet": True})[
-        1
-    ]
+    evaluated = train("reverse", {**of_data, "pretrained": str(older.path), "quiet": True})[1]
     assert evaluated["val"] == pytest.approx(results["val"], rel=1e-4)
     longer = older.train(init_from=str(older.path), name="longer", max_epochs=1)
     assert (longer["steps"], longer["val"]["loss"] < results["val"]["loss"] + 0.1) == (2, True)
