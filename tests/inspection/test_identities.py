@@ -44,6 +44,8 @@ def test_own_values_leave_a_pass_bitwise_the_same_and_a_change_of_any_activation
     again, captured = run(own, True, -1)
     np.testing.assert_array_equal(again, output)
     jax.tree.map(np.testing.assert_array_equal, captured, own)
+    if getattr(model, "head", "classes") != "classes":  # only a classifier of texts reads its pooler
+        turns.pop("pooler.output", None)
     for each, turn in turns.items():  # so that none is a copy beside the pass
         assert (run(own, False, turn)[0] != output).any(), each
 

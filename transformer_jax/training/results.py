@@ -23,6 +23,7 @@ from transformer_jax.training.task import Task
 if TYPE_CHECKING:
     from transformer_jax.training.trainer import TrainerModule
 
+OF_OPTIMIZER = ("optimizer", "adam_b1", "adam_b2", "weight_decay")  # settings that a task's own optimizer need not read
 Metrics = Mapping[str, Mapping[str, float]]  # mean of each metric, by split: val, test
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformer-jax")
 REPOSITORY = Path(__file__).parents[2]  # if the package is used from a clone
@@ -84,7 +85,9 @@ def results_of(task: "TrainerModule", metrics: Metrics) -> Json:
     if broken := [name for name, value in numbers.items() if not math.isfinite(value)]:
         raise FloatingPointError(f"{broken[0]} is {numbers[broken[0]]}; no results are written; checkpoints are kept")
     accuracies = {f"{split}_acc": of_split["accuracy"] for split, of_split in metrics.items() if "accuracy" in of_split}
-    seconds = task.stopwatch.seconds
+    seconds, settings = task.stopwatch.seconds, settings_of(task.name, task.config)
+    if type(task).create_optimizer is not Task.create_optimizer:
+        settings = {name: value for name, value in settings.items() if name not in OF_OPTIMIZER}
     return {
         **accuracies,
         **metrics,
@@ -93,7 +96,7 @@ def results_of(task: "TrainerModule", metrics: Metrics) -> Json:
         "num_devices": task.devices.mesh.size,
         "seed": task.config.seed,
         "criterion": str(task.config.criterion),
-        "settings": settings_of(task.name, task.config),
+        "settings": settings,
         "model": description(task.model),  # which need not follow from the settings
         "versions": versions(),
         "git_commit": git_commit(),
