@@ -103,9 +103,8 @@ def arrays_like(tree: PyTree, like: PyTree | None) -> PyTree:
 def digest_of_arrays(tree: PyTree) -> str:
     """SHA-256 of the names, dtypes, shapes and elements of a PyTree's arrays."""
     digest = hashlib.sha256()
-    for name, leaf in sorted(
-        _by_path(tree), key=itemgetter(0)
-    ):  # the order of a class's fields is not that of a dictionary's keys
+    # The order of a class's fields is not that of a dictionary's keys.
+    for name, leaf in sorted(_by_path(tree), key=itemgetter(0)):
         array = np.asarray(leaf)
         digest.update(json.dumps([name, str(array.dtype), array.shape]).encode())
         digest.update(np.ascontiguousarray(array).view(np.uint8).data)
