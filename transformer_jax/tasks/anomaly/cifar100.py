@@ -1,6 +1,5 @@
 """CIFAR-100: its images, from the published archive or from folders of PNG files, and their features."""
 
-import hashlib
 import http.client
 import re
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from tqdm import tqdm
 
+from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.errors import InputError, in_one_line
 from transformer_jax.outside_files import as_input_error
 from transformer_jax.runs.own_files import digest_of
@@ -155,9 +155,7 @@ def _read_split(directory: Path, classes: Sequence[str]) -> LabelledImages:
     progress = tqdm(paths, desc=f"Reading {directory.name}", unit="image", disable=None)
     images = np.stack([read_exactly(path, SHAPE) for path in progress])
     targets = np.array(labels, np.int32)
-    digest = hashlib.sha256(images)
-    digest.update(targets)
-    return LabelledImages(images, targets, digest.hexdigest())
+    return LabelledImages(images, targets, fingerprint([], [images, targets]))
 
 
 def computed_features(
