@@ -8,6 +8,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from flaxmodels.resnet.resnet import URLS
+from local_server import UNREACHABLE
 from sklearn.datasets import load_digits
 
 from transformer_jax import Cifar100Config, InputError, LanguageModelConfig, TranslationConfig, load_run
@@ -87,8 +89,10 @@ def test_the_maps_of_a_set_are_labelled_with_the_positions(finder, images):
     assert not np.allclose(one.maps["encoder"], other.maps["encoder"], atol=1e-2)
 
 
-def test_images_of_cifar100_are_an_error_that_says_what_is_needed():
-    with pytest.raises(InputError, match=r"inputs has shape \(10, 32, 32, 3\); it must be features"):
+def test_images_of_cifar100_need_the_weights_of_the_network(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(URLS, "resnet34", f"{UNREACHABLE}/w.h5")
+    with pytest.raises(InputError, match=r"ResNet-34's ImageNet weights could not be downloaded"):
         AnomalyTrainer(Cifar100Config()).predict(np.zeros((10, 32, 32, 3), np.uint8))
 
 

@@ -130,7 +130,7 @@ def test_the_commands_open_a_run_with_the_trainer_in_a_file(saved, tmp_path, cap
         (None, "the task is 'LargestTask', which is not one of ReverseTask, .*; give trainer_class, or --trainer"),
         ("nowhere.py:X", "must be FILE.py:CLASS of a trainer .*No such file"),
         ("raises.py:X", "must be FILE.py:CLASS of a trainer .division by zero"),
-        (f"{tiny_own_task.__file__}:Largest", "must be .* .module 'trainer_in_tiny_own_task' has no attribute"),
+        (f"{tiny_own_task.__file__}:Largest", "must be .* .module 'own_tiny_own_task' has no attribute"),
         (f"{tiny_own_task.__file__}:LargestConfig", "must be .* .LargestConfig is not a TrainerModule"),
         (tiny_own_task.__file__, "--trainer is .*; it must be FILE.py:CLASS"),
     ],

@@ -1,7 +1,5 @@
 """Trainers by task name, and trained models by path or name."""
 
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +8,7 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.outside_files import as_input_error
+from transformer_jax.tasks.own_code import imported
 from transformer_jax.trained.load import open_run
 from transformer_jax.trained.named import directory_of, kinds_of_models
 from transformer_jax.training.trainer import TrainerModule
@@ -46,19 +45,10 @@ def own_trainer(place: str) -> type[TrainerModule]:
     Raises:
         InputError: there is no such file or trainer, or the file raises an error.
     """
-    file, _, name = place.rpartition(":")
     with as_input_error(f"--trainer is {place}; it must be FILE.py:CLASS of a trainer", Exception):
-        path = Path(file).resolve()
-        sys.path.insert(0, str(path.parent))  # for the file's imports
-        spec = importlib.util.spec_from_file_location(f"trainer_in_{path.stem}", path)
-        if spec is None or spec.loader is None:
-            raise ImportError(f"{file} is not a Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        found = getattr(module, name)
+        found = imported(place)
         if not issubclass(found, TrainerModule):
-            raise TypeError(f"{name} is not a TrainerModule")
+            raise TypeError(f"{place.rpartition(':')[2]} is not a TrainerModule")
     return found
 
 

@@ -106,23 +106,23 @@ def test_the_softmax_is_over_the_set():
 
 def pixels(images) -> np.ndarray:
     """Stand-in for the network, which has its own test."""
-    return images.reshape(len(images), -1)[:, ::6].astype(np.float32) / 255
+    return np.asarray(images).reshape(len(images), -1)[:, ::6]
 
 
 @pytest.mark.slow
 def test_cifar100_from_its_files_to_its_examples(tmp_path, monkeypatch):
     """Seven classes: from files on disk through features and split to a set of the test data."""
-    monkeypatch.setattr(cifar100, "resnet34_features", lambda *_: pixels)
+    monkeypatch.setattr(cifar100, "resnet34", lambda _: pixels)
     monkeypatch.setattr(cifar100, "fetch_weights", lambda _: None)
     miniature_cifar100.write_miniature(tmp_path, num_classes=7, train_per_class=23, test_per_class=5)
     miniature_cifar100.accept(monkeypatch, tmp_path)
-    config = Cifar100Config(data_dir=tmp_path, resolution=16, set_size=3, **MODEL)
+    config = Cifar100Config(data_dir=tmp_path, resolution=32, set_size=3, **MODEL)
     data = anomaly_data(config)
     assert data.constants.shape == (7 * 28, 512)
     assert [len(part) for part in data.table[3:]] == [7 * 21, 7 * 2, 7 * 5]
     (example,) = AnomalyTrainer(config).test_examples([4])
     assert example.images.shape == (3, 32, 32, 3)
-    np.testing.assert_array_equal(example.inputs[0], pixels(example.images))
+    np.testing.assert_allclose(example.inputs[0], pixels(example.images / 255), atol=1e-6)
     assert plot_set_prediction(example.images, np.full(3, 1 / 3), 0, [np.full((3, 3, 3), 1 / 3)]).axes
 
 

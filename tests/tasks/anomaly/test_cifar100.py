@@ -13,12 +13,12 @@ from commands import path_of
 from local_server import UNREACHABLE, serve
 
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.anomaly import cifar100
-from transformer_jax.tasks.anomaly.cifar100 import cached_features, load_cifar100, ready_features
+from transformer_jax.tasks.anomaly import cifar100, network_features
+from transformer_jax.tasks.anomaly.cifar100 import computed_features, load_cifar100, ready_features
 
 pytestmark = pytest.mark.slow  # torchvision takes seconds to import
 
-BY_HAND = r"put cifar-100-python.tar.gz there by hand.*--dataset digits"
+BY_HAND = r"put cifar-100-python.tar.gz there by hand.*--images.*--dataset digits"
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +85,10 @@ def test_without_a_network_the_command_prints_one_line_alone(tmp_path):
     assert "use --dataset digits, which needs no download" in line
 
 
-COMPUTED: list[int] = []  # images in each call of `features_of`
+COMPUTED: list[int] = []  # images in each call of `features_by`
 
 
-def features_of(images) -> np.ndarray:
+def features_by(network, images, resolution) -> np.ndarray:
     """Stand-in for the network: the features are an image's first numbers."""
     COMPUTED.append(len(images))
     return images.reshape(-1, 3072)[:, :512].astype(np.float32)
@@ -96,19 +96,20 @@ def features_of(images) -> np.ndarray:
 
 @pytest.fixture
 def splits(tmp_path, original, archive, monkeypatch):
-    monkeypatch.setattr(cifar100, "resnet34_features", lambda *_: features_of)
+    monkeypatch.setattr(network_features, "features_by", features_by)
     monkeypatch.setattr(cifar100, "fetch_weights", lambda _: None)
-    monkeypatch.setattr(cifar100, "SHOWN", 10)
+    monkeypatch.setattr(cifar100, "resnet34", lambda _: None)
+    monkeypatch.setattr(network_features, "PART", 10)
     return load_cifar100(original)
 
 
 def compute(data_dir, splits, resolution=16) -> list[int]:
     """Check the features from the cache, and return how many images each call computed."""
     COMPUTED.clear()
-    tables = cached_features(data_dir, splits, resolution)
+    tables = computed_features(data_dir, splits, resolution)
     computed = [*COMPUTED]
     for table, split in zip(tables, splits, strict=True):
-        np.testing.assert_array_equal(table, features_of(split.images))
+        np.testing.assert_array_equal(table, features_by(None, split.images, 0))
     return computed
 
 
@@ -118,7 +119,7 @@ def test_features_are_computed_once_and_written_as_the_tutorial_does(tmp_path, s
     files = sorted((tmp_path / "cifar100_features").iterdir())
     assert [path.name for path in files] == ["test_set_features.npz", "train_set_features.npz"]
     with np.load(files[0], allow_pickle=False) as file:
-        np.testing.assert_array_equal(file["feats"], features_of(splits[1].images))
+        np.testing.assert_array_equal(file["feats"], features_by(None, splits[1].images, 0))
         assert str(file["provenance"]) == (
             f'{{"data": "{splits[1].digest}", "model": "flaxmodels.ResNet34 imagenet block4_2 averaged", '
             '"resolution": 16}'
@@ -134,7 +135,7 @@ def test_features_of_other_images_resolution_or_network_are_computed_again(tmp_p
     np.savez(tmp_path / "cifar100_features" / "test_set_features.npz", feats=np.ones((7, 512), np.float32))
     assert compute(tmp_path, other, 13) == [7]
     assert "the file has no record of its provenance" in capsys.readouterr().out
-    monkeypatch.setattr(cifar100, "MODEL", "another network")
+    monkeypatch.setattr(cifar100, "_model_of", lambda features_by: "another network")
     assert compute(tmp_path, other, 13) == [10, 10, 1, 7]
 
 
@@ -143,7 +144,7 @@ def test_a_damaged_cache_is_an_error_and_no_reason_to_compute_for_hours(tmp_path
     path = tmp_path / "cifar100_features" / "train_set_features.npz"
     path.write_bytes(path.read_bytes()[:-1000])
     with pytest.raises(InputError, match=r"train_set_features.npz is not an .npz"):
-        cached_features(tmp_path, splits, 16)
+        computed_features(tmp_path, splits, 16)
 
 
 def test_ready_files_are_taken_if_they_have_a_row_for_each_image_and_are_of_these(tmp_path, splits):

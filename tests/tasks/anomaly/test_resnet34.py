@@ -10,11 +10,12 @@ from flaxmodels.resnet.resnet import URLS
 from local_server import UNREACHABLE, serve
 
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.anomaly.resnet34 import fetch_weights, resnet34_features, weights_file
+from transformer_jax.tasks.anomaly.network_features import features_by
+from transformer_jax.tasks.anomaly.resnet34 import fetch_weights, resnet34, weights_file
 
 
 @pytest.fixture(scope="module")
-def resnet34():
+def of_pytorch():
     """PyTorch's network with random weights and statistics, and its weights in the format of flaxmodels' file."""
     import torchvision  # takes seconds
 
@@ -58,8 +59,8 @@ def features_by_pytorch(model, images, resolution: int) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_features_are_those_of_pytorch_with_downloaded_weights(tmp_path, resnet34, monkeypatch):
-    model, weights = resnet34
+def test_features_are_those_of_pytorch_with_downloaded_weights(tmp_path, of_pytorch, monkeypatch):
+    model, weights = of_pytorch
     data_dir = tmp_path / "data"
     with serve({"/resnet34_weights.h5": weights}) as (url, requests):
         monkeypatch.setitem(URLS, "resnet34", f"{url}/resnet34_weights.h5?dl=1")
@@ -70,7 +71,8 @@ def test_features_are_those_of_pytorch_with_downloaded_weights(tmp_path, resnet3
     assert weights_file(data_dir).read_bytes() == weights
 
     images = np.random.default_rng(2).integers(256, size=(13, 32, 32, 3), dtype=np.uint8)
-    found = resnet34_features(data_dir, resolution=71, batch_size=5)(images)
+    monkeypatch.setattr("transformer_jax.tasks.anomaly.network_features.BATCH_SIZE", 5)
+    found = features_by(resnet34(data_dir), images, resolution=71)
     expected = features_by_pytorch(model, images, 71)
     spread = expected.std(axis=0).mean()  # over the images
     np.testing.assert_allclose(found, expected, atol=3e-4 * spread)
@@ -81,7 +83,7 @@ def test_weights_that_cannot_be_downloaded_say_what_to_do_and_leave_nothing(tmp_
     monkeypatch.setitem(URLS, "resnet34", f"{UNREACHABLE}/w.h5?dl=1")
     with pytest.raises(InputError, match=r"^ResNet-34's ImageNet weights could not be downloaded from ") as caught:
         fetch_weights(data_dir)
-    for advice in (f"put the file at {weights_file(data_dir)} by hand", "--features-dir", "--dataset digits", "w.h5"):
+    for advice in (f"put the file at {weights_file(data_dir)} by hand", "--features-by", "--dataset digits", "w.h5"):
         assert advice in str(caught.value)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
@@ -93,5 +95,5 @@ def test_damaged_weights_are_named(tmp_path):
     for write in (lambda: path.write_bytes(b"no HDF5"), lambda: h5py.File(path, "w").close()):
         write()
         with pytest.raises(InputError, match=str(path)) as caught:
-            resnet34_features(tmp_path, resolution=32, batch_size=3)
+            resnet34(tmp_path)
         assert "\n" not in str(caught.value)

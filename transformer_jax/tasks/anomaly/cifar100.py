@@ -1,8 +1,9 @@
-"""CIFAR-100 and the features of its images, computed by a ResNet-34 and cached, or read from existing files."""
+"""CIFAR-100: its images, from the published archive or from folders of PNG files, and their features."""
 
 import http.client
-import json
+import re
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,18 +11,23 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from tqdm import tqdm
 
+from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.errors import InputError, in_one_line
-from transformer_jax.tasks.anomaly.resnet34 import ACTIVATION, Features, fetch_weights, resnet34_features
+from transformer_jax.outside_files import as_input_error
+from transformer_jax.runs.own_files import digest_of
+from transformer_jax.tasks.anomaly.images import read_exactly
+from transformer_jax.tasks.anomaly.network_features import Network, cached_features
+from transformer_jax.tasks.anomaly.resnet34 import ACTIVATION, fetch_weights, resnet34
 from transformer_jax.tasks.anomaly.sets import stratified_split
 from transformer_jax.tasks.anomaly.tables import FeatureTable, Record, difference, read_features
+from transformer_jax.tasks.own_code import imported
 
 FOLDER = "cifar-100-python"
 ARCHIVE = "cifar-100-python.tar.gz"
 FILE_NAMES = ("train_set_features.npz", "test_set_features.npz")  # as in the tutorial
 CACHE = "cifar100_features"  # directory of features computed here, separate from the tutorial's
-MODEL = f"flaxmodels.ResNet34 imagenet {ACTIVATION} averaged"  # network of computed features
-BATCH_SIZE = 64  # images in one pass through the network
-SHOWN = 1024  # images per step of the progress bar
+RESNET34 = "resnet34"  # value of the setting `features_by`
+SHAPE = (32, 32, 3)  # of an image
 
 
 class LabelledImages(NamedTuple):
@@ -29,12 +35,26 @@ class LabelledImages(NamedTuple):
 
     images: UInt8[np.ndarray, "N 32 32 3"]
     labels: Int[np.ndarray, " N"]  # fine labels, 0 … 99
-    digest: str  # MD5 of the file that holds them
+    digest: str  # of the file that holds them, or of images and labels
 
 
-def has_features(data_dir: Path) -> bool:
-    """Whether a directory has features of CIFAR-100 computed here, judging by file names."""
-    return all((data_dir / CACHE / name).is_file() for name in FILE_NAMES)
+def check_features_by(name: str, value: str) -> None:
+    """Raise an `InputError` unless a setting is `resnet34` or has the form `FILE.py:FUNCTION`."""
+    if value != RESNET34 and not re.fullmatch(r".+\.py:\w+", value):
+        raise InputError(f"{name} is {value}; it must be {RESNET34}, or FILE.py:FUNCTION")
+
+
+def has_features(directory: Path) -> bool:
+    """Whether a directory has the features of both splits, judging by file names."""
+    return all((directory / name).is_file() for name in FILE_NAMES)
+
+
+def cache_of(data_dir: Path, features_by: str) -> Path:
+    """Directory of the features that a network computes."""
+    if features_by == RESNET34:
+        return data_dir / CACHE
+    file, _, function = features_by.rpartition(":")
+    return data_dir / f"{CACHE}_by_{Path(file).stem}_{function}"
 
 
 def load_cifar100(data_dir: Path) -> tuple[LabelledImages, LabelledImages]:
@@ -55,7 +75,8 @@ def load_cifar100(data_dir: Path) -> tuple[LabelledImages, LabelledImages]:
     except (OSError, RuntimeError, http.client.HTTPException) as error:
         raise InputError(
             f"CIFAR-100 is missing or damaged in data_dir {data_dir}, and could not be downloaded from {CIFAR100.url} "
-            f"({in_one_line(error)}); put {ARCHIVE} there by hand, or use --dataset digits, which needs no download"
+            f"({in_one_line(error)}); put {ARCHIVE} there by hand, give folders of images (--images), or use --dataset "
+            "digits, which needs no download"
         ) from error
     digests = dict([*CIFAR100.train_list, *CIFAR100.test_list])
 
@@ -85,66 +106,131 @@ def ready_features(features_dir: Path, splits: Sequence[LabelledImages], resolut
     return tables
 
 
-def cached_features(data_dir: Path, splits: Sequence[LabelledImages], resolution: int) -> list[np.ndarray]:
-    """Compute each split's features: the ResNet-34's activation `block4_2`, averaged over height and width.
+def load_folders(directory: Path) -> tuple[LabelledImages, LabelledImages]:
+    """Load CIFAR-100 from files: `train/<class>/*.png` and `test/<class>/*.png`, 32×32 pixels.
 
-    They are cached as `data_dir/cifar100_features/*.npz` under the key `feats`, and recomputed if the cache belongs to
-    other images or another resolution.
+    Classes in alphabetical order are the labels 0, 1, …; images are in the order of class and file name.
 
     Args:
-        data_dir: directory of the cache, and of the weights, which are downloaded if they are missing.
-        splits: the images.
-        resolution: height and width in pixels to which images are resized.
+        directory: the directory of `train` and `test`.
 
     Raises:
-        InputError: the weights cannot be downloaded; or a file is damaged.
+        InputError: a folder is missing or has no images, the two have different classes, or an image is damaged or of
+            another size.
     """
-    paths = [data_dir / CACHE / name for name in FILE_NAMES]
-    records: list[Record] = [{"data": split.digest, "model": MODEL, "resolution": resolution} for split in splits]
-    for path, split, record in zip(paths, splits, records, strict=True):
-        if reason := _reason_to_compute(path, record):
-            print(f"Computing {path}: {reason}.")
-            fetch_weights(data_dir)
-            features = resnet34_features(data_dir, resolution, BATCH_SIZE)
-            _compute(path, split.images, record, features)
-    return [read_features(path)[0] for path in paths]
+    classes = {name: _folders_in(directory / name) for name in ("train", "test")}
+    if only_one := {*classes["train"]} ^ {*classes["test"]}:
+        raise InputError(
+            f"images is {directory}; its folders train and test must have the same classes, unlike {min(only_one)}"
+        )
+    train, test = (_read_split(directory / name, names) for name, names in classes.items())
+    return train, test
 
 
-def _reason_to_compute(path: Path, wanted: Record) -> str | None:
-    if not path.exists():
-        return "the file does not exist"
-    _, record = read_features(path)
-    return difference(record, wanted) if record else "the file has no record of its provenance"
+def _folders_in(directory: Path) -> list[str]:
+    found = sorted(path.name for path in directory.iterdir() if path.is_dir()) if directory.is_dir() else []
+    if not found:
+        raise InputError(f"images is {directory.parent}; it must have folders train/CLASS and test/CLASS of PNG files")
+    return found
 
 
-def _compute(path: Path, images: UInt8[np.ndarray, "N 32 32 3"], record: Record, features: Features) -> None:
-    """Compute the features of images and write them to a file, which appears only when it is complete."""
-    starts = tqdm(range(0, len(images), SHOWN), unit_scale=SHOWN, unit="image", desc=path.stem, disable=None)
-    found = np.concatenate([features(images[start : start + SHOWN]) for start in starts])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with (temporary := path.with_suffix(".unfinished")).open("wb") as file:
-        np.savez(file, feats=found, provenance=np.array(json.dumps(record)))
-    temporary.replace(path)
+def _read_split(directory: Path, classes: Sequence[str]) -> LabelledImages:
+    paths: list[Path] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        files = sorted((directory / name).glob("*.png"))
+        if not files:
+            raise InputError(f"{directory / name} has no PNG files; it must hold the images of a class")
+        paths += files
+        labels += [label] * len(files)
+    progress = tqdm(paths, desc=f"Reading {directory.name}", unit="image", disable=None)
+    images = np.stack([read_exactly(path, SHAPE) for path in progress])
+    targets = np.array(labels, np.int32)
+    return LabelledImages(images, targets, fingerprint([], [images, targets]))
 
 
-def cifar100_table(data_dir: Path, features_dir: Path | None, resolution: int) -> FeatureTable:
-    """CIFAR-100 with the features of a ResNet-34; validation is the first tenth of each training class.
+def computed_features(
+    data_dir: Path, splits: Sequence[LabelledImages], resolution: int, features_by: str = RESNET34
+) -> list[np.ndarray]:
+    """Features of each split by a network, cached as `.npz` files in the directory `cache_of`.
+
+    They are computed again if the cache belongs to other images, another resolution or another network.
 
     Args:
-        data_dir: directory of the images, the weights and the cache of features.
+        data_dir: directory of the cache, and of ResNet-34's weights, which are downloaded if they are missing.
+        splits: the images.
+        resolution: height and width in pixels to which images are resized.
+        features_by: `resnet34`, its activation `block4_2` averaged over height and width, or `FILE.py:FUNCTION`.
+
+    Raises:
+        InputError: the weights cannot be downloaded, the function cannot be imported, or a file is damaged.
+    """
+    parts: list[np.ndarray] = []
+    for name, split in zip(FILE_NAMES, splits, strict=True):
+        record: Record = {"data": split.digest, "model": _model_of(features_by), "resolution": resolution}
+        path = cache_of(data_dir, features_by) / name
+        parts.append(cached_features(path, split.images, record, lambda: network_of(features_by, data_dir)))
+    return parts
+
+
+def network_of(features_by: str, data_dir: Path) -> Network:
+    """The network that `features_by` names; ResNet-34's weights are downloaded once.
+
+    Raises:
+        InputError: the weights cannot be downloaded, or the function cannot be imported.
+    """
+    if features_by != RESNET34:
+        with _importing(features_by):
+            return imported(features_by)
+    fetch_weights(data_dir)
+    return resnet34(data_dir)
+
+
+def _model_of(features_by: str) -> str:
+    """What identifies a network in the record of its features."""
+    if features_by == RESNET34:
+        return f"flaxmodels.ResNet34 imagenet {ACTIVATION} averaged"
+    file, _, function = features_by.rpartition(":")
+    with _importing(features_by):
+        return f"{function} of {Path(file).name}, SHA-256 {digest_of(Path(file))}"
+
+
+def _importing(features_by: str) -> AbstractContextManager[None]:
+    sentence = f"features_by is {features_by}; it must be {RESNET34}, or FILE.py:FUNCTION"
+    return as_input_error(sentence, Exception)
+
+
+def cifar100_table(
+    data_dir: Path,
+    features_dir: Path | None,
+    resolution: int,
+    images: Path | None = None,
+    features_by: str = RESNET34,
+) -> FeatureTable:
+    """CIFAR-100 with the features of a network.
+
+    Validation is the first tenth of each training class, as published, or of images in folders a tenth that is drawn
+    always in the same way, since the names of files in order would select few kinds of a class.
+
+    Args:
+        data_dir: directory of the archive, the weights and the cache of features.
         features_dir: directory of existing features, `train_set_features.npz` and `test_set_features.npz`; None
             computes them.
         resolution: height and width in pixels to which images are resized.
+        images: directory of image folders, see `load_folders`; None for the published archive.
+        features_by: network, see `computed_features`.
 
     Raises:
         InputError: a file is missing and cannot be downloaded, is damaged, or is not of these images.
     """
-    splits = load_cifar100(data_dir)
+    splits = load_cifar100(data_dir) if images is None else load_folders(images)
     if features_dir is None:
-        parts = cached_features(data_dir, splits, resolution)
+        parts = computed_features(data_dir, splits, resolution, features_by)
     else:
         parts = ready_features(features_dir, splits, resolution)
-    labels, images = (np.concatenate([getattr(split, name) for split in splits]) for name in ("labels", "images"))
+    labels, pixels = (np.concatenate([getattr(split, name) for split in splits]) for name in ("labels", "images"))
     num_train = len(splits[0].labels)
-    train, val = stratified_split(labels[:num_train], 0.1)
-    return FeatureTable(np.concatenate(parts), labels, images, train, val, np.arange(num_train, len(labels)))
+    order = np.arange(num_train) if images is None else np.random.default_rng(0).permutation(num_train)
+    train, val = stratified_split(labels[order], 0.1)
+    test = np.arange(num_train, len(labels))
+    return FeatureTable(np.concatenate(parts), labels, pixels, np.sort(order[train]), np.sort(order[val]), test)

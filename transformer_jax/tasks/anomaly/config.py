@@ -13,7 +13,15 @@ from transformer_jax.data.loader import Loader, make_loader
 from transformer_jax.errors import InputError, check_probability
 from transformer_jax.fields import setting
 from transformer_jax.setting_groups import Positions
-from transformer_jax.tasks.anomaly.cifar100 import cifar100_table
+from transformer_jax.tasks.anomaly.cifar100 import (
+    RESNET34,
+    cache_of,
+    check_features_by,
+    cifar100_table,
+    has_features,
+    network_of,
+)
+from transformer_jax.tasks.anomaly.network_features import features_by
 from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.anomaly.tables import FeatureTable, digits_features, digits_table, files_table
 from transformer_jax.tasks.task_data import TaskData, task_loaders
@@ -73,7 +81,7 @@ class AnomalyConfig(TrainingConfig):
         """Compute the features of images.
 
         Raises:
-            InputError: the data set has no images, or its images need a network; or a pixel is out of range.
+            InputError: the data set has no images, a pixel is out of range, or the network cannot be loaded.
         """
         raise InputError(f"inputs has shape {images.shape}; it must be features, [S, F] or [B, S, F]")
 
@@ -99,7 +107,7 @@ class DigitsConfig(AnomalyConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cifar100Config(AnomalyConfig):
-    """Find the odd one among images of CIFAR-100, from the features of a ResNet-34 that was trained on ImageNet.
+    """Find the odd one among images of CIFAR-100, from the features of a network that was trained on ImageNet.
 
     The defaults are the tutorial's settings, with which it reports 94.66 % on test.
     """
@@ -110,11 +118,24 @@ class Cifar100Config(AnomalyConfig):
     model_dim: int = 256  # width of the model
     num_layers: int = 4  # encoder blocks
     features_dir: Path | None = setting(None, per_machine=True)  # directory of precomputed feature files, if any
-    # width and height, in pixels, to which images are enlarged for the ResNet
+    # width and height, in pixels, to which images are enlarged for the network
     resolution: int = setting(224, least=1, most=MAX_RESOLUTION)
+    # directory with train/CLASS/*.png and test/CLASS/*.png; none for the published archive in data_dir
+    images: Path | None = setting(None, changes_result=False)
+    # network that computes the features: resnet34, or FILE.py:FUNCTION, a function of your own
+    features_by: str = setting(RESNET34, check=check_features_by)
 
     def table(self) -> FeatureTable:
-        return cifar100_table(self.data_dir, self.features_dir, self.resolution)
+        return cifar100_table(self.data_dir, self.features_dir, self.resolution, self.images, self.features_by)
+
+    def has_features(self) -> bool:
+        """Whether the features need not be computed."""
+        return self.features_dir is not None or has_features(cache_of(self.data_dir, self.features_by))
+
+    def features_of(self, images: Num[np.ndarray, "*B 32 32 3"]) -> Float[np.ndarray, "*B F"]:
+        network = network_of(self.features_by, self.data_dir)
+        features = features_by(network, images.reshape(-1, *self.image_shape), self.resolution)
+        return features.reshape(*images.shape[:-3], -1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int, Num, UInt8
 
 from transformer_jax.plots import plot_image_sets, plot_set_prediction
-from transformer_jax.tasks.anomaly.config import AnomalyConfig, Cifar100Config
 from transformer_jax.tasks.anomaly.images import MAX_PIXEL
-from transformer_jax.tasks.anomaly.resnet34 import fetch_weights, resnet34_features
 from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.anomaly.tables import Images
 from transformer_jax.training.inspected_example import Answer, AnswerPart, InspectedExample, probabilities_of
@@ -56,18 +54,6 @@ def set_answer(logits: Float[np.ndarray, "S 1"]) -> Answer:
         for number, probability in enumerate(probabilities.tolist())
     ]
     return Answer(_name(odd), float(probabilities[odd]), parts)
-
-
-def features_of_images(config: AnomalyConfig, images: Num[np.ndarray, "S ..."]) -> Float[np.ndarray, "S F"]:
-    """Compute the features of images; for CIFAR-100 by the ResNet-34, whose weights are downloaded once.
-
-    Raises:
-        InputError: the features cannot be computed.
-    """
-    if not isinstance(config, Cifar100Config):
-        return config.features_of(images)
-    fetch_weights(config.data_dir)
-    return resnet34_features(config.data_dir, config.resolution, len(images))(images)
 
 
 def _name(number: int) -> str:

@@ -13,6 +13,7 @@ MAX_PIXEL = 16  # of scikit-learn's digits
 MIN_IMAGES = 2  # in a set
 MAX_BYTES = 2**28  # of an image's file
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # that Pillow reads without starting another program
+KIND = f"an image ({', '.join(FORMATS)})"
 SHAPE = (64, 64, 3)  # of an image in a picture
 
 
@@ -26,7 +27,7 @@ def read_images(paths: Sequence[str], shape: tuple[int, ...]) -> Num[np.ndarray,
     """
     if len(paths) < MIN_IMAGES:
         raise InputError(f"inputs is {paths[0]}, one image; a set has at least {MIN_IMAGES}")
-    kind = f"the index of a test set, or an image ({', '.join(FORMATS)})"
+    kind = f"the index of a test set, or {KIND}"
     pixels = np.stack([_read_image(path, shape, kind) for path in paths])
     return pixels if len(shape) == 3 else pixels.astype(np.float32) * (MAX_PIXEL / 255)
 
@@ -61,9 +62,24 @@ class FolderImages:
         self._samples = folder.samples  # path and class of each image
 
     def __getitem__(self, rows: Int[np.ndarray, "*S"]) -> UInt8[np.ndarray, "*S 64 64 3"]:
-        kind = f"an image ({', '.join(FORMATS)})"
-        pixels = np.stack([_read_image(self._samples[row][0], SHAPE, kind) for row in rows.flat])
+        pixels = np.stack([_read_image(self._samples[row][0], SHAPE, KIND) for row in rows.flat])
         return pixels.reshape(*rows.shape, *SHAPE)
+
+
+def read_exactly(path: Path, shape: tuple[int, int, int]) -> UInt8[np.ndarray, "height width 3"]:
+    """Read an image that must have this shape.
+
+    Raises:
+        InputError: the file is damaged, not an image in one of `FORMATS`, or of another size.
+    """
+    from PIL import Image
+
+    with outside_file(path, KIND, MAX_BYTES) as file, Image.open(file, formats=FORMATS) as image:
+        pixels = np.asarray(image.convert("RGB"))
+    if pixels.shape != shape:
+        sizes = f"{pixels.shape[1]}×{pixels.shape[0]}", f"{shape[1]}×{shape[0]}"
+        raise InputError(f"{path} has {sizes[0]} pixels; it must have {sizes[1]}")
+    return pixels
 
 
 def _read_image(path: str, shape: tuple[int, ...], kind: str) -> UInt8[np.ndarray, "height width *rgb"]:

@@ -28,7 +28,6 @@ from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.nn.set_transformer import ISAB
 from transformer_jax.outside_files import as_input_error
-from transformer_jax.tasks.anomaly.cifar100 import has_features
 from transformer_jax.tasks.anomaly.config import AnomalyConfig as AnomalyConfig
 from transformer_jax.tasks.anomaly.config import AnomalyData, anomaly_data
 from transformer_jax.tasks.anomaly.config import Cifar100Config as Cifar100Config
@@ -36,7 +35,6 @@ from transformer_jax.tasks.anomaly.config import DigitsConfig as DigitsConfig
 from transformer_jax.tasks.anomaly.config import FilesConfig as FilesConfig
 from transformer_jax.tasks.anomaly.examples import (
     SetImages,
-    features_of_images,
     permutation_error,
     save_pictures,
     set_example,
@@ -107,12 +105,12 @@ class AnomalyTrainer(TrainerModule):
         """The probability of each image being the odd one out of its set.
 
         Args:
-            inputs: one set or a batch of sets: features `[S, F]` or `[B, S, F]`, or the digits' images `[S, 8, 8]` or
-                `[B, S, 8, 8]` with pixels 0 … 16.
+            inputs: one set or a batch of sets: features `[S, F]` or `[B, S, F]`, or images: the digits' `[S, 8, 8]` or
+                `[B, S, 8, 8]` with pixels 0 … 16, CIFAR-100's `[S, 32, 32, 3]` or `[B, S, 32, 32, 3]` with 0 … 255.
 
         Raises:
             InputError: `inputs` have another shape; features are not floating-point numbers, or not finite; a pixel is
-                outside 0 … 16; or the model's logits are not finite.
+                out of range; the features of images cannot be computed; or the model's logits are not finite.
         """
         sets, is_one = self._sets(inputs)
         probabilities = np.asarray(nn.softmax(self.forward(sets)[..., 0]))
@@ -148,7 +146,7 @@ class AnomalyTrainer(TrainerModule):
             raise InputError(f"inputs is {words[0]}; for a model of features it must be the index of a test set")
         images = read_images(words, self.config.image_shape)
         title = ", ".join(Path(word).name for word in words)
-        return [set_example(features_of_images(self.config, images), title, images)]
+        return [set_example(self.config.features_of(images), title, images)]
 
     def test_examples(self, numbers: Sequence[int]) -> list[InspectedExample]:
         """Examples of the sets with these numbers in the test set, with their images.
@@ -171,7 +169,7 @@ class AnomalyTrainer(TrainerModule):
             InputError: they would have to be downloaded, or their features computed, which takes hours on a CPU.
         """
         config = self.config
-        if isinstance(config, Cifar100Config) and config.features_dir is None and not has_features(config.data_dir):
+        if isinstance(config, Cifar100Config) and not config.has_features():
             raise InputError(
                 f"{config.data_dir} has no features of CIFAR-100; run experiments/anomaly.py first, or give inputs"
             )

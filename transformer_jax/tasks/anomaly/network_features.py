@@ -1,0 +1,111 @@
+"""Features of images by a network, computed in parts that an interrupted run keeps, and cached in files."""
+
+import functools
+import hashlib
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float, UInt8
+from tqdm import tqdm
+
+from transformer_jax.data.batch import pad_rows
+from transformer_jax.errors import InputError
+from transformer_jax.runs.own_files import write_whole
+from transformer_jax.tasks.anomaly.tables import Record, difference, map_array, read_features
+
+# Function from images [N, R, R, 3] with pixels 0 … 1 to their features [N, D].
+Network: TypeAlias = Callable[[Float[Array, "N R R 3"]], ArrayLike]
+
+BATCH_SIZE = 64  # images in one pass through a network
+PART = 1024  # images whose features are written together
+
+
+def features_by(
+    network: Network, images: UInt8[np.ndarray, "N height width 3"], resolution: int
+) -> Float[np.ndarray, "N D"]:
+    """Compute the features of images, which are resized bilinearly and scaled to 0 … 1.
+
+    Args:
+        network: called with `BATCH_SIZE` images at a time, the last of which may be repeated.
+        images: the images, with pixels 0 … 255.
+        resolution: R, the height and width in pixels to which they are resized.
+
+    Raises:
+        InputError: the network does not return one row of numbers for each image.
+    """
+    parts: list[np.ndarray] = []
+    for start in range(0, len(images), BATCH_SIZE):
+        batch = pad_rows(images[start : start + BATCH_SIZE], BATCH_SIZE)  # one shape, so that JAX compiles once
+        rows = np.asarray(network(_resized(batch, resolution)), np.float32)
+        if rows.ndim != 2 or len(rows) != BATCH_SIZE:
+            raise InputError(f"features_by returns shape {rows.shape} for {BATCH_SIZE} images; it must be [N, D]")
+        parts.append(rows)
+    return np.concatenate(parts)[: len(images)]
+
+
+@functools.partial(jax.jit, static_argnames="resolution")
+def _resized(images: UInt8[Array, "N height width 3"], resolution: int) -> Float[Array, "N R R 3"]:
+    pixels = images.astype(jnp.float32) / 255
+    return jax.image.resize(pixels, (len(images), resolution, resolution, 3), "bilinear")
+
+
+def cached_features(
+    path: Path, images: UInt8[np.ndarray, "N height width 3"], record: Record, network: Callable[[], Network]
+) -> Float[np.ndarray, "N D"]:
+    """Read features from a file; compute and write them if it is missing, or belongs to another record.
+
+    Args:
+        path: an `.npz` file, with the features under the key `feats`.
+        images: the images.
+        record: what the features depend on: `data`, `model` and `resolution`.
+        network: makes the network, if it is needed.
+
+    Raises:
+        InputError: the file is damaged; or as `features_by`.
+    """
+    reason = _reason_to_compute(path, record)
+    if reason is not None:
+        print(f"Computing {path}: {reason}.")
+        _compute(path, images, record, network())
+    return read_features(path)[0]
+
+
+def _reason_to_compute(path: Path, wanted: Record) -> str | None:
+    if not path.exists():
+        return "the file does not exist"
+    _, record = read_features(path)
+    return difference(record, wanted) if record else "the file has no record of its provenance"
+
+
+def _compute(path: Path, images: UInt8[np.ndarray, "N height width 3"], record: Record, network: Network) -> None:
+    """Compute the features of images and write them to a file, which appears only when it is complete.
+
+    Until then, finished parts lie in a directory beside it, named after the record.
+    """
+    key = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
+    unfinished = path.with_name(f"{path.stem}.{key}.unfinished")
+    unfinished.mkdir(parents=True, exist_ok=True)
+    starts = range(0, len(images), PART)
+    for start in tqdm(starts, unit_scale=PART, unit="image", desc=path.stem, disable=None):
+        part = _part(unfinished, start)
+        if not part.exists():
+            features = features_by(network, images[start : start + PART], int(record["resolution"]))
+            np.save(content := io.BytesIO(), features)
+            write_whole(part, content.getvalue())
+    found = np.concatenate([map_array(_part(unfinished, start)) for start in starts])
+    np.savez(content := io.BytesIO(), feats=found, provenance=np.array(json.dumps(record)))
+    write_whole(path, content.getvalue())
+    shutil.rmtree(unfinished)
+
+
+def _part(directory: Path, start: int) -> Path:
+    return directory / f"{start}.npy"
