@@ -39,7 +39,12 @@ TASKS = {
     "reverse": ("reverse.py", "--train-size=64", "--val-size=8", "--test-size=8"),
     "digits": ("anomaly.py", "--dataset=digits"),
     "dates": ("translate.py", "--train-size=64", "--val-size=8", "--test-size=8"),
-    "language model": ("language_model.py", f"--data={ROOT / 'LICENSE'}", "--train-size=64", "--seq-len=16"),
+    "language model": (
+        "language_model.py",
+        f"--data={ROOT / 'LICENSE'}",
+        "--train-size=64",
+        "--seq-len=16",
+    ),
 }  # script, and flags that make its data tiny
 TINY = "--max-epochs=1", "--batch-size=8", "--warmup=1"
 PEAK_FLOPS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}  # dense bfloat16
@@ -64,7 +69,9 @@ def ended(kind: str, *command: str) -> tuple[str, float]:
     began = time.perf_counter()
     try:
         streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        done = subprocess.run([sys.executable, *command], cwd=ROOT, timeout=SECONDS[kind], **streams)
+        done = subprocess.run(
+            [sys.executable, *command], cwd=ROOT, timeout=SECONDS[kind], **streams
+        )
         how = done.stdout.strip().rpartition("\n")[2] if done.returncode else "done"
     except subprocess.TimeoutExpired:
         how = f"stopped after {SECONDS[kind]} s"
@@ -73,13 +80,17 @@ def ended(kind: str, *command: str) -> tuple[str, float]:
 
 def print_commands(config: AcceleratorConfig) -> None:
     """Print the rows of tests and tasks: subprocesses, run before this process reserves the device's memory."""
-    how, seconds = ended("tests", "-m", "pytest", "-q", "-m", "not slow", *TESTS[:1] if config.tiny else TESTS)
+    how, seconds = ended(
+        "tests", "-m", "pytest", "-q", "-m", "not slow", *TESTS[:1] if config.tiny else TESTS
+    )
     print(f"| tests | {how} | {seconds:.0f} s |", flush=True)
     for name in config.tasks:
         script, *tiny = TASKS[name]
         with tempfile.TemporaryDirectory() as directory:
             flags = [*tiny, *TINY] if config.tiny else [flag for flag in tiny if "dataset" in flag]
-            how, seconds = ended("task", f"experiments/{script}", f"--checkpoint-dir={directory}", *flags)
+            how, seconds = ended(
+                "task", f"experiments/{script}", f"--checkpoint-dir={directory}", *flags
+            )
             for path in Path(directory).rglob("results.json"):
                 found = json.loads(path.read_text())
                 how = ", ".join(f"{metric} {value:.4g}" for metric, value in found["test"].items())
@@ -89,7 +100,11 @@ def print_commands(config: AcceleratorConfig) -> None:
 
 def print_attention(config: AcceleratorConfig) -> None:
     """Print the rows of causal attention by length: milliseconds, forward and backward."""
-    sizes = {"batch_size": 1, "num_heads": 1, "lengths": (16,)} if config.tiny else {"batch_size": 4, "num_heads": 12}
+    sizes = (
+        {"batch_size": 1, "num_heads": 1, "lengths": (16,)}
+        if config.tiny
+        else {"batch_size": 4, "num_heads": 12}
+    )
     sizes = {"lengths": (512, 1024, 2048, 4096, 8192), "dtype": "bfloat16", "repeats": 2} | sizes
     for row in attention.measure(attention.AttentionConfig(**sizes)):
         kinds = ("plain causal", "blockwise causal", "auto causal")
@@ -99,10 +114,22 @@ def print_attention(config: AcceleratorConfig) -> None:
 
 def gpt2(config: AcceleratorConfig) -> tuple[LanguageModelTrainer, Loader]:
     """The trainer of a GPT-2 with random weights, and a loader of windows of random tokens."""
-    sizes = {"model_dim": 768, "num_heads": 12, "num_layers": 12, "dim_feedforward": 3072, "seq_len": 1024}
+    sizes = {
+        "model_dim": 768,
+        "num_heads": 12,
+        "num_layers": 12,
+        "dim_feedforward": 3072,
+        "seq_len": 1024,
+    }
     vocabulary, rows = 50304, config.batch_size
     if config.tiny:
-        sizes = {"model_dim": 16, "num_heads": 2, "num_layers": 1, "dim_feedforward": 64, "seq_len": 16}
+        sizes = {
+            "model_dim": 16,
+            "num_heads": 2,
+            "num_layers": 1,
+            "dim_feedforward": 64,
+            "seq_len": 16,
+        }
         vocabulary, rows = 307, 8
     settings = LanguageModelConfig(
         **sizes, batch_size=rows, dtype="bfloat16", positions="learned", norm="layer", feed_forward="relu",
@@ -119,7 +146,8 @@ def print_gpt2(config: AcceleratorConfig) -> None:
     """Print the row of a GPT-2's training step."""
     trainer, loader = gpt2(config)
     length, width, layers, rows = (
-        getattr(trainer.config, name) for name in ("seq_len", "model_dim", "num_layers", "batch_size")
+        getattr(trainer.config, name)
+        for name in ("seq_len", "model_dim", "num_layers", "batch_size")
     )
     programs = create_programs(trainer, loader, num_steps=10 * config.steps)
     batches, count = programs.runner.stack(next(loader.epoch(0)))
@@ -135,10 +163,16 @@ def print_gpt2(config: AcceleratorConfig) -> None:
     parameters = sum(leaf.size for leaf in jax.tree.leaves(programs.shapes.params)) - length * width
     flops = per_second * (6 * parameters + 6 * layers * width * length)
     device = jax.devices()[0]
-    peak, memory = PEAK_FLOPS.get(device.device_kind), (device.memory_stats() or {}).get("peak_bytes_in_use")
+    peak, memory = (
+        PEAK_FLOPS.get(device.device_kind),
+        (device.memory_stats() or {}).get("peak_bytes_in_use"),
+    )
     share = "peak unknown" if peak is None else f"{flops / peak:.1%} of the peak"
     used = "memory unknown" if memory is None else f"{memory / 2**30:.1f} GiB"
-    print(f"| GPT-2, {parameters / 1e6:.1f} M, {rows} × {length} | {per_second:,.0f} tokens/s, {share} | {used} |")
+    print(
+        f"| GPT-2, {parameters / 1e6:.1f} M, {rows} × {length} | {per_second:,.0f} tokens/s,"
+        f" {share} | {used} |"
+    )
 
 
 def main(config: AcceleratorConfig) -> None:

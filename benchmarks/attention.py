@@ -47,7 +47,9 @@ Operands = list[np.ndarray]  # q, k, v and the cotangent of the values
 Contestant = Callable[[], object]
 
 
-def ours(operands: Operands, implementation: Implementation, mask: AttentionMask | None) -> tuple[Contestant, int]:
+def ours(
+    operands: Operands, implementation: Implementation, mask: AttentionMask | None
+) -> tuple[Contestant, int]:
     """Return a compiled call of attention's forward and backward pass, and the bytes of its temporaries."""
 
     def gradients(q: Any, k: Any, v: Any, cotangent: Any) -> Any:
@@ -68,12 +70,16 @@ def pytorch(operands: Operands, is_causal: bool) -> Contestant:
     def call() -> None:
         for x in (q, k, v):
             x.grad = None
-        torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal).backward(cotangent)
+        torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal).backward(
+            cotangent
+        )
 
     return call
 
 
-def contestants(config: AttentionConfig, length: int) -> tuple[dict[str, Contestant], dict[str, int]]:
+def contestants(
+    config: AttentionConfig, length: int
+) -> tuple[dict[str, Contestant], dict[str, int]]:
     """All that are measured at a length, and the bytes of the temporaries of ours."""
     rng = np.random.default_rng(0)
     shape = config.batch_size, config.num_heads, length, config.head_width
@@ -83,9 +89,14 @@ def contestants(config: AttentionConfig, length: int) -> tuple[dict[str, Contest
         for implementation in ("plain", "blockwise", "auto"):
             is_long = implementation == "plain" and length > config.max_plain
             if not is_long and (name != " window" or implementation == "blockwise"):
-                calls[implementation + name], sizes[implementation + name] = ours(operands, implementation, mask)
+                calls[implementation + name], sizes[implementation + name] = ours(
+                    operands, implementation, mask
+                )
     if jax.default_backend() == "cpu" and config.dtype == "float32":
-        calls["pytorch"], calls["pytorch causal"] = pytorch(operands, False), pytorch(operands, True)
+        calls["pytorch"], calls["pytorch causal"] = (
+            pytorch(operands, False),
+            pytorch(operands, True),
+        )
     return calls, sizes
 
 
@@ -104,13 +115,32 @@ def measure(config: AttentionConfig) -> list[dict[str, Any]]:
 def print_table(rows: list[dict[str, Any]]) -> None:
     """Print the tables of times, and of memory and ratios."""
     names = list(rows[0]["ms"])
-    cells = ([row["length"], *(f"{row['ms'].get(name, float('nan')):.2f}" for name in names)] for row in rows)
+    cells = (
+        [row["length"], *(f"{row['ms'].get(name, float('nan')):.2f}" for name in names)]
+        for row in rows
+    )
     print("Milliseconds, forward and backward", "", markdown(["T", *names], cells), "", sep="\n")
-    header = ["T", "MiB of plain", "of blockwise", "causal/full", "plain/blockwise", "pytorch/blockwise"]
+    header = [
+        "T",
+        "MiB of plain",
+        "of blockwise",
+        "causal/full",
+        "plain/blockwise",
+        "pytorch/blockwise",
+    ]
     found = []
     for row in rows:
-        sizes = (row["temporary_bytes"].get(name, float("nan")) / 2**20 for name in ("plain", "blockwise"))
-        found.append([row["length"], *(f"{size:.1f}" for size in sizes), *(f"{ratio:.2f}" for ratio in row["ratios"])])
+        sizes = (
+            row["temporary_bytes"].get(name, float("nan")) / 2**20
+            for name in ("plain", "blockwise")
+        )
+        found.append(
+            [
+                row["length"],
+                *(f"{size:.1f}" for size in sizes),
+                *(f"{ratio:.2f}" for ratio in row["ratios"]),
+            ]
+        )
     print("Temporaries, and ratios of times", "", markdown(header, found), sep="\n")
 
 

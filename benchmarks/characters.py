@@ -26,7 +26,14 @@ from transformer_jax.fields import set_checked_fields, setting
 from transformer_jax.tasks.language_model.config import LanguageModelConfig
 from transformer_jax.tasks.language_model.task import LanguageModelTrainer, language_model_data
 
-SIZES = {"num_layers": 4, "num_heads": 4, "model_dim": 128, "dim_feedforward": 512, "seq_len": 64, "batch_size": 12}
+SIZES = {
+    "num_layers": 4,
+    "num_heads": 4,
+    "model_dim": 128,
+    "dim_feedforward": 512,
+    "seq_len": 64,
+    "batch_size": 12,
+}
 PARTS = {"feed_forward": "gelu", "norm": "layer", "positions": "learned", "tokenizer": "characters"}
 
 
@@ -45,7 +52,13 @@ def measure(config: CharactersConfig) -> dict[str, dict[str, float]]:
     """Milliseconds by measurement and contestant."""
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         settings = LanguageModelConfig(
-            data=config.data, **SIZES, **PARTS, lr=1e-3, train_size=40_000, steps_per_call=8, checkpoint_dir=directory
+            data=config.data,
+            **SIZES,
+            **PARTS,
+            lr=1e-3,
+            train_size=40_000,
+            steps_per_call=8,
+            checkpoint_dir=directory,
         )
         prepare_jax(settings)
         with contextlib.redirect_stdout(io.StringIO()):
@@ -73,7 +86,9 @@ def measure(config: CharactersConfig) -> dict[str, dict[str, float]]:
             }
             found = {"forward and backward": measure_turns(both, config.turns, turn_seconds=0.5)}
             steps = measure_turns(whole, config.turns)
-            found["a step"] = {name: milliseconds / config.steps for name, milliseconds in steps.items()}
+            found["a step"] = {
+                name: milliseconds / config.steps for name, milliseconds in steps.items()
+            }
     return found
 
 

@@ -9,14 +9,30 @@ import numpy as np
 from jaxtyping import Int
 
 INSTRUCTION = re.compile(
-    r"^\s*(?:ROOT )?(?P<name>%?[\w.-]+) = (?P<shape>\(.*?\)|\S+) (?P<operation>[a-z-]+)\((?P<rest>.*)$"
+    r"^\s*(?:ROOT )?(?P<name>%?[\w.-]+) = (?P<shape>\(.*?\)|\S+)"
+    r" (?P<operation>[a-z-]+)\((?P<rest>.*)$"
 )
 COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?(?P<name>%?[\w.-]+) \(.*\{$")
 ARRAY = re.compile(r"\b([a-z]+[0-9]*)\[([0-9,]*)\]")
-BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8}
-CALLED = {"while": "body", "call": "to_apply", "fusion": "calls"}  # attribute that names the computation to run
+BYTES = {
+    "pred": 1,
+    "s8": 1,
+    "u8": 1,
+    "bf16": 2,
+    "f16": 2,
+    "s32": 4,
+    "u32": 4,
+    "f32": 4,
+    "s64": 8,
+    "u64": 8,
+    "f64": 8,
+}
+# attribute that names the computation to run
+CALLED = {"while": "body", "call": "to_apply", "fusion": "calls"}
 # Bytes that each device sends in a ring of g devices, given the bytes of the whole array.
-SENT = dict.fromkeys(("all-gather", "reduce-scatter", "all-to-all"), lambda size, g: size * (g - 1) / g) | {
+SENT = dict.fromkeys(
+    ("all-gather", "reduce-scatter", "all-to-all"), lambda size, g: size * (g - 1) / g
+) | {
     "all-reduce": lambda size, g: 2 * size * (g - 1) / g,
     "collective-permute": lambda size, g: size,
 }
@@ -134,7 +150,9 @@ class Program:
         if noted := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.rest):
             return int(noted[1])
         condition = self._computations[re.search(r"condition=(%?[\w.-]+)", loop.rest)[1]]
-        values = {one.name: one.rest.split(")")[0] for one in condition if one.operation == "constant"}
+        values = {
+            one.name: one.rest.split(")")[0] for one in condition if one.operation == "constant"
+        }
         compared = condition[-1].rest.split(")")[0].split(", ")
         limits = [int(values[name]) for name in compared if name in values]
         return limits[0] if limits and "direction=LT" in condition[-1].rest else 1
@@ -143,7 +161,9 @@ class Program:
         name = re.compile(rf"{re.escape(summed.name)}(?![\w.-])")
         users = [one for one in self._computations[computation] if name.search(one.rest)]
         return bool(users) and all(
-            one.operation == "dynamic-slice" and one.arrays[0][1] * group_size == summed.arrays[0][1] for one in users
+            one.operation == "dynamic-slice"
+            and one.arrays[0][1] * group_size == summed.arrays[0][1]
+            for one in users
         )
 
 
@@ -155,16 +175,24 @@ def groups_in(attributes: str) -> Int[np.ndarray, "groups size"]:
     """
     order = r"\[(?P<order>[\d,]+)\](?:T\((?P<transposed>[\d,]+)\))?"
     if found := re.search(
-        rf"replica_groups=mesh\[(?P<mesh>[^\]]*)\](?:, device_ids=\({order}\))? ?\{{(?P<over>[^}}]*)\}}", attributes
+        rf"replica_groups=mesh\[(?P<mesh>[^\]]*)\](?:, device_ids=\({order}\))?"
+        r" ?\{(?P<over>[^}]*)\}",
+        attributes,
     ):
         sizes = dict(re.findall(r"'(\w+)'=(\d+)", found["mesh"]))
         mesh = [int(size) for size in sizes.values()]
-        devices = _ordered(found["order"] or str(math.prod(mesh)), found["transposed"]).reshape(mesh)
+        devices = _ordered(found["order"] or str(math.prod(mesh)), found["transposed"]).reshape(
+            mesh
+        )
         over = [list(sizes).index(name) for name in re.findall(r"'(\w+)'", found["over"])]
-        return np.moveaxis(devices, over, range(-len(over), 0)).reshape(-1, math.prod(mesh[axis] for axis in over))
+        return np.moveaxis(devices, over, range(-len(over), 0)).reshape(
+            -1, math.prod(mesh[axis] for axis in over)
+        )
     if found := re.search(rf"replica_groups=\[(?P<shape>[\d,]+)\]<={order}", attributes):
         return _ordered(found["order"], found["transposed"]).reshape(sizes_in(found["shape"]))
-    if found := re.search(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{} ]*\})\}", attributes):
+    if found := re.search(
+        r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{} ]*\})\}", attributes
+    ):
         return np.array([sizes_in(group) for group in re.findall(r"\{([\d,]+)\}", found[1])])
     raise ValueError(f"unknown form of device groups in {attributes[:300]}")
 

@@ -37,9 +37,12 @@ class DecodingConfig(SizesConfig):
 class CachedLayer:
     """A `nn.TransformerDecoderLayer`, applied to one position after the other, with its keys and values kept."""
 
-    def __init__(self, layer: nn.TransformerDecoderLayer, memory: Tensor, length: int, beams: int) -> None:
+    def __init__(
+        self, layer: nn.TransformerDecoderLayer, memory: Tensor, length: int, beams: int
+    ) -> None:
         self.layer, self.num_heads = layer, layer.self_attn.num_heads
-        weights, biases = layer.multihead_attn.in_proj_weight, layer.multihead_attn.in_proj_bias  # of Q, K and V
+        # of Q, K and V
+        weights, biases = layer.multihead_attn.in_proj_weight, layer.multihead_attn.in_proj_bias
         D = memory.shape[-1]  # noqa: N806
         self.query_projection = weights[:D], biases[:D]
         keys, values = linear(memory, weights[D:], biases[D:]).chunk(2, dim=-1)
@@ -54,7 +57,10 @@ class CachedLayer:
         query, *new = (self._heads(part) for part in parts)
         for cache, part in zip(self.cache, new, strict=True):
             cache[:, :, position] = part[:, :, 0]
-        x = layer.norm1(x + self._attend(attention, query, [cache[:, :, : position + 1] for cache in self.cache]))
+        x = layer.norm1(
+            x
+            + self._attend(attention, query, [cache[:, :, : position + 1] for cache in self.cache])
+        )
         query = self._heads(linear(x, *self.query_projection))
         x = layer.norm2(x + self._attend(layer.multihead_attn, query, self.memory))
         return layer.norm3(x + layer.linear2(layer.linear1(x).relu()))
@@ -67,18 +73,28 @@ class CachedLayer:
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B H T d]
 
     @staticmethod
-    def _attend(attention: nn.MultiheadAttention, query: Tensor, keys_and_values: list[Tensor]) -> Tensor:
-        return attention.out_proj(scaled_dot_product_attention(query, *keys_and_values).transpose(1, 2).flatten(2))
+    def _attend(
+        attention: nn.MultiheadAttention, query: Tensor, keys_and_values: list[Tensor]
+    ) -> Tensor:
+        return attention.out_proj(
+            scaled_dot_product_attention(query, *keys_and_values).transpose(1, 2).flatten(2)
+        )
 
 
 @torch.inference_mode()
 def decode_torch(model: TorchTranslator, source: Tensor, length: int, beams: int) -> Tensor:
     """The most probable hypothesis `[B, length]` of those that beam search keeps; with one it is greedy decoding."""
     memory = model.transformer.encoder(model.embed(source, model.source))
-    layers = [CachedLayer(layer, memory, length, beams) for layer in model.transformer.decoder.layers]
-    rows, first = len(source), torch.arange(len(source))[:, None] * beams  # of each source's hypotheses
+    layers = [
+        CachedLayer(layer, memory, length, beams) for layer in model.transformer.decoder.layers
+    ]
+    # of each source's hypotheses
+    rows, first = len(source), torch.arange(len(source))[:, None] * beams
     scores = torch.full((rows, beams), -torch.inf).index_fill(1, torch.tensor(0), 0)
-    tokens, last = torch.empty(rows * beams, length, dtype=torch.long), torch.full((rows * beams,), START)
+    tokens, last = (
+        torch.empty(rows * beams, length, dtype=torch.long),
+        torch.full((rows * beams,), START),
+    )
     for position in range(length):
         x = model.embed(last[:, None], model.target, position)
         for layer in layers:
@@ -100,7 +116,11 @@ def jax_decoder(config: DecodingConfig, source: np.ndarray) -> partial[jax.Array
     """Our decoding of the same number of tokens, compiled."""
     model = translator(config)
     variables = jax.jit(model.init)(jax.random.key(0), source, source[:, :1])
-    search = partial(beam_search, beam_width=config.beams, n_best=1) if config.beams > 1 else greedy_decode
+    search = (
+        partial(beam_search, beam_width=config.beams, n_best=1)
+        if config.beams > 1
+        else greedy_decode
+    )
 
     @jax.jit
     def decode(variables, source):
@@ -125,7 +145,9 @@ def measure(config: DecodingConfig) -> dict[str, float]:
     ours, theirs = jax_decoder(config, source), TorchTranslator(config).eval()
     calls = {
         "transformer-jax": lambda: jax.block_until_ready(ours()),
-        "PyTorch with a cache": partial(decode_torch, theirs, torch.tensor(source), config.length, config.beams),
+        "PyTorch with a cache": partial(
+            decode_torch, theirs, torch.tensor(source), config.length, config.beams
+        ),
     }
     return measure_turns(calls, config.turns, turn_seconds=0.5)
 

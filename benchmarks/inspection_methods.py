@@ -68,12 +68,20 @@ def example(circuit: tj.inspection.Circuit, num_sequences: int) -> Example:
     rng = np.random.default_rng(0)
     tokens, others = (circuit.draw(rng, num_sequences) for _ in range(2))
     model = circuit.model, circuit.variables
-    return Example(circuit, model, circuit.inputs(tokens), circuit.inputs(others), circuit.answers(tokens)[..., None])
+    return Example(
+        circuit,
+        model,
+        circuit.inputs(tokens),
+        circuit.inputs(others),
+        circuit.answers(tokens)[..., None],
+    )
 
 
 def ablation(of: Example, means: Mapping[str, jax.Array] | None = None) -> jax.Array:
     """Lost log-probability when the head's output is replaced by zero or by its mean."""
-    (table,) = tj.inspection.ablate_heads(*of.model, *of.inputs, metric=of.log_probability, means=means).values()
+    (table,) = tj.inspection.ablate_heads(
+        *of.model, *of.inputs, metric=of.log_probability, means=means
+    ).values()
     model, variables = of.model
     return of.log_probability(model.apply(variables, *of.inputs)) - table
 
@@ -82,7 +90,9 @@ def mean_ablation(of: Example) -> jax.Array:
     return ablation(of, tj.inspection.mean_head_outputs(*of.model, *of.inputs))
 
 
-def patching(of: Example, method: Callable[..., Mapping[str, jax.Array]], **options: int) -> jax.Array:
+def patching(
+    of: Example, method: Callable[..., Mapping[str, jax.Array]], **options: int
+) -> jax.Array:
     """Part of the log-probability that the head's output for the right sequence restores, exact or estimated."""
     restored = method(
         *of.model,
@@ -99,7 +109,8 @@ def patching(of: Example, method: Callable[..., Mapping[str, jax.Array]], **opti
 def attribution(of: Example) -> jax.Array:
     """Mean absolute contribution of the head's output to the right answer's logit."""
     parts = tj.attribute_logits(*of.model, *of.inputs, of=of.right_logit)
-    heads = [part for name, part in parts.items() if name.endswith("head_outputs")]  # [H B T] of each layer
+    # [H B T] of each layer
+    heads = [part for name, part in parts.items() if name.endswith("head_outputs")]
     return jnp.stack([jnp.abs(part).mean((1, 2)) for part in heads])
 
 
@@ -138,7 +149,9 @@ METHODS: Mapping[str, Callable[[Example], jax.Array]] = {
     "ablation to the mean": mean_ablation,
     "activation patching": functools.partial(patching, method=tj.inspection.patch_activations),
     "attribution patching": functools.partial(patching, method=tj.inspection.attribute_activations),
-    "attribution patching, 10 steps": functools.partial(patching, method=tj.inspection.attribute_activations, steps=10),
+    "attribution patching, 10 steps": functools.partial(
+        patching, method=tj.inspection.attribute_activations, steps=10
+    ),
     "direct logit attribution": attribution,
     "gradient × attention": gradient_attention,
     "attention weights": attention_weights,
@@ -167,7 +180,9 @@ def path_patching(of: Example) -> Float[jax.Array, "pairs 3"]:
 
 def edge_attribution(of: Example) -> Float[jax.Array, "pairs 3"]:
     """Estimate of `path_patching` from gradients, for all paths at once."""
-    edges = tj.inspection.attribute_edges(*of.model, of.inputs, of.other_inputs, metric=of.log_probability)
+    edges = tj.inspection.attribute_edges(
+        *of.model, of.inputs, of.other_inputs, metric=of.log_probability
+    )
     sender, receiver = "encoder.layers.0.attention.head_outputs", "encoder.layers.1.attention"
     found = [edges[sender, f"{receiver}.{reads}"].reshape(-1) for reads in READS]
     return jnp.abs(jnp.stack(found, -1))
@@ -177,7 +192,9 @@ OF_EDGES: Mapping[str, Callable[[Example], jax.Array]] = {
     "path patching, for edges": path_patching,
     "edge attribution, for edges": edge_attribution,
 }
-EXACT = dict.fromkeys(METHODS, "activation patching") | dict.fromkeys(OF_EDGES, "path patching, for edges")
+EXACT = dict.fromkeys(METHODS, "activation patching") | dict.fromkeys(
+    OF_EDGES, "path patching, for edges"
+)
 
 
 def is_edge(of: Example) -> Bool[np.ndarray, "pairs 3"]:
@@ -209,9 +226,16 @@ def scores_of(
             return method(of._replace(**given))
 
         call = functools.partial(jax.jit(compiled), circuit.variables, of.inputs, of.other_inputs)
-        importance, working = np.asarray(call()), is_edge(of) if name in OF_EDGES else circuit.working_heads
-        seconds = min(timeit.repeat(lambda call=call: jax.block_until_ready(call()), number=1, repeat=REPEATS))
-        scores[name] = Score(tj.inspection.score_heads(importance, working).average_precision, seconds)
+        importance, working = (
+            np.asarray(call()),
+            is_edge(of) if name in OF_EDGES else circuit.working_heads,
+        )
+        seconds = min(
+            timeit.repeat(lambda call=call: jax.block_until_ready(call()), number=1, repeat=REPEATS)
+        )
+        scores[name] = Score(
+            tj.inspection.score_heads(importance, working).average_precision, seconds
+        )
     return scores
 
 
@@ -220,9 +244,13 @@ def table(scores: Mapping[str, Mapping[str, Score]]) -> str:
     methods = list(dict.fromkeys(method for of_circuit in scores.values() for method in of_circuit))
     rows = []
     for method in methods:
-        each = [f"{found[method].average_precision:.2f}" if method in found else "" for found in scores.values()]
+        each = [
+            f"{found[method].average_precision:.2f}" if method in found else ""
+            for found in scores.values()
+        ]
         own, exact = (
-            sum(found[name].seconds for found in scores.values() if name in found) for name in (method, EXACT[method])
+            sum(found[name].seconds for found in scores.values() if name in found)
+            for name in (method, EXACT[method])
         )
         rows.append([method, *each, f"{own / exact:.2f}"])
     return markdown(["method", *scores, "time"], rows)
@@ -232,8 +260,12 @@ def main(config: MethodsConfig) -> None:
     """Score all methods on all circuits, and print the table."""
     scores = {}
     for name, write in CIRCUITS.items():
-        of_seeds = [scores_of(write(seed=seed), config.num_sequences) for seed in range(config.num_seeds)]
-        scores[name] = {method: Score(*np.mean([of[method] for of in of_seeds], 0)) for method in of_seeds[0]}
+        of_seeds = [
+            scores_of(write(seed=seed), config.num_sequences) for seed in range(config.num_seeds)
+        ]
+        scores[name] = {
+            method: Score(*np.mean([of[method] for of in of_seeds], 0)) for method in of_seeds[0]
+        }
     print(table(scores))
 
 

@@ -56,7 +56,16 @@ def reference(config: FilesConfig, data: AnomalyData) -> ReferenceTorch:
     """The tutorial's loop with the same settings, on the images of the training set."""
     rows = data.table.train[np.argsort(data.table.labels[data.table.train], kind="stable")]
     num_classes = len(np.unique(data.table.labels))
-    names = {"model_dim", "num_heads", "num_layers", "dropout_prob", "input_dropout_prob", "batch_size", "warmup", "lr"}
+    names = {
+        "model_dim",
+        "num_heads",
+        "num_layers",
+        "dropout_prob",
+        "input_dropout_prob",
+        "batch_size",
+        "warmup",
+        "lr",
+    }
     settings = {name: getattr(config, name) for name in names} | {"epochs": config.max_epochs}
     table = data.table.features[rows].reshape(num_classes, -1, data.table.features.shape[1])
     task = FilesTask(**settings, set_size=config.set_size, input_dim=table.shape[-1], table=table)
@@ -67,7 +76,9 @@ def accuracy_of(loop: ReferenceTorch, data: AnomalyData) -> float:
     """Share of the test sets in which the reference finds the anomaly."""
     sets, positions = data.test_loader.dataset.draw(0)
     with torch.inference_mode():
-        logits = loop.model.eval()(torch.from_numpy(data.table.features[sets]).to(loop.device))[..., 0]
+        logits = loop.model.eval()(torch.from_numpy(data.table.features[sets]).to(loop.device))[
+            ..., 0
+        ]
     return float(np.mean(logits.argmax(-1).cpu().numpy() == positions))
 
 
@@ -78,7 +89,10 @@ def measure(config: PhotographsConfig) -> dict[str, dict[str, float]]:
         settings = FilesConfig(**files, checkpoint_dir=Path(directory))
         prepare_jax(settings)
         data = anomaly_data(settings)
-        trainer, theirs = AnomalyTrainer(settings, constants=data.constants), reference(settings, data)
+        trainer, theirs = (
+            AnomalyTrainer(settings, constants=data.constants),
+            reference(settings, data),
+        )
         with contextlib.redirect_stdout(io.StringIO()):
             ours = stack.enter_context(trainer.training(data.train_loader, data.val_loader))
         steps = len(theirs.train_loader)

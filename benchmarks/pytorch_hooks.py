@@ -16,7 +16,9 @@ def opened(kind: str, directory: Path | str) -> Any:
     """Load a model of `transformers` by the name of its class; eager attention makes it return attention maps."""
     import transformers
 
-    return getattr(transformers, kind).from_pretrained(directory, attn_implementation="eager").eval()
+    return (
+        getattr(transformers, kind).from_pretrained(directory, attn_implementation="eager").eval()
+    )
 
 
 @contextlib.contextmanager
@@ -30,7 +32,9 @@ def hooked(*handles: torch.utils.hooks.RemovableHandle) -> Iterator[None]:
 
 def attention_maps(model: Any, **inputs: np.ndarray) -> Float[np.ndarray, "L B H T S"]:
     with torch.no_grad():
-        found = model(**{name: torch.tensor(array) for name, array in inputs.items()}, output_attentions=True)
+        found = model(
+            **{name: torch.tensor(array) for name, array in inputs.items()}, output_attentions=True
+        )
     return torch.stack(found.attentions).numpy()
 
 
@@ -41,11 +45,15 @@ def losses_without(
 
     def hook(heads: Bool[np.ndarray, " H"]) -> Callable[..., tuple[torch.Tensor]]:
         kept = torch.tensor(~heads).float()[:, None]
-        return lambda module, inputs: ((inputs[0].unflatten(-1, (len(heads), -1)) * kept).flatten(-2),)
+        return lambda module, inputs: (
+            (inputs[0].unflatten(-1, (len(heads), -1)) * kept).flatten(-2),
+        )
 
     layers = zip(model.model.layers, removed, strict=True)
     ids = torch.tensor(tokens)
-    with hooked(*(layer.self_attn.o_proj.register_forward_pre_hook(hook(heads)) for layer, heads in layers)):
+    with hooked(
+        *(layer.self_attn.o_proj.register_forward_pre_hook(hook(heads)) for layer, heads in layers)
+    ):
         logits = model(ids).logits[:, :-1]
         return torch.nn.functional.cross_entropy(logits.mT, ids[:, 1:], reduction="none").numpy()
 
@@ -55,7 +63,10 @@ def streams(model: Any, tokens: Int[np.ndarray, "B T"]) -> list[torch.Tensor]:
     seen: list[torch.Tensor] = []
     layers = model.model.layers
     first = layers[0].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
-    others = [layer.register_forward_hook(lambda module, inputs, output: seen.append(output)) for layer in layers]
+    others = [
+        layer.register_forward_hook(lambda module, inputs, output: seen.append(output))
+        for layer in layers
+    ]
     with hooked(first, *others):
         model(torch.tensor(tokens))
     return seen
@@ -64,7 +75,9 @@ def streams(model: Any, tokens: Int[np.ndarray, "B T"]) -> list[torch.Tensor]:
 def logit_lens(model: Any, tokens: Int[np.ndarray, "B T"]) -> Float[np.ndarray, "L_plus_1 B V"]:
     """Logits of the language-model head from each residual stream at the last position."""
     with torch.no_grad():
-        return torch.stack([model.lm_head(model.model.norm(x[:, -1])) for x in streams(model, tokens)]).numpy()
+        return torch.stack(
+            [model.lm_head(model.model.norm(x[:, -1])) for x in streams(model, tokens)]
+        ).numpy()
 
 
 def restored_by_streams(
@@ -74,7 +87,9 @@ def restored_by_streams(
     length, restored = clean.shape[1], []
     for layer, value in zip(model.model.layers, streams(model, clean)[1:], strict=True):
 
-        def hook(module: Any, inputs: Any, output: torch.Tensor, value: torch.Tensor = value) -> torch.Tensor:
+        def hook(
+            module: Any, inputs: Any, output: torch.Tensor, value: torch.Tensor = value
+        ) -> torch.Tensor:
             copies = output.unflatten(0, (length, -1)).clone()
             for place, copy in enumerate(copies):
                 copy[:, place] = value[:, place]
@@ -86,12 +101,21 @@ def restored_by_streams(
 
 
 def restored_by_heads(
-    model: Any, layer: int, clean: Int[np.ndarray, "B T"], corrupted: Int[np.ndarray, "B T"], metric: Metric
+    model: Any,
+    layer: int,
+    clean: Int[np.ndarray, "B T"],
+    corrupted: Int[np.ndarray, "B T"],
+    metric: Metric,
 ) -> Float[np.ndarray, " H"]:
     """Share of a metric that the clean output of each head of a layer restores in a corrupted pass."""
-    projection, num_heads = model.model.layers[layer].self_attn.o_proj, model.config.num_attention_heads
+    projection, num_heads = (
+        model.model.layers[layer].self_attn.o_proj,
+        model.config.num_attention_heads,
+    )
     seen: list[torch.Tensor] = []
-    with hooked(projection.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))):
+    with hooked(
+        projection.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    ):
         model(torch.tensor(clean))
     value = seen[0].unflatten(-1, (num_heads, -1))
 
@@ -106,7 +130,9 @@ def restored_by_heads(
     return _restored(model, np.array(found), clean, corrupted, metric)
 
 
-def _of_copies(model: Any, tokens: Int[np.ndarray, "B T"], count: int, metric: Metric) -> list[float]:
+def _of_copies(
+    model: Any, tokens: Int[np.ndarray, "B T"], count: int, metric: Metric
+) -> list[float]:
     """Metric of each of `count` copies of the input, in one pass; hooks patch each copy differently."""
     logits = model(torch.tensor(np.tile(tokens, (count, 1))), logits_to_keep=1).logits.numpy()
     return [float(metric(copy)) for copy in np.split(logits, count)]
@@ -128,7 +154,9 @@ def mean_pooled(directory: Path | str, texts: list[str]) -> Float[np.ndarray, "B
     """Mean of an encoder's last hidden states over the tokens of each text, normalized to unit length."""
     import transformers
 
-    batch = transformers.AutoTokenizer.from_pretrained(directory)(texts, padding=True, return_tensors="pt")
+    batch = transformers.AutoTokenizer.from_pretrained(directory)(
+        texts, padding=True, return_tensors="pt"
+    )
     with torch.no_grad():
         vectors = opened("AutoModel", directory)(**batch).last_hidden_state
     valid = batch.attention_mask[..., None]

@@ -10,7 +10,9 @@ from matplotlib.figure import Figure
 from atom_maps import HEAD, LAYER
 
 
-def induction_picture(scores: Float[np.ndarray, "L H"], losses: Float[np.ndarray, "2_plus_draws T_less_1"]) -> Figure:
+def induction_picture(
+    scores: Float[np.ndarray, "L H"], losses: Float[np.ndarray, "2_plus_draws T_less_1"]
+) -> Figure:
     """Plot all heads' scores, and the loss by position: whole model, without leading heads, without other heads."""
     figure = Figure(figsize=(9, 2.8), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -18,12 +20,19 @@ def induction_picture(scores: Float[np.ndarray, "L H"], losses: Float[np.ndarray
     left.set(xlabel="layer", ylabel="head", title="Induction score")
     figure.colorbar(image, ax=left)
     right.plot(
-        losses[2:].T, color="tab:gray", linewidth=0.7, label=["without eight others", *["_"] * (len(losses) - 3)]
+        losses[2:].T,
+        color="tab:gray",
+        linewidth=0.7,
+        label=["without eight others", *["_"] * (len(losses) - 3)],
     )
     right.plot(losses[0], color="tab:blue", label="whole model")
     right.plot(losses[1], color="tab:red", label="without the eight leading heads")
     right.axvline((losses.shape[1] + 1) / 2 - 1, color="black", linestyle=":", linewidth=0.8)
-    right.set(xlabel="position; the text begins again at the dotted line", ylabel="loss of the next token", ylim=0)
+    right.set(
+        xlabel="position; the text begins again at the dotted line",
+        ylabel="loss of the next token",
+        ylim=0,
+    )
     right.legend(fontsize=7, loc="lower left")
     return figure
 
@@ -40,7 +49,9 @@ def atoms_picture(mapped: Mapping[str, Any], kept: Float[np.ndarray, "L H"]) -> 
     came_from = mapped["pxr_mapping_vector"]
     left.scatter(came_from, range(len(came_from)), s=60, facecolors="none", edgecolors="tab:red")
     sides = (scorer.rtokens, scorer.rnums), (scorer.ptokens, scorer.pnums)
-    labels = [[token for token, number in zip(*side, strict=True) if number != -1] for side in sides]
+    labels = [
+        [token for token, number in zip(*side, strict=True) if number != -1] for side in sides
+    ]
     left.set_xticks(range(len(labels[0])), labels[0])
     left.set_yticks(range(len(labels[1])), labels[1])
     reactants, product = "".join(tokens[1:-1]).split(">>")
@@ -60,7 +71,11 @@ def sentences_picture(cosines: Float[np.ndarray, "B B"], sentences: Sequence[str
     figure = Figure(figsize=(6.5, 3.2), layout="compressed")
     ax = figure.subplots()
     image = ax.imshow(cosines, vmin=0, vmax=1, cmap="viridis")
-    ax.set_yticks(range(len(sentences)), [f"{number}  {text}" for number, text in enumerate(sentences, 1)], fontsize=8)
+    ax.set_yticks(
+        range(len(sentences)),
+        [f"{number}  {text}" for number, text in enumerate(sentences, 1)],
+        fontsize=8,
+    )
     ax.set_xticks(range(len(sentences)), [str(number) for number in range(1, len(sentences) + 1)])
     figure.colorbar(image, ax=ax, label="cosine")
     return figure

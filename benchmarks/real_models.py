@@ -57,11 +57,17 @@ def ran(heading: str, *changed: tuple[str, str]) -> dict[str, Any]:
 def compared(pairs: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
     """Largest difference of each pair of arrays, relative to the largest absolute value of the second."""
     arrays = {name: [np.asarray(array, float) for array in pair] for name, pair in pairs.items()}
-    return {name: float(np.abs(ours - theirs).max() / np.abs(theirs).max()) for name, (ours, theirs) in arrays.items()}
+    return {
+        name: float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+        for name, (ours, theirs) in arrays.items()
+    }
 
 
 def agreement(differences: Mapping[str, float]) -> str:
-    return f"Largest difference to PyTorch: {', '.join(f'{name} {x:.1e}' for name, x in differences.items())}."
+    return (
+        "Largest difference to PyTorch:"
+        f" {', '.join(f'{name} {x:.1e}' for name, x in differences.items())}."
+    )
 
 
 def induction(found: Mapping[str, Any], draws: int = 5) -> Section:
@@ -71,18 +77,30 @@ def induction(found: Mapping[str, Any], draws: int = 5) -> Section:
     maps = pytorch_hooks.attention_maps(theirs, input_ids=tokens)
     their_scores = np.array([found["induction_scores"](weights, tokens) for weights in maps])
     others = drawn_others(leading, draws)
-    of_others = [found["smollm2"].inspected.apply(found["losses"], tokens, heads) for heads in others]
+    of_others = [
+        found["smollm2"].inspected.apply(found["losses"], tokens, heads) for heads in others
+    ]
     losses = np.array([found["whole"], found["without"], *of_others])  # [2 + draws, B, T - 1]
     removed = np.zeros_like(leading), leading, *others
-    their_losses = np.array([pytorch_hooks.losses_without(theirs, tokens, heads) for heads in removed])
+    their_losses = np.array(
+        [pytorch_hooks.losses_without(theirs, tokens, heads) for heads in removed]
+    )
 
-    places = [divmod(int(place), scores.shape[1]) for place in np.argsort(-scores, axis=None)[: leading.sum()]]
+    places = [
+        divmod(int(place), scores.shape[1])
+        for place in np.argsort(-scores, axis=None)[: leading.sum()]
+    ]
     of_scores = ", ".join(f"{layer}.{head} ({scores[layer, head]:.3f})" for layer, head in places)
     half = tokens.shape[1] // 2
     times = losses[..., : half - 1], losses[..., half:], their_losses[..., half:]
     means = [time.mean((1, 2)) for time in times]
-    rows = [["nothing", *(f"{mean[0]:.2f}" for mean in means)], ["the eight", *(f"{mean[1]:.2f}" for mean in means)]]
-    spread = (f"{mean[2:].mean():.2f} ({mean[2:].min():.2f} – {mean[2:].max():.2f})" for mean in means)
+    rows = [
+        ["nothing", *(f"{mean[0]:.2f}" for mean in means)],
+        ["the eight", *(f"{mean[1]:.2f}" for mean in means)],
+    ]
+    spread = (
+        f"{mean[2:].mean():.2f} ({mean[2:].min():.2f} – {mean[2:].max():.2f})" for mean in means
+    )
     header = ["set to 0", "loss, first time", "second time", "second time, PyTorch"]
     of_losses = markdown(header, [*rows, ["eight others: mean, range", *spread]])
     differences = compared({"scores": (scores, their_scores), "losses": (losses, their_losses)})
@@ -93,7 +111,10 @@ def induction(found: Mapping[str, Any], draws: int = 5) -> Section:
 def drawn_others(leading: Bool[np.ndarray, "L H"], draws: int) -> list[Bool[np.ndarray, "L H"]]:
     """Draw sets of other heads, each with as many heads per layer as the leading ones."""
     rng = np.random.default_rng(0)
-    order = [np.where(leading, np.inf, rng.random(leading.shape)).argsort(1).argsort(1) for _ in range(draws)]
+    order = [
+        np.where(leading, np.inf, rng.random(leading.shape)).argsort(1).argsort(1)
+        for _ in range(draws)
+    ]
     return [each < leading.sum(1, keepdims=True) for each in order]
 
 
@@ -108,13 +129,18 @@ def capitals(found: Mapping[str, Any]) -> Section:
     differences = compared(
         {
             "lens": (lens, their_lens),
-            "grid": (found["grid"].values, pytorch_hooks.restored_by_streams(theirs, *pair, metric)),
+            "grid": (
+                found["grid"].values,
+                pytorch_hooks.restored_by_streams(theirs, *pair, metric),
+            ),
             "heads": (heads, their_heads),
         }
     )
     ranks, their_ranks = (ranks_of(answers, np.asarray(logits)) for logits in (lens, their_lens))
     rows = [[count, *ranks[count]] for count in LENS_LAYERS]
-    of_lens = markdown(["after layers", *(city.strip() for city in found["capitals"].values())], rows)
+    of_lens = markdown(
+        ["after layers", *(city.strip() for city in found["capitals"].values())], rows
+    )
     restored = ", ".join(f"{x:.2f}" for x in heads.round(2) + 0)
     of_heads = f"Heads 0 to {len(heads) - 1} of layer {MOVES} restore {restored}."
     equal = f"{(ranks == their_ranks).sum()} of {ranks.size} ranks are equal to PyTorch's."
@@ -135,14 +161,22 @@ def atoms(found: Mapping[str, Any]) -> Section:
     theirs, seen = pytorch_hooks.opened("AlbertForMaskedLM", published_models.rxnmapper()), []
 
     def their_maps(tokens: np.ndarray, valid: np.ndarray) -> np.ndarray:
-        maps = pytorch_hooks.attention_maps(theirs, input_ids=tokens, attention_mask=valid.astype(int))
+        maps = pytorch_hooks.attention_maps(
+            theirs, input_ids=tokens, attention_mask=valid.astype(int)
+        )
         real = valid[:, None, :, None] & valid[:, None, None, :]  # values at padding are arbitrary
         seen.append((np.where(real, found["maps"](tokens, valid), 0), np.where(real, maps, 0)))
         return maps
 
     with package_at_hand():
         mapper = mapper_of(their_maps, published_models.rxnmapper())
-        expected = dict(zip(REACTIONS, mapper.get_attention_guided_atom_maps(list(REACTIONS.values())), strict=True))
+        expected = dict(
+            zip(
+                REACTIONS,
+                mapper.get_attention_guided_atom_maps(list(REACTIONS.values())),
+                strict=True,
+            )
+        )
         mapped = dict(zip(REACTIONS, found["mapped"], strict=True))
         picture = atoms_picture(mapped["Fischer esterification"], found["kept"])
     same = sum(mapped[name]["mapped_rxn"] == expected[name]["mapped_rxn"] for name in REACTIONS)
@@ -157,9 +191,13 @@ def atoms(found: Mapping[str, Any]) -> Section:
         for name, published in CONFIDENCES.items()
     )
     pairs = [(mapped[name]["confidence"], expected[name]["confidence"]) for name in REACTIONS]
-    differences = compared({"maps of all heads": seen[0], "confidences": tuple(zip(*pairs, strict=True))})
+    differences = compared(
+        {"maps of all heads": seen[0], "confidences": tuple(zip(*pairs, strict=True))}
+    )
     equal = f"With PyTorch's maps {same} of {len(mapped)} reactions get the same mapping."
-    return Section(f"{of_bonds}\n\n{of_mapping} {equal} {agreement(differences)}", picture, differences)
+    return Section(
+        f"{of_bonds}\n\n{of_mapping} {equal} {agreement(differences)}", picture, differences
+    )
 
 
 def sentences(found: Mapping[str, Any]) -> Section:
@@ -171,8 +209,9 @@ def sentences(found: Mapping[str, Any]) -> Section:
     differences = compared({"vectors": (found["vectors"], their_vectors)})
     highest = [SENTENCES[place] for place in np.argwhere(cosines == cosines[is_other].max())[0]]
     text = (
-        f"The cosine of two that mean the same is at least {cosines[is_pair].min():.3f}, of two others at most "
-        f"{cosines[is_other].max():.3f}:\n“{highest[0]}” and “{highest[1]}” {agreement(differences)}"
+        f"The cosine of two that mean the same is at least {cosines[is_pair].min():.3f}, of two"
+        f" others at most {cosines[is_other].max():.3f}:\n“{highest[0]}” and “{highest[1]}”"
+        f" {agreement(differences)}"
     )
     return Section(text, sentences_picture(cosines, SENTENCES), differences)
 
@@ -194,7 +233,11 @@ class RealModels:
 
 def main(config: RealModels) -> None:
     """Run the code of the page, and update its tables and pictures."""
-    for directory_of in (published_models.smollm2, published_models.rxnmapper, published_models.minilm):
+    for directory_of in (
+        published_models.smollm2,
+        published_models.rxnmapper,
+        published_models.minilm,
+    ):
         directory_of()
     torch.set_num_threads(1)  # its threads would compete with those of JAX
     page = REPOSITORY / PAGE

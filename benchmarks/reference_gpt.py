@@ -37,7 +37,9 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Logits `[B, T, V]` of the next character."""
 
-    def __init__(self, vocabulary: int, length: int, model_dim: int, num_heads: int, num_layers: int) -> None:
+    def __init__(
+        self, vocabulary: int, length: int, model_dim: int, num_heads: int, num_layers: int
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, model_dim)
         self.positions = nn.Embedding(length, model_dim)
@@ -54,8 +56,14 @@ class Training:
 
     def __init__(self, model: GPT) -> None:
         self.model = model
-        kinds = [[p for p in model.parameters() if (p.ndim >= 2) == is_matrix] for is_matrix in (True, False)]
-        groups = [{"params": kinds[0], "weight_decay": 0.1}, {"params": kinds[1], "weight_decay": 0.0}]
+        kinds = [
+            [p for p in model.parameters() if (p.ndim >= 2) == is_matrix]
+            for is_matrix in (True, False)
+        ]
+        groups = [
+            {"params": kinds[0], "weight_decay": 0.1},
+            {"params": kinds[1], "weight_decay": 0.0},
+        ]
         self.optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99))
 
     def gradients(self, tokens: Tensor) -> Tensor:

@@ -94,7 +94,8 @@ class ReferenceJax(ReferenceLoop):
         self.state = TrainState.create(apply_fn=self.model.apply, params=params, tx=optimizer)
         self._train_step = jax.jit(self._pure_train_step)
         start = time.perf_counter()
-        jax.block_until_ready(self._train_step(self.state, self.key, batch))  # the result is discarded
+        # the result is discarded
+        jax.block_until_ready(self._train_step(self.state, self.key, batch))
         self.compile_seconds = time.perf_counter() - start
 
     def train_step(self, batch: Sequence[np.ndarray]) -> tuple[Array, Array]:

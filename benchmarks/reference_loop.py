@@ -24,7 +24,8 @@ class ReferenceLoop:
         seed: seed of the parameters, of dropout, and of the training set's order and draws.
     """
 
-    collate: Callable[[Sequence[Any]], Any] | None = None  # makes a batch of samples; None: PyTorch's
+    # makes a batch of samples; None: PyTorch's
+    collate: Callable[[Sequence[Any]], Any] | None = None
     pin_memory = False
 
     def __init__(self, task: ReferenceTask, seed: int) -> None:
@@ -59,7 +60,8 @@ class ReferenceLoop:
         metrics = list(itertools.islice(self._steps, num_steps))
         self.synchronize()
         seconds = time.perf_counter() - start
-        self.losses = np.append(self.losses, self.fetch(metrics)[:, 0])  # after the clock has stopped
+        # after the clock has stopped
+        self.losses = np.append(self.losses, self.fetch(metrics)[:, 0])
         return 1000 * seconds / num_steps
 
     def finish(self, window: tuple[int, int]) -> tuple[float, float]:

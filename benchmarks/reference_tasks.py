@@ -14,7 +14,8 @@ class ReferenceTask:
     `seed` determines the samples that the training set redraws in every epoch.
     """
 
-    is_sequence: ClassVar[bool]  # labels for each number, and positions; otherwise one label for a set of features
+    # labels for each number, and positions; otherwise one label for a set of features
+    is_sequence: ClassVar[bool]
 
     input_dim: int  # features of an element
     num_classes: int  # C
@@ -77,7 +78,9 @@ class AnomalyTask(ReferenceTask):
     def features(self) -> np.ndarray:
         """Return features, float32 `[classes, images of a class, features]`, with a fixed seed."""
         rng = np.random.default_rng(0)
-        class_means = self.class_spread * rng.standard_normal((self.num_image_classes, 1, self.input_dim), np.float32)
+        class_means = self.class_spread * rng.standard_normal(
+            (self.num_image_classes, 1, self.input_dim), np.float32
+        )
         shape = self.num_image_classes, self.images_per_class, self.input_dim
         return class_means + rng.standard_normal(shape, np.float32)
 
@@ -89,7 +92,8 @@ class ReverseDataset(Dataset):
     """Sequences of uniformly drawn numbers, each with its reversal as labels."""
 
     def __init__(self, num_categories: int, seq_len: int, size: int, seed: int) -> None:
-        self.inputs = np.random.default_rng(seed).integers(num_categories, size=(size, seq_len))  # [N T]
+        # [N T]
+        self.inputs = np.random.default_rng(seed).integers(num_categories, size=(size, seq_len))
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -120,7 +124,8 @@ class AnomalyDataset(Dataset):
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray, int]:
         """Features `[T, features]`, the images' indices `[T]`, and which of them is the odd one."""
         image_class = self.rng.integers(self.num_image_classes - 1)
-        image_class += image_class >= index // self.images_per_class  # any class but the odd image's
+        # any class but the odd image's
+        image_class += image_class >= index // self.images_per_class
         others = self.rng.choice(self.images_per_class, size=self.set_size - 1, replace=False)
         members = np.append(image_class * self.images_per_class + others, index)
         # The odd one is last, as in the tutorial; a permutation-equivariant model cannot use the position.

@@ -59,7 +59,9 @@ class Predictor(nn.Module):
     def __init__(self, task: ReferenceTask) -> None:
         super().__init__()
         D = task.model_dim  # noqa: N806
-        self.input_net = nn.Sequential(nn.Dropout(task.input_dropout_prob), nn.Linear(task.input_dim, D))
+        self.input_net = nn.Sequential(
+            nn.Dropout(task.input_dropout_prob), nn.Linear(task.input_dim, D)
+        )
         table = positions(task.seq_len, D) if task.is_sequence else np.zeros(1, np.float32)
         self.register_buffer("positions", torch.from_numpy(table), persistent=False)
         self.encoder = nn.Sequential(

@@ -62,7 +62,8 @@ class Size:
 
 
 SIZES = {
-    "tiny": Size(64, num_heads=4, num_layers=3, seq_len=32, vocab_size=256, rows_per_device=1),  # for the tests
+    # for the tests
+    "tiny": Size(64, num_heads=4, num_layers=3, seq_len=32, vocab_size=256, rows_per_device=1),
     "100 M": Size(768, num_heads=12, num_layers=12),
     "1 B": Size(2048, num_heads=16, num_layers=19),
     "10 B": Size(4096, num_heads=32, num_layers=48),
@@ -106,7 +107,11 @@ class Case(NamedTuple):
 
     def sent(self, kind: str, key: str = "sent", where: str = "") -> float:
         """Sum over the collectives whose kind and place contain the given words."""
-        return sum(one[key] for one in self.compiled["collectives"] if kind in one["kind"] and where in one["where"])
+        return sum(
+            one[key]
+            for one in self.compiled["collectives"]
+            if kind in one["kind"] and where in one["where"]
+        )
 
     @property
     def arithmetic(self) -> dict[str, float]:
@@ -147,8 +152,13 @@ def attention_flops(length: int, attention: Implementation) -> float:
     pass. Blockwise attention recomputes the logits, five products in a backward pass, but computes only a staircase
     of the logits, up to the diagonal.
     """
-    row = jax.ShapeDtypeStruct((4, 12, length, 64), jnp.bfloat16)  # fewest rows and heads of the sizes, except tiny
-    chosen = attention if attention != "auto" else explain(row, row, row, Causal(), backend="cpu").implementation
+    # fewest rows and heads of the sizes, except tiny
+    row = jax.ShapeDtypeStruct((4, 12, length, 64), jnp.bfloat16)
+    chosen = (
+        attention
+        if attention != "auto"
+        else explain(row, row, row, Causal(), backend="cpu").implementation
+    )
     if chosen == "plain":
         return (2 * 2 + 4) * 2 * length
     num_stairs = -(-length // choose_block_sizes(Causal(), length, length).stair)
@@ -158,18 +168,34 @@ def attention_flops(length: int, attention: Implementation) -> float:
 def compile_case(model: str, mesh: dict[str, int], attention: Implementation) -> Case:
     """Compile a step in a subprocess that has as many devices as the mesh."""
     size, devices = SIZES[model], mesh["data"] * mesh["fsdp"]
-    settings = {name: value for name, value in dataclasses.asdict(size).items() if name != "rows_per_device"}
-    settings |= {"batch_size": size.rows_per_device * devices, "mesh": f"data={mesh['data']},fsdp={mesh['fsdp']}"}
+    settings = {
+        name: value for name, value in dataclasses.asdict(size).items() if name != "rows_per_device"
+    }
+    settings |= {
+        "batch_size": size.rows_per_device * devices,
+        "mesh": f"data={mesh['data']},fsdp={mesh['fsdp']}",
+    }
     settings["attention"] = attention
     with tempfile.TemporaryDirectory() as directory:
         flags = (
-            f"--xla_force_host_platform_device_count={devices} --xla_dump_to={directory} --xla_dump_hlo_as_text "
-            "--xla_dump_hlo_module_re=run_stacked --xla_dump_hlo_pass_re=spmd-partitioning"
+            f"--xla_force_host_platform_device_count={devices} --xla_dump_to={directory}"
+            " --xla_dump_hlo_as_text --xla_dump_hlo_module_re=run_stacked"
+            " --xla_dump_hlo_pass_re=spmd-partitioning"
         )
-        command = [sys.executable, str(Path(__file__).with_name("scaling_step.py")), json.dumps(settings)]
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("scaling_step.py")),
+            json.dumps(settings),
+        ]
         # Without the cache, because XLA dumps only the programs that it compiles.
-        chosen = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
-        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | chosen).stdout
+        chosen = {
+            "XLA_FLAGS": flags,
+            "JAX_PLATFORMS": "cpu",
+            "JAX_ENABLE_COMPILATION_CACHE": "false",
+        }
+        printed = subprocess.run(
+            command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | chosen
+        ).stdout
     return Case(model, mesh["data"], mesh["fsdp"], attention, json.loads(printed.splitlines()[-1]))
 
 
@@ -177,7 +203,11 @@ def table(header: str, cases: list[Case], cells: Callable[[Case], list[str]]) ->
     """Format a table whose rows begin with the case."""
     rows = []
     for case in cases:
-        mesh = ",".join(f"{axis}={size}" for axis, size in (("data", case.data), ("fsdp", case.fsdp)) if size > 1)
+        mesh = ",".join(
+            f"{axis}={size}"
+            for axis, size in (("data", case.data), ("fsdp", case.fsdp))
+            if size > 1
+        )
         rows.append([case.model, case.data * case.fsdp, f"`{mesh}`", *cells(case)])
     return markdown(["model", "devices", "mesh", *header.split(" | ")], rows)
 
@@ -190,7 +220,9 @@ def number(value: float) -> str:
 def memory(case: Case) -> list[str]:
     """Cells of the memory table."""
     held, temporary = case.compiled["held"], case.compiled["temporary"]
-    sizes = (number(size / 1e9) for size in (held, case.arithmetic["state"], temporary, held + temporary))
+    sizes = (
+        number(size / 1e9) for size in (held, case.arithmetic["state"], temporary, held + temporary)
+    )
     return [f"{number(case.parameters / 1e6)} M", *sizes]
 
 
@@ -216,13 +248,22 @@ def times(case: Case) -> list[str]:
 def main(settings: Settings) -> None:
     """Compile each case, and print the tables."""
     chosen = [(model, MESHES[devices]) for model in settings.models for devices in settings.devices]
-    chosen += [(model, mesh) for (model, devices), mesh in WIDER.items() if (model, MESHES[devices]) in chosen]
+    chosen += [
+        (model, mesh)
+        for (model, devices), mesh in WIDER.items()
+        if (model, MESHES[devices]) in chosen
+    ]
     cases = []
     for model, mesh in chosen:
         cases.append(compile_case(model, mesh, settings.attention))
-        print(f"{model}, {mesh}: {cases[-1].compiled['seconds']:.0f} s", file=sys.stderr, flush=True)
+        print(
+            f"{model}, {mesh}: {cases[-1].compiled['seconds']:.0f} s", file=sys.stderr, flush=True
+        )
     if settings.json:
-        results = [case._asdict() | {"arithmetic": case.arithmetic, "seconds": case.seconds} for case in cases]
+        results = [
+            case._asdict() | {"arithmetic": case.arithmetic, "seconds": case.seconds}
+            for case in cases
+        ]
         settings.json.write_text(json.dumps(results, indent=1))
     show(cases)
 
@@ -234,10 +275,15 @@ def show(cases: list[Case]) -> None:
     header = f"parameters | state {c} | 12 N / fsdp {a} | temporaries {c} | together {c}"
     print(table(header, cases, memory), "", sep="\n")
     print("GB that each device sends in a step:\n")
-    kinds = (f"{name} {c} | GB {c} | GB {a}" for name in ("gathers", "scattered sums", "whole sums"))
+    kinds = (
+        f"{name} {c} | GB {c} | GB {a}" for name in ("gathers", "scattered sums", "whole sums")
+    )
     print(table(f"{' | '.join(kinds)} | GB through its port {c}", cases, exchanges), "", sep="\n")
     print(f"Milliseconds of a step, {a}, {UTILISATION:.0%} of the peak assumed:\n")
-    header = f"TFLOP {c} | TFLOP {a} | computing | NVLink | network | step, overlapped | step, one after another"
+    header = (
+        f"TFLOP {c} | TFLOP {a} | computing | NVLink | network | step, overlapped | step, one after"
+        " another"
+    )
     print(table(f"{header} | million tokens a second", cases, times))
 
 

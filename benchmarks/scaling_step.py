@@ -21,7 +21,14 @@ from jax import Array
 from jaxtyping import PRNGKeyArray
 
 from collectives import Program
-from transformer_jax import TrainerModule, TrainingConfig, TransformerLM, block_settings, make_loader, setting
+from transformer_jax import (
+    TrainerModule,
+    TrainingConfig,
+    TransformerLM,
+    block_settings,
+    make_loader,
+    setting,
+)
 from transformer_jax.data.batch import ArrayDataset, Batch
 from transformer_jax.setting_groups import FeedForward
 from transformer_jax.training.metrics import Elements
@@ -51,13 +58,21 @@ class LanguageTrainer(TrainerModule):
 
     def create_model(self) -> TransformerLM:
         config = self.config
-        sizes = config.vocab_size, config.model_dim, config.num_heads, config.num_layers, 4 * config.model_dim
+        sizes = (
+            config.vocab_size,
+            config.model_dim,
+            config.num_heads,
+            config.num_layers,
+            4 * config.model_dim,
+        )
         return TransformerLM(*sizes, settings=block_settings(config), tie_embeddings=False)
 
     def model_inputs(self, inputs: Array) -> tuple[Array]:
         return (inputs,)
 
-    def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
+    def loss_function(
+        self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool
+    ) -> Elements:
         logits = self.apply(params, batch.inputs, key, train=train)  # [B T V]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)  # [B T]
         return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
@@ -69,7 +84,9 @@ def compiled(settings: dict[str, Any]) -> dict[str, Any]:
     `XLA_FLAGS`, as `scaling.py` sets them, must dump the partitioned program to a directory.
     """
     begin = time.perf_counter()
-    config = LanguageConfig(**settings, steps_per_call=1, dtype="bfloat16", remat="all", scan_layers=True)
+    config = LanguageConfig(
+        **settings, steps_per_call=1, dtype="bfloat16", remat="all", scan_layers=True
+    )
     tokens = np.zeros((config.batch_size, config.seq_len), np.int32)  # only their shape counts
     loader = make_loader(ArrayDataset(tokens, tokens), config.batch_size)
     programs = create_programs(LanguageTrainer(config), loader, num_steps=1000)
@@ -93,7 +110,9 @@ def totals(program: Program) -> list[dict[str, Any]]:
     total: dict[tuple[str, str], dict[str, Any]] = {}
     for one in program.collectives():
         where = "between hosts" if one.hosts(DEVICES_PER_HOST) > 1 else "in a host"
-        entry = total.setdefault((one.kind, where), {"times": 0, "elements": 0, "sent": 0.0, "through_port": 0.0})
+        entry = total.setdefault(
+            (one.kind, where), {"times": 0, "elements": 0, "sent": 0.0, "through_port": 0.0}
+        )
         entry["times"] += one.times
         entry["elements"] += one.times * one.elements
         entry["sent"] += one.sent

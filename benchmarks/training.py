@@ -91,7 +91,8 @@ def measure(task: str, turns: int, seed: int, *, check: bool) -> dict[str, Any]:
     losses = {name: result["loss"] for name, result in results.items()}
     if check and not max(losses.values()) <= plan.spread * min(losses.values()):
         raise RuntimeError(
-            f"{task}: the mean losses of steps {plan.window} are {losses}; they differ by more than noise"
+            f"{task}: the mean losses of steps {plan.window} are {losses}; they differ by more than"
+            " noise"
         )
     return results
 
@@ -112,12 +113,16 @@ def print_table(task: str, results: dict[str, Any]) -> None:
     for name, result in results.items():
         spread = f"({result['min_ms_per_step']:.2f} – {result['max_ms_per_step']:.2f})"
         print(
-            f"  {name:15}  {result['ms_per_step']:6.2f} {spread:17} {result['steps_per_second']:7.1f}"
-            f"   {result['ours_is_faster_by']:6.2f}×   {result['compile_seconds']:6.1f} s"
-            f"   {result['peak_memory_mib']:5.0f} MiB   {result['loss']:.3f}"
+            f"  {name:15}  {result['ms_per_step']:6.2f} {spread:17}"
+            f" {result['steps_per_second']:7.1f}   {result['ours_is_faster_by']:6.2f}×  "
+            f" {result['compile_seconds']:6.1f} s   {result['peak_memory_mib']:5.0f} MiB  "
+            f" {result['loss']:.3f}"
         )
     ours = results["ours"]
-    print(f"  efficiency: {ours['efficiency']:.2f} (computing alone {ours['computing_ms_per_step']:.2f} ms)\n")
+    print(
+        f"  efficiency: {ours['efficiency']:.2f} (computing alone"
+        f" {ours['computing_ms_per_step']:.2f} ms)\n"
+    )
 
 
 def main(config: BenchmarkConfig) -> None:

@@ -39,7 +39,9 @@ class Ours:
         first, compiling = self.loop.step, self._trainer.stopwatch.seconds["compile"]
         start = time.perf_counter()
         self.loop.train_until(first + num_steps)
-        seconds = time.perf_counter() - start - (self._trainer.stopwatch.seconds["compile"] - compiling)
+        seconds = (
+            time.perf_counter() - start - (self._trainer.stopwatch.seconds["compile"] - compiling)
+        )
         return 1000 * seconds / (self.loop.step - first)
 
     def compute(self, num_steps: int) -> float:
@@ -48,7 +50,9 @@ class Ours:
 
         runner = self.loop.runner
         if not hasattr(self, "_batches"):
-            samples = next(self._train_loader.epoch(0, batches_at_once=lambda: runner.steps_per_call))
+            samples = next(
+                self._train_loader.epoch(0, batches_at_once=lambda: runner.steps_per_call)
+            )
             batches, self._count = runner.stack(samples)
             self._batches = runner.devices.place_rows(batches, rows_axis=1)
             self._state = jax.tree.map(lambda leaf: leaf.copy(), self.loop.state)
@@ -72,7 +76,9 @@ class Ours:
         logged = events.Scalars("train/loss")  # each value is the mean since the last one
         losses = [float(event.value) for event in logged if window[0] < event.step <= window[1]]
         self._directory.cleanup()
-        return self._trainer.stopwatch.seconds["compile"], float(np.mean(losses)) if losses else float("nan")
+        return self._trainer.stopwatch.seconds["compile"], (
+            float(np.mean(losses)) if losses else float("nan")
+        )
 
 
 def prepare_reverse(task: ReverseTask, directory: Path, seed: int) -> tuple[Any, Any, Any]:

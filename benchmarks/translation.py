@@ -53,7 +53,9 @@ class TorchTranslator(nn.Module):
         D = config.model_dim  # noqa: N806
         self.source, self.target = nn.Embedding(config.sources, D), nn.Embedding(config.targets, D)
         self.register_buffer("positions", torch.from_numpy(positions(config.length, D)))
-        self.register_buffer("causal", nn.Transformer.generate_square_subsequent_mask(config.length))
+        self.register_buffer(
+            "causal", nn.Transformer.generate_square_subsequent_mask(config.length)
+        )
         layers = config.num_layers, config.num_layers, config.dim_feedforward
         self.transformer = nn.Transformer(D, config.num_heads, *layers, DROPOUT, batch_first=True)
         self.transformer.encoder.use_nested_tensor = False  # a prototype, which warns about padding
@@ -67,7 +69,11 @@ class TorchTranslator(nn.Module):
     def forward(self, source: Tensor, target: Tensor, padding: Tensor | None = None) -> Tensor:
         x, y = self.embed(source, self.source), self.embed(target, self.target)
         causal = self.causal[: y.shape[1], : y.shape[1]]
-        masks = {"src_key_padding_mask": padding, "memory_key_padding_mask": padding, "tgt_mask": causal}
+        masks = {
+            "src_key_padding_mask": padding,
+            "memory_key_padding_mask": padding,
+            "tgt_mask": causal,
+        }
         return self.output(self.transformer(x, y, **masks, tgt_is_causal=True))
 
 
@@ -116,7 +122,9 @@ class Ours:
 
         def loss(params, batch, key):
             source, target = batch
-            logits = model.apply({"params": params}, source, target[:, :-1], train=True, rngs={"dropout": key})
+            logits = model.apply(
+                {"params": params}, source, target[:, :-1], train=True, rngs={"dropout": key}
+            )
             return optax.softmax_cross_entropy_with_integer_labels(logits, target[:, 1:]).mean()
 
         @partial(jax.jit, donate_argnums=(0, 1))
@@ -145,7 +153,9 @@ def measure(config: SizesConfig) -> dict[str, dict[str, float]]:
         "torch.nn.Transformer": Theirs(config, source, target),
     }
     return {
-        what: measure_turns({name: getattr(one, method) for name, one in contestants.items()}, config.turns)
+        what: measure_turns(
+            {name: getattr(one, method) for name, one in contestants.items()}, config.turns
+        )
         for what, method in (("forward and backward", "gradients"), ("a step", "step"))
     }
 

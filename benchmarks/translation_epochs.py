@@ -28,7 +28,11 @@ from transformer_jax.data.batch import Samples
 from transformer_jax.data.loader import Loader
 from transformer_jax.errors import check_positive
 from transformer_jax.fields import set_checked_fields, setting
-from transformer_jax.tasks.translation.config import TranslationConfig, TranslationData, translation_data
+from transformer_jax.tasks.translation.config import (
+    TranslationConfig,
+    TranslationData,
+    translation_data,
+)
 from transformer_jax.tasks.translation.task import TranslationTrainer
 from translation import DROPOUT, SizesConfig, TorchTranslator
 
@@ -44,7 +48,8 @@ class EpochsConfig:
     dim_feedforward: int = setting(512, least=1)  # F
     batch_size: int = setting(128, least=1)  # pairs
     lr: float = setting(5e-4, check=check_positive)  # constant learning rate
-    epochs: int = setting(2, least=1)  # timed, of each contestant, after one that is not; the median counts
+    # timed, of each contestant, after one that is not; the median counts
+    epochs: int = setting(2, least=1)
 
     __post_init__ = set_checked_fields
 
@@ -93,7 +98,11 @@ class Theirs:
 
 def settings_of(config: EpochsConfig, directory: Path) -> TranslationConfig:
     """The settings of `translate.py` that make it the same training."""
-    same = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name != "epochs"}
+    same = {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(config)
+        if field.name != "epochs"
+    }
     return TranslationConfig(
         **same,
         **dict.fromkeys(("source_tokenizer", "target_tokenizer"), "words:2+"),

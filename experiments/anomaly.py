@@ -53,8 +53,12 @@ def _choice_in(file: ConfigFile | None) -> DatasetChoice:
     if file is None:
         return DatasetChoice()
     if file.is_run:
-        return DatasetChoice(next((name for name in CONFIGS if file.task == f"{TASK}{name}"), "digits"))
-    return DatasetChoice(**file.values(DatasetChoice, [name for c in CONFIGS.values() for name in type_hints(c)]))
+        return DatasetChoice(
+            next((name for name in CONFIGS if file.task == f"{TASK}{name}"), "digits")
+        )
+    return DatasetChoice(
+        **file.values(DatasetChoice, [name for c in CONFIGS.values() for name in type_hints(c)])
+    )
 
 
 if __name__ == "__main__":

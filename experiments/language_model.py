@@ -14,20 +14,30 @@ from functools import partial
 
 from transformer_jax.cli import parse, run
 from transformer_jax.errors import InputError
-from transformer_jax.tasks.language_model.task import LanguageModelConfig, LanguageModelTrainer, train_language_model
+from transformer_jax.tasks.language_model.task import (
+    LanguageModelConfig,
+    LanguageModelTrainer,
+    train_language_model,
+)
 from transformer_jax.tasks.registry import load_run
 
 
 def carry_out(config: LanguageModelConfig) -> None:
     """Train, and continue the prompt; with `--pretrained` and without `--data`, only continue the prompt."""
-    only_continues = config.pretrained is not None and config.prompt is not None and config.data is None
+    only_continues = (
+        config.pretrained is not None and config.prompt is not None and config.data is None
+    )
     trainer = load_run(config.pretrained) if only_continues else train_language_model(config)[0]
     if not isinstance(trainer, LanguageModelTrainer):
         raise InputError(
-            f"--pretrained is {config.pretrained}, a model of the task {trainer.name}; it must be a language model"
+            f"--pretrained is {config.pretrained}, a model of the task {trainer.name}; it must be a"
+            " language model"
         )
     if only_continues or (config.quiet and config.prompt is not None):
-        draws = {name: getattr(config, name) for name in ("max_new", "seed", "temperature", "top_k", "top_p")}
+        draws = {
+            name: getattr(config, name)
+            for name in ("max_new", "seed", "temperature", "top_k", "top_p")
+        }
         print(trainer.predict(config.prompt, **draws))
 
 

@@ -16,7 +16,11 @@ from transformer_jax.cli import answer_lines, naming_flags, parse, parse_known, 
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import run_path
 from transformer_jax.tasks.registry import load_run
-from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer, train_translation
+from transformer_jax.tasks.translation.task import (
+    TranslationConfig,
+    TranslationTrainer,
+    train_translation,
+)
 from transformer_jax.training.inspected_example import in_one_cell
 
 # Settings that --interactive reads: which model to load, and how to search for a translation.
@@ -52,22 +56,30 @@ def trained_translator(config: TranslationConfig) -> TranslationTrainer:
         InputError: a training setting is given, the model does not exist, or it is of another task.
     """
     given = {
-        f.name: getattr(config, f.name) for f in dataclasses.fields(config) if getattr(config, f.name) != f.default
+        f.name: getattr(config, f.name)
+        for f in dataclasses.fields(config)
+        if getattr(config, f.name) != f.default
     }
     if idle := [name for name in given if name not in OF_MODEL + OF_SEARCH]:
-        idle_flag, *flags = [f"--{name.replace('_', '-')}" for name in (idle[0], *OF_MODEL, *OF_SEARCH)]
+        idle_flag, *flags = [
+            f"--{name.replace('_', '-')}" for name in (idle[0], *OF_MODEL, *OF_SEARCH)
+        ]
         raise InputError(
-            f"{idle_flag} is {given[idle[0]]}, but --interactive does not train; it reads {', '.join(flags)}"
+            f"{idle_flag} is {given[idle[0]]}, but --interactive does not train; it reads"
+            f" {', '.join(flags)}"
         )
     if config.pretrained is not None:
         trainer = load_run(config.pretrained)
     elif (path := run_path(config, TranslationTrainer.name)).is_dir():
         trainer = load_run(path)
     else:
-        raise InputError(f"{path} holds no run: train one first, or translate with --pretrained dates")
+        raise InputError(
+            f"{path} holds no run: train one first, or translate with --pretrained dates"
+        )
     if not isinstance(trainer, TranslationTrainer):
         raise InputError(
-            f"--pretrained is {config.pretrained}, a model of the task {trainer.name}, which does not translate"
+            f"--pretrained is {config.pretrained}, a model of the task {trainer.name}, which does"
+            " not translate"
         )
     chosen = {name: given[name] for name in OF_SEARCH if name in given}
     search = dataclasses.replace(trainer.config, **chosen)

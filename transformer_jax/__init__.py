@@ -44,10 +44,13 @@ import re
 import sys
 import warnings
 
-SUPPORTED = "Python 3.11 with jax 0.10, or Python 3.12 and newer with jax 0.11.2 to 0.12"  # as in pyproject.toml
+# as in pyproject.toml
+SUPPORTED = "Python 3.11 with jax 0.10, or Python 3.12 and newer with jax 0.11.2 to 0.12"
 
 if sys.version_info < (3, 11):  # noqa: UP036  # a checkout runs with any Python
-    raise ImportError(f"transformer-jax needs {SUPPORTED}; this is Python {platform.python_version()}")
+    raise ImportError(
+        f"transformer-jax needs {SUPPORTED}; this is Python {platform.python_version()}"
+    )
 _jax = importlib.metadata.version("jax")
 _release = tuple(map(int, re.findall(r"\d+", _jax)[:2]))
 if _release < (0, 10):

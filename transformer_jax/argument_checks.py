@@ -55,14 +55,16 @@ R = TypeVar("R")
 
 def check_fields(instance: Any) -> None:
     """Raise an `InputError` unless each field passes `check_value` with its annotation."""
-    for name, hint in _hints(type(instance)).items():  # type: ignore[arg-type]  # a class can be hashed
+    # a class can be hashed
+    for name, hint in _hints(type(instance)).items():  # type: ignore[arg-type]
         check_value(name, getattr(instance, name), hint)
 
 
 def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
     """Decorator that checks the arguments of a function against their annotations with `check_value`."""
 
-    @functools.cache  # evaluated at the first call, since annotations may refer to later definitions
+    # evaluated at the first call, since annotations may refer to later definitions
+    @functools.cache
     def described() -> tuple[inspect.Signature, dict[str, Any]]:
         return inspect.signature(function), get_type_hints(function, include_extras=True)
 
@@ -71,7 +73,8 @@ def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
         signature, hints = described()
         for name, value in signature.bind(*args, **kwargs).arguments.items():
             hint = hints.get(name)
-            check_value(name, value, getattr(hint, "__bound__", None) or hint)  # the bound of a `TypeVar`
+            # the bound of a `TypeVar`
+            check_value(name, value, getattr(hint, "__bound__", None) or hint)
         return function(*args, **kwargs)
 
     return call
@@ -83,7 +86,11 @@ def _hints(kind: Any) -> dict[str, Any]:
         hints = get_type_hints(kind, include_extras=True)
     except NameError:  # a user's class with annotations that only a type checker can resolve
         return {}
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.name not in ("parent", "name")}
+    return {
+        field.name: hints[field.name]
+        for field in dataclasses.fields(kind)
+        if field.name not in ("parent", "name")
+    }
 
 
 def check_sequence(name: str, x: object, width: int | None = None) -> None:
@@ -100,7 +107,9 @@ def check_sequence(name: str, x: object, width: int | None = None) -> None:
     array = as_array(name, x)
     allowed = f"[B, T, {'D' if width is None else width}]"
     if not jnp.issubdtype(array.dtype, jnp.floating):
-        raise InputError(f"{name} has type {array.dtype}; it must be of a floating-point type, {allowed}")
+        raise InputError(
+            f"{name} has type {array.dtype}; it must be of a floating-point type, {allowed}"
+        )
     if array.ndim != 3 or 0 in array.shape or width not in (None, array.shape[2]):
         raise InputError(f"{name} has shape {array.shape}; it must be {allowed}")
 
@@ -122,12 +131,16 @@ def check_token_ids(name: str, tokens: object, vocabulary_size: int, shape: str 
     """
     array = as_array(name, tokens)
     if not jnp.issubdtype(array.dtype, jnp.integer):
-        raise InputError(f"{name} has type {array.dtype}; it must be token ids {shape} of an integer type")
+        raise InputError(
+            f"{name} has type {array.dtype}; it must be token ids {shape} of an integer type"
+        )
     if array.ndim != len(shape.split(",")) or 0 in array.shape:
         raise InputError(f"{name} has shape {array.shape}; it must be token ids {shape}")
     ids = known_values(array)
     if ids is not None and (outside := ids[(ids < 0) | (ids >= vocabulary_size)]).size:
-        raise InputError(f"{name} holds the token id {outside[0]}; ids may be 0 … {vocabulary_size - 1}")
+        raise InputError(
+            f"{name} holds the token id {outside[0]}; ids may be 0 … {vocabulary_size - 1}"
+        )
 
 
 def as_array(name: str, x: object) -> Shaped[Array | np.ndarray, "..."]:
@@ -148,10 +161,17 @@ def as_array(name: str, x: object) -> Shaped[Array | np.ndarray, "..."]:
         array = np.asarray(x)
     except ValueError:
         raise InputError(f"{name} has rows of different lengths; it must be an array") from None
-    except (TypeError, RuntimeError) as error:  # from PyTorch, for a tensor on a GPU or with gradients
-        raise InputError(f"{name} is {shortened(x)}; it must be an array of numbers ({in_one_line(error)})") from None
+    except (
+        TypeError,
+        RuntimeError,
+    ) as error:  # from PyTorch, for a tensor on a GPU or with gradients
+        raise InputError(
+            f"{name} is {shortened(x)}; it must be an array of numbers ({in_one_line(error)})"
+        ) from None
     if not np.can_cast(array.dtype, np.complex128):  # not numbers, or of more bits than JAX has
-        raise InputError(f"{name} is {shortened(x)}; it must be an array of numbers, not of {array.dtype}")
+        raise InputError(
+            f"{name} is {shortened(x)}; it must be an array of numbers, not of {array.dtype}"
+        )
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
@@ -165,7 +185,9 @@ def known_values(x: Shaped[Array | np.ndarray, "..."]) -> Shaped[np.ndarray, "..
     return None if isinstance(x, jax.core.Tracer) else np.asarray(x)
 
 
-def check_offset(name: str, offset: object, least: int = -MAX_OFFSET, most: int = MAX_OFFSET) -> None:
+def check_offset(
+    name: str, offset: object, least: int = -MAX_OFFSET, most: int = MAX_OFFSET
+) -> None:
     """Raise an `InputError` unless a position is an integer from `least` to `most`; traced values are not checked."""
     array = as_array(name, offset)
     known = known_values(array)
@@ -179,10 +201,13 @@ def check_key(name: str, key: object) -> None:
     """Raise an `InputError` unless a value is a single random key, such as `jax.random.key(0)`."""
     known = key if isinstance(key, Array | np.ndarray) else None
     shape, dtype = getattr(known, "shape", None), getattr(known, "dtype", np.dtype(object))
-    raw_shape = (2,) if jax.config.values["jax_default_prng_impl"] == "threefry2x32" else (4,)  # of legacy uint32 keys
+    # of legacy uint32 keys
+    raw_shape = (2,) if jax.config.values["jax_default_prng_impl"] == "threefry2x32" else (4,)
     is_raw = shape == raw_shape and dtype == np.uint32
     if not is_raw and not (shape == () and jnp.issubdtype(dtype, jax.dtypes.prng_key)):
-        given = f"has type {dtype} and shape {shape}" if shape is not None else f"is {shortened(key)}"
+        given = (
+            f"has type {dtype} and shape {shape}" if shape is not None else f"is {shortened(key)}"
+        )
         raise InputError(f"{name} {given}; it must be a random key such as jax.random.key(0)")
 
 
@@ -200,11 +225,16 @@ def check_numbers(arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], sourc
     """
     for name, array in arrays.items():
         if not jnp.issubdtype(array.dtype, jnp.floating):
-            raise InputError(f"{name} in {source} has the type {array.dtype}; it must be a floating-point type")
+            raise InputError(
+                f"{name} in {source} has the type {array.dtype}; it must be a floating-point type"
+            )
         with np.errstate(over="ignore"):  # JAX converts float64 to float32
             used = np.asarray(array).astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
         if not np.isfinite(used).all():
-            raise InputError(f"{name} in {source} holds NaN or infinity in {used.dtype}; every number must be finite")
+            raise InputError(
+                f"{name} in {source} holds NaN or infinity in {used.dtype}; every number must be"
+                " finite"
+            )
 
 
 def check_scores(
@@ -228,8 +258,8 @@ def check_scores(
         row = broken[0, 0]
         name = names[row] if names else f"row {row}"
         raise InputError(
-            f"{source} that are NaN or +inf, or all -inf, for {name}; they must be finite, or -inf for what may not be "
-            "chosen"
+            f"{source} that are NaN or +inf, or all -inf, for {name}; they must be finite, or -inf"
+            " for what may not be chosen"
         )
 
 
@@ -238,7 +268,9 @@ def shapes_of(arrays: Mapping[str, Array | np.ndarray | jax.ShapeDtypeStruct]) -
     return {name: array.shape for name, array in arrays.items()}
 
 
-def check_arrays(arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], like: Abstract, source: str) -> None:
+def check_arrays(
+    arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], like: Abstract, source: str
+) -> None:
     """Check that arrays match a model: names, shapes, floating-point dtypes, finite numbers.
 
     Raises:
@@ -257,7 +289,9 @@ def check_shapes(found: Shapes, expected: Abstract, source: str) -> None:
         raise InputError(f"{source} has {extra[0]}, for which the model has no place")
     for name, shape in found.items():
         if shape != expected[name].shape:
-            raise InputError(f"{name} in {source} has the shape {[*shape]}; it must be {[*expected[name].shape]}")
+            raise InputError(
+                f"{name} in {source} has the shape {[*shape]}; it must be {[*expected[name].shape]}"
+            )
 
 
 def check_kv_heads(num_kv_heads: int | None, num_heads: int, name: str = "num_heads") -> None:

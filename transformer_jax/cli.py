@@ -42,7 +42,8 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], ob
     gc.freeze()  # excludes the imported modules from garbage collection
     try:
         config = read_config(sys.argv[1:])
-        prepare_jax(config if isinstance(config, TrainingConfig) else None)  # before anything is computed
+        # before anything is computed
+        prepare_jax(config if isinstance(config, TrainingConfig) else None)
         with naming_flags(type(config)):
             train(config)
         print(end="", flush=True)
@@ -144,7 +145,9 @@ def take_file(arguments: list[str]) -> tuple[ConfigFile | None, list[str]]:
 def naming_flags(config_class: type) -> Iterator[None]:
     """Context manager that changes names of settings in error messages to flags: `--max-epochs is 0`."""
     names = "|".join(type_hints(config_class)) if dataclasses.is_dataclass(config_class) else "(?!)"
-    setting = re.compile(rf"(?<![\w/.-])(?:(?:{names})(?= (?:is|was) )|(?=\w*_)(?:{names})(?![\w/.-]))")
+    setting = re.compile(
+        rf"(?<![\w/.-])(?:(?:{names})(?= (?:is|was) )|(?=\w*_)(?:{names})(?![\w/.-]))"
+    )
     try:
         yield
     except InputError as error:
@@ -175,7 +178,9 @@ def _settings_of(
 ) -> dict[str, Any]:  # each of its field's type
     """Return the settings of a file, without those in `choices` and, for a run's file, without machine settings."""
     if task is not None and file.task not in (None, task):
-        raise InputError(f"{file.path}: task is {file.task}; it must be {task}, the task of this command")
+        raise InputError(
+            f"{file.path}: task is {file.task}; it must be {task}, the task of this command"
+        )
     settled = set() if choices is None else set(type_hints(choices))
     values = file.values(config_class, settled)
     if file.is_run:
@@ -188,7 +193,10 @@ def _exit(error: BaseException) -> NoReturn:
     end_at_signals()
     sys.unraisablehook = lambda failed: None  # hides errors of libraries during shutdown
     message = visible(str(error).replace("\n", " "), length=MAX_LINE)
-    line, status = f"{_program()}: error: {message}", 1 if isinstance(error, FloatingPointError) else 2
+    line, status = (
+        f"{_program()}: error: {message}",
+        1 if isinstance(error, FloatingPointError) else 2,
+    )
     if isinstance(error, Interrupted):
         line, status = str(error), error.exit_status
     elif isinstance(error, BrokenPipeError):
@@ -203,5 +211,9 @@ def _exit(error: BaseException) -> NoReturn:
 
 def _program() -> str:
     """Return the name of the command: the file name of a script, or `python -m` with the name of a module."""
-    module = getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "").removesuffix(".__main__")
-    return f"python -m {module}" if module.startswith("transformer_jax.") else Path(sys.argv[0]).name
+    module = getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "").removesuffix(
+        ".__main__"
+    )
+    return (
+        f"python -m {module}" if module.startswith("transformer_jax.") else Path(sys.argv[0]).name
+    )

@@ -8,12 +8,28 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from transformer_jax.errors import InputError, head_width
 from transformer_jax.fields import marks, set_checked_fields, stored_values
-from transformer_jax.setting_groups import TAKEN, MachineSettings, ModelSettings, OptimizationSettings, RunSettings
+from transformer_jax.setting_groups import (
+    TAKEN,
+    MachineSettings,
+    ModelSettings,
+    OptimizationSettings,
+    RunSettings,
+)
 
 # Settings that only `fit` reads.
 OF_FITTING = (
     *("max_epochs", "max_steps", "lr", "min_lr", "warmup", "schedule", "optimizer", "weight_decay"),
-    *("adam_b1", "adam_b2", "gradient_clip", "freeze", "eval_every", "patience", "log_every", "log_norms", "profile"),
+    *(
+        "adam_b1",
+        "adam_b2",
+        "gradient_clip",
+        "freeze",
+        "eval_every",
+        "patience",
+        "log_every",
+        "log_norms",
+        "profile",
+    ),
     *("checkpoint_every", "checkpoint_minutes"),
     "label_smoothing",  # of the tasks that have it
 )
@@ -37,7 +53,10 @@ class Criterion(NamedTuple):
         """
         match = re.fullmatch("val/(.+):(max|min)", text)
         if match is None:
-            raise InputError(f"best_by is {text!r}; it must be val/METRIC:max or val/METRIC:min, e.g. val/loss:min")
+            raise InputError(
+                f"best_by is {text!r}; it must be val/METRIC:max or val/METRIC:min, e.g."
+                " val/loss:min"
+            )
         return cls(match[1], "max" if match[2] == "max" else "min")
 
     def __str__(self) -> str:
@@ -61,21 +80,35 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
     def __post_init__(self) -> None:
         set_checked_fields(self)
         if self.batch_size % self.accumulate:
-            raise InputError(f"accumulate is {self.accumulate}; it must be a divisor of batch_size, {self.batch_size}")
-        rows, of_rows = self.batch_size // self.accumulate, "" if self.accumulate == 1 else " / accumulate"
+            raise InputError(
+                f"accumulate is {self.accumulate}; it must be a divisor of batch_size,"
+                f" {self.batch_size}"
+            )
+        rows, of_rows = (
+            self.batch_size // self.accumulate,
+            "" if self.accumulate == 1 else " / accumulate",
+        )
         if self.num_devices and rows % self.num_devices:
-            raise InputError(f"num_devices is {self.num_devices}; it must be a divisor of batch_size{of_rows}, {rows}")
+            raise InputError(
+                f"num_devices is {self.num_devices}; it must be a divisor of batch_size{of_rows},"
+                f" {rows}"
+            )
         if self.min_lr > self.lr:
             raise InputError(f"min_lr is {self.min_lr}; it may be at most lr, {self.lr}")
         if self.best_by is not None:
             Criterion.parse(self.best_by)
         if self.pretrained is not None and self.init_from is not None:
             raise InputError(
-                f"pretrained is {self.pretrained}, so nothing is trained, but init_from is {self.init_from}; give one"
+                f"pretrained is {self.pretrained}, so nothing is trained, but init_from is"
+                f" {self.init_from}; give one"
             )
-        head_width(self.model_dim, self.num_heads)  # raises an error unless num_heads divides model_dim
+        # raises an error unless num_heads divides model_dim
+        head_width(self.model_dim, self.num_heads)
         if self.distributed and (self.seeds is not None or self.sweep):
-            raise InputError("distributed is True, but seeds and sweep train one run after another in a single process")
+            raise InputError(
+                "distributed is True, but seeds and sweep train one run after another in a single"
+                " process"
+            )
 
     def resolved(self: Config, steps_per_epoch: int) -> Config:
         """Return the settings with values for those that are derived from the number of steps in an epoch.
@@ -109,24 +142,35 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         return Criterion("accuracy", "max")
 
     @classmethod
-    def fields_with(cls, mark: Literal["keeps_result", "per_machine", "defines_model"]) -> frozenset[str]:
+    def fields_with(
+        cls, mark: Literal["keeps_result", "per_machine", "defines_model"]
+    ) -> frozenset[str]:
         """Names of settings with a mark: may differ in a resumed run, belong to the machine, or define the model."""
         return frozenset(name for name, of_field in marks(cls).items() if mark in of_field)
 
     @classmethod
     def kept_files(cls) -> dict[str, str]:
         """Names of a run's copies of the files that its settings name, by setting."""
-        return {name: str(of_field["kept_as"]) for name, of_field in marks(cls).items() if "kept_as" in of_field}
+        return {
+            name: str(of_field["kept_as"])
+            for name, of_field in marks(cls).items()
+            if "kept_as" in of_field
+        }
 
     def without_neutral(self: Config) -> Config:
         """Return the settings with defaults for those that do not change the trained parameters."""
         names = self.fields_with("keeps_result")
-        defaults: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self) if f.name in names}
+        defaults: dict[str, Any] = {
+            f.name: f.default for f in dataclasses.fields(self) if f.name in names
+        }
         return dataclasses.replace(self, **defaults)
 
     def changed(self) -> dict[str, object]:
         """Return the settings that differ from the defaults of their class, by name."""
-        values = {field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)}
+        values = {
+            field.name: (getattr(self, field.name), field.default)
+            for field in dataclasses.fields(self)
+        }
         return {name: value for name, (value, default) in values.items() if value != default}
 
     @classmethod
@@ -137,25 +181,49 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
             InputError: a setting is unknown, has another type than its field, or is invalid.
         """
         machine = cls.fields_with("per_machine")
-        return cls(**{name: value for name, value in stored_values(cls, settings).items() if name not in machine})
+        return cls(
+            **{
+                name: value
+                for name, value in stored_values(cls, settings).items()
+                if name not in machine
+            }
+        )
 
     def idle(self) -> dict[str, str]:
         """Return settings that have no effect because of others, with the reasons; `train_and_test` rejects them."""
         of_processes = ("coordinator", "num_processes", "process_id", "connect_timeout")
         found = {} if self.distributed else dict.fromkeys(of_processes, "distributed is False")
         found |= {} if self.seeds is None else {"seed": "seeds gives those of the runs"}
-        found |= {} if self.max_steps is None else {"max_epochs": f"training ends after max_steps, {self.max_steps}"}
-        found |= {"lr": "the schedule noam takes its peak from model_dim and warmup"} if self.schedule == "noam" else {}
+        found |= (
+            {}
+            if self.max_steps is None
+            else {"max_epochs": f"training ends after max_steps, {self.max_steps}"}
+        )
+        found |= (
+            {"lr": "the schedule noam takes its peak from model_dim and warmup"}
+            if self.schedule == "noam"
+            else {}
+        )
         if self.schedule in ("constant", "inverse_sqrt", "noam"):
-            found |= {"min_lr": f"the schedule {self.schedule} does not decay to a given learning rate"}
+            found |= {
+                "min_lr": f"the schedule {self.schedule} does not decay to a given learning rate"
+            }
         taken = TAKEN.get(self.optimizer, {}).values()
         not_taken = [name for name in ("weight_decay", "adam_b1", "adam_b2") if name not in taken]
         found |= dict.fromkeys(not_taken, f"the optimizer {self.optimizer} does not take it")
         if self.pretrained is not None:
-            of_model = {field.name for field in dataclasses.fields(ModelSettings)} - self.fields_with("per_machine")
-            found |= dict.fromkeys(OF_FITTING, f"pretrained is {self.pretrained}, so nothing is trained")
-            found |= dict.fromkeys(of_model, f"pretrained is {self.pretrained}, which determines the model")
-        found |= {"overwrite": "a run is resumed unless --no-resume is given too"} if self.resume else {}
+            of_model = {
+                field.name for field in dataclasses.fields(ModelSettings)
+            } - self.fields_with("per_machine")
+            found |= dict.fromkeys(
+                OF_FITTING, f"pretrained is {self.pretrained}, so nothing is trained"
+            )
+            found |= dict.fromkeys(
+                of_model, f"pretrained is {self.pretrained}, which determines the model"
+            )
+        found |= (
+            {"overwrite": "a run is resumed unless --no-resume is given too"} if self.resume else {}
+        )
         return found | ({"verbose": "quiet is True"} if self.quiet else {})
 
     def check_idle(self, among: Collection[str] | None = None) -> None:

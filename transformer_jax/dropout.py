@@ -62,7 +62,9 @@ class AttentionDropout:
     def keeps(self, shape: tuple[int, ...]) -> Bool[Array, "... T S"]:
         """Return for all weights `[..., T, S]` whether each is kept."""
         num_rows = math.prod(shape[:-1])
-        rows = first_row_of_part(num_rows) + jnp.arange(num_rows, dtype=jnp.uint32).reshape(*shape[:-1], 1)
+        rows = first_row_of_part(num_rows) + jnp.arange(num_rows, dtype=jnp.uint32).reshape(
+            *shape[:-1], 1
+        )
         return is_kept(self.rate, self.seeds(), rows, jnp.arange(shape[-1], dtype=jnp.uint32))
 
 

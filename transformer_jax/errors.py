@@ -19,7 +19,8 @@ MAX_INT_BITS = 63  # JSON allows integers of any size
 # An annotation: a class, a union, a `Literal`. Python has no common type for these.
 TypeHint: TypeAlias = object
 TAKEN_FOR: Mapping[Any, type] = {int: Integral, float: Real, Path: str, bool: np.bool_}
-EXCEPTIONS: Mapping[Any, tuple[type, ...]] = {Sequence: (str, bytes), int: (bool,)}  # instances that are not accepted
+# instances that are not accepted
+EXCEPTIONS: Mapping[Any, tuple[type, ...]] = {Sequence: (str, bytes), int: (bool,)}
 # Classes of which a value must be an instance.
 KINDS = {int, float, bool, str, Path, NoneType, Callable, Mapping, tuple, list, Sequence, type}
 
@@ -48,7 +49,9 @@ def visible(text: str, keep: str = "", length: int = MAX_SIZE) -> str:
 
     Characters in `keep` are not escaped. The text is truncated to `length` characters.
     """
-    shown = "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text[: length + 1])
+    shown = "".join(
+        c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text[: length + 1]
+    )
     return shown if len(shown) <= length else f"{shown[:length]}…"
 
 
@@ -65,7 +68,9 @@ def check_whole(name: str, value: object, minimum: int, more: str = "") -> None:
     except TypeError:
         number = None
     if number is None or isinstance(value, bool):
-        raise InputError(f"{name} is {shortened(value)}; it must be a whole number, at least {minimum}{more}")
+        raise InputError(
+            f"{name} is {shortened(value)}; it must be a whole number, at least {minimum}{more}"
+        )
     if number < minimum:
         raise InputError(f"{name} is {value}; it must be at least {minimum}{more}")
     if number > MAX_SIZE:
@@ -93,7 +98,9 @@ def check_value(name: str, value: object, hint: TypeHint) -> Any:
         InputError: the value has another type, or is an integer of more than `MAX_INT_BITS`.
     """
     if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:  # too long to show
-        raise InputError(f"{name} is an integer of {value.bit_length()} bits; it may have at most {MAX_INT_BITS}")
+        raise InputError(
+            f"{name} is an integer of {value.bit_length()} bits; it may have at most {MAX_INT_BITS}"
+        )
     try:
         return _converted(name, value, hint)
     except TypeError:
@@ -118,10 +125,15 @@ def _converted(name: str, value: Any, hint: TypeHint) -> Any:
     elif kind is tuple and arguments and isinstance(value, list | tuple):
         types = arguments[:1] * len(value) if arguments[1:] == (...,) else arguments
         if len(types) == len(value):
-            return tuple(_converted(name, entry, option) for entry, option in zip(value, types, strict=True))
+            return tuple(
+                _converted(name, entry, option) for entry, option in zip(value, types, strict=True)
+            )
     elif isinstance(value, TAKEN_FOR.get(kind, ())) and not isinstance(value, bool):
         return kind(value)  # type: ignore[operator]
-    elif not _is_checked(kind) or (isinstance(value, kind) and not isinstance(value, EXCEPTIONS.get(kind, ()))):  # type: ignore[arg-type]
+    elif not _is_checked(kind) or (
+        isinstance(value, kind)  # type: ignore[arg-type]
+        and not isinstance(value, EXCEPTIONS.get(kind, ()))
+    ):
         return value
     raise TypeError
 
@@ -139,7 +151,11 @@ def _described(hint: TypeHint) -> str:
         return " or ".join(map(_described, arguments))
     if kind is Literal:
         return f"one of {', '.join(map(str, arguments))}"
-    return "None" if hint is NoneType else str(hint if kind is tuple else getattr(hint, "__name__", hint))
+    return (
+        "None"
+        if hint is NoneType
+        else str(hint if kind is tuple else getattr(hint, "__name__", hint))
+    )
 
 
 def check_probability(name: str, value: float) -> None:
@@ -169,5 +185,7 @@ def head_width(width: int, num_heads: int, name: str = "num_heads") -> int:
         InputError: the number of heads (an argument called `name`) does not divide the model's width.
     """
     if num_heads < 1 or width < 1 or width % num_heads:
-        raise InputError(f"{name} is {num_heads}; it must be at least 1 and divide the model's width {width}")
+        raise InputError(
+            f"{name} is {num_heads}; it must be at least 1 and divide the model's width {width}"
+        )
     return width // num_heads

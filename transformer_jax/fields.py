@@ -8,10 +8,20 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from transformer_jax.errors import MAX_SIZE, InputError, TypeHint, check_in_float32, check_value, meant, shortened
+from transformer_jax.errors import (
+    MAX_SIZE,
+    InputError,
+    TypeHint,
+    check_in_float32,
+    check_value,
+    meant,
+    shortened,
+)
 
-NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # surrogates stand for bytes that are not UTF-8
-SMALLEST, LARGEST = 1.2e-38, 3.4e38  # positive numbers of float32, without those that XLA rounds to 0
+# surrogates stand for bytes that are not UTF-8
+NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+# positive numbers of float32, without those that XLA rounds to 0
+SMALLEST, LARGEST = 1.2e-38, 3.4e38
 WORDS = {"none": None, "true": True, "false": False}  # words on a command line
 
 T = TypeVar("T")
@@ -43,9 +53,15 @@ def setting(
         check: called with the name and the value unless the value is None; raises an `InputError`.
     """
     keeps_result = per_machine or not changes_result
-    of_field: Marks = {"keeps_result": keeps_result, "per_machine": per_machine, "defines_model": defines_model}
+    of_field: Marks = {
+        "keeps_result": keeps_result,
+        "per_machine": per_machine,
+        "defines_model": defines_model,
+    }
     of_field |= {"kept_as": kept_as, "least": least, "most": most, "check": check}
-    metadata = {name: mark for name, mark in of_field.items() if mark is not None and mark is not False}
+    metadata = {
+        name: mark for name, mark in of_field.items() if mark is not None and mark is not False
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -74,11 +90,15 @@ def checked(name: str, value: object, hint: TypeHint) -> Any:
     if isinstance(result, float) and not math.isfinite(result):
         raise InputError(f"{name} is {result}; it must be finite")
     if isinstance(result, str | Path) and NO_TEXT.search(str(result)):
-        raise InputError(f"{name} is {shortened(str(result))}; it must be UTF-8 without control characters")
+        raise InputError(
+            f"{name} is {shortened(str(result))}; it must be UTF-8 without control characters"
+        )
     return result
 
 
-def stored_values(dataclass: type, stored: Mapping[str, object], others: Collection[str] = ()) -> dict[str, Any]:
+def stored_values(
+    dataclass: type, stored: Mapping[str, object], others: Collection[str] = ()
+) -> dict[str, Any]:
     """Convert values from a file to the types of a dataclass's fields.
 
     Args:
@@ -93,7 +113,9 @@ def stored_values(dataclass: type, stored: Mapping[str, object], others: Collect
     for name in sorted(stored.keys() - hints.keys() - set(others)):
         shown = name if name.isidentifier() and len(name) < 60 else shortened(name)
         raise InputError(f"{shown} is not a setting of this task{meant(name, hints)}")
-    return {name: checked(name, value, hints[name]) for name, value in stored.items() if name in hints}
+    return {
+        name: checked(name, value, hints[name]) for name, value in stored.items() if name in hints
+    }
 
 
 def from_text(name: str, text: str, hint: TypeHint) -> Any:
@@ -137,4 +159,6 @@ def set_checked_fields(settings: object) -> None:
         if value is not None and check is not None:
             check_in_float32(check, name, value) if isinstance(value, float) else check(name, value)
         if isinstance(value, float) and value != 0 and not SMALLEST <= abs(value) <= LARGEST:
-            raise InputError(f"{name} is {value}; in float32 it must be 0, or from {SMALLEST} to {LARGEST}")
+            raise InputError(
+                f"{name} is {value}; in float32 it must be 0, or from {SMALLEST} to {LARGEST}"
+            )

@@ -20,8 +20,15 @@ from transformer_jax.errors import InputError, TypeHint
 from transformer_jax.fields import from_text, type_hints
 from transformer_jax.setting_groups import GROUPS, RunSettings
 
-METAVARS: Mapping[TypeHint, str] = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", NoneType: "none"}
-OTHER_NAMES: Mapping[str, str] = {  # names in other programs that are too different for close matches
+METAVARS: Mapping[TypeHint, str] = {
+    int: "INT",
+    float: "FLOAT",
+    str: "TEXT",
+    Path: "PATH",
+    NoneType: "none",
+}
+# names in other programs that are too different for close matches
+OTHER_NAMES: Mapping[str, str] = {
     "--learning-rate": "--lr",
     "--hidden-size": "--model-dim",
     "--output-dir": "--checkpoint-dir",
@@ -39,7 +46,9 @@ def escape_output() -> None:
     stream = sys.stdout
     if stream is sys.__stdout__ and isinstance(stream, io.TextIOWrapper):
         lines = 1 if stream.write_through else -1
-        sys.stdout = open(stream.fileno(), "w", lines, stream.encoding, "backslashreplace", closefd=False)  # noqa: SIM115
+        sys.stdout = open(  # noqa: SIM115
+            stream.fileno(), "w", lines, stream.encoding, "backslashreplace", closefd=False
+        )
 
 
 def check_output(output: Path, beginning: str) -> None:
@@ -48,7 +57,10 @@ def check_output(output: Path, beginning: str) -> None:
         raise InputError(f"--output is {output}; it must be a file in an existing directory")
     with contextlib.suppress(FileNotFoundError), output.open("rb") as file:
         if file.read(len(beginning)) not in (b"", beginning.encode()):
-            raise InputError(f"--output is {output}, which holds something else; choose another file, or remove it")
+            raise InputError(
+                f"--output is {output}, which holds something else; choose another file, or"
+                " remove it"
+            )
 
 
 class Parser(argparse.ArgumentParser):
@@ -86,13 +98,19 @@ def flag_parser(
     is_training = issubclass(dataclass, TrainingConfig)
     parser = Parser(
         usage="%(prog)s [OPTIONS]",
-        description=((inspect.getdoc(dataclass) if description is None else description) or "").split("\n\n")[0],
+        description=(
+            (inspect.getdoc(dataclass) if description is None else description) or ""
+        ).split("\n\n")[0],
         epilog=(inspect.getdoc(RunSettings) or "").partition("\n\n")[2] if is_training else None,
         argument_default=argparse.SUPPRESS,  # flags that are not given have no value
         add_help=add_help,
         allow_abbrev=False,
     )
-    titles = {name: title for title, group in GROUPS.items() for name in type_hints(group)} if is_training else {}
+    titles = (
+        {name: title for title, group in GROUPS.items() for name in type_hints(group)}
+        if is_training
+        else {}
+    )
     groups = {title: parser.add_argument_group(title) for title in ("task", *GROUPS)}
     for source in (dataclass, *more):
         hints, explanations = type_hints(source), comments(source)
@@ -101,12 +119,18 @@ def flag_parser(
                 continue  # already listed as a field of `dataclass`
             group = groups[titles.get(field.name, "task")] if source is dataclass else parser
             default = (defaults or {}).get(field.name, field.default)
-            explanation = f"{explanations.get(field.name, '')}{_shown(default)}".strip().replace("%", "%%")
-            group.add_argument(_flag(field.name), dest=field.name, help=explanation, **_form(hints[field.name]))
+            explanation = f"{explanations.get(field.name, '')}{_shown(default)}".strip().replace(
+                "%", "%%"
+            )
+            group.add_argument(
+                _flag(field.name), dest=field.name, help=explanation, **_form(hints[field.name])
+            )
     return parser
 
 
-def read_flags(dataclass: type, arguments: Sequence[str], parser: Parser) -> tuple[dict[str, Any], list[str]]:
+def read_flags(
+    dataclass: type, arguments: Sequence[str], parser: Parser
+) -> tuple[dict[str, Any], list[str]]:
     """Return the values of fields whose flags are given, and the arguments that the parser does not know.
 
     Raises:

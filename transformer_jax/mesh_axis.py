@@ -21,7 +21,8 @@ from transformer_jax.errors import InputError
 from transformer_jax.trees import Arrays, Tree
 
 T = TypeVar("T")
-MAX_JOINED = 2**15  # maximum elements of an array that is joined with others; copying a larger one costs more
+# maximum elements of an array that is joined with others; copying a larger one costs more
+MAX_JOINED = 2**15
 
 
 @contextlib.contextmanager
@@ -66,7 +67,8 @@ def all_rows(tree: Arrays) -> Arrays:
     num_parts = part_of_device.get()[1]
     if num_parts > 1:
         raise InputError(
-            f"accumulate is {num_parts}; it must be 1 for a loss that compares the rows of a batch with each other"
+            f"accumulate is {num_parts}; it must be 1 for a loss that compares the rows of a batch"
+            " with each other"
         )
     axes = sharing_axes()
     return jax.tree.map(lambda x: lax.all_gather(x, axes, tiled=True), tree) if axes else tree
@@ -85,5 +87,9 @@ def sum_over_devices(tree: Tree) -> Tree:
     vector, split = ravel_pytree(small)
     summed = split(lax.psum(vector, axes))
     return jax.tree.unflatten(
-        structure, [summed[place] if place in summed else lax.psum(leaf, axes) for place, leaf in enumerate(leaves)]
+        structure,
+        [
+            summed[place] if place in summed else lax.psum(leaf, axes)
+            for place, leaf in enumerate(leaves)
+        ],
     )

@@ -56,7 +56,9 @@ def outside_file(path: str | Path, kind: str, max_bytes: int) -> Iterator[Path]:
         reason = error.strerror or in_one_line(error, with_class=True)
         raise InputError(f"{path} can't be read: {reason}") from error
     except Exception as error:  # libraries raise many classes of errors for corrupt files
-        raise InputError(f"{path} is not {kind}, or damaged: {in_one_line(error, with_class=True)}") from error
+        raise InputError(
+            f"{path} is not {kind}, or damaged: {in_one_line(error, with_class=True)}"
+        ) from error
 
 
 def read_json(file: Path, kind: str = "a JSON object", max_bytes: int = MAX_JSON_BYTES) -> Json:
@@ -87,10 +89,13 @@ def as_input_error(sentence: str, *kinds: type[Exception]) -> Iterator[None]:
 def writing_into(name: str, directory: str | Path) -> AbstractContextManager[None]:
     """Convert errors of writing to an `InputError` that names the argument `name`."""
     sentence = f"{name} is {directory}; it must be a directory that can be written"
-    return as_input_error(sentence, OSError, ValueError)  # ValueError: a null byte or a lone surrogate in the path
+    # ValueError: a null byte or a lone surrogate in the path
+    return as_input_error(sentence, OSError, ValueError)
 
 
-def write_arrays(file: Path, arrays: Mapping[str, ArrayLike], metadata: dict[str, str] | None = None) -> None:
+def write_arrays(
+    file: Path, arrays: Mapping[str, ArrayLike], metadata: dict[str, str] | None = None
+) -> None:
     """Write arrays to a safetensors file, and read it back.
 
     Raises:
@@ -120,7 +125,10 @@ def check_written(file: Path, given: Mapping[str, Any], found: Mapping[str, Any]
 
 @contextlib.contextmanager
 def replacing(
-    directory: str | Path, kind: str, names_of: Callable[[Path], Set[str]], kept: Set[str] = frozenset()
+    directory: str | Path,
+    kind: str,
+    names_of: Callable[[Path], Set[str]],
+    kept: Set[str] = frozenset(),
 ) -> Iterator[Path]:
     """Replace a directory as a whole: yield a new directory beside it, which takes its place after the block.
 
@@ -141,18 +149,25 @@ def replacing(
     with writing_into("directory", directory):
         place = Path(directory).resolve()  # follows symbolic links
         if place == Path.cwd():
-            raise InputError(f"directory is {directory}, the working directory; it must be another one")
+            raise InputError(
+                f"directory is {directory}, the working directory; it must be another one"
+            )
         if os.path.isdir(old := left_of(place)):  # an earlier replacement crashed
             shutil.rmtree(old) if place.exists() else old.rename(place)
         place.mkdir(parents=True, exist_ok=True)
         names = names_of(place)
         there = {path.name for path in place.iterdir() if not path.name.startswith(".")}
         if others := there - names - kept:
-            raise InputError(f"directory is {directory}, which holds {min(others)}; it must be empty, or hold {kind}")
+            raise InputError(
+                f"directory is {directory}, which holds {min(others)}; it must be empty, or hold"
+                f" {kind}"
+            )
         new = place.with_name(f".{place.name}.transformer-jax-new")
         shutil.rmtree(new, ignore_errors=True)  # left by a call that crashed
         try:
-            shutil.copytree(place, new, symlinks=True, ignore=lambda at, _: names if Path(at) == place else ())
+            shutil.copytree(
+                place, new, symlinks=True, ignore=lambda at, _: names if Path(at) == place else ()
+            )
             yield new
             place.rename(old)
             new.rename(place)
@@ -193,7 +208,11 @@ def _check_entries(path: Path, max_bytes: int) -> None:
     """
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
-    if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries):
+    if any(
+        entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries
+    ):
         raise InputError(f"{path} has an entry that is neither stored nor deflated")
     if (claimed := sum(entry.file_size for entry in entries)) > max_bytes:
-        raise InputError(f"{path} has {claimed} bytes when unpacked; it may have at most {max_bytes}")
+        raise InputError(
+            f"{path} has {claimed} bytes when unpacked; it may have at most {max_bytes}"
+        )

@@ -19,7 +19,8 @@ MAX_CELL = 0.18  # maximum side of the square of a weight, in inches
 LETTERS = 7  # font size of tick labels in points
 LETTER, LINE = 0.075, 0.13  # width of a letter and height of a line at this size, in inches
 MAX_LABEL = 16  # maximum letters of a tick label
-PLAIN: dict[str, Any] = {"parse_math": False}  # for texts of users, in which $ does not begin a formula
+# for texts of users, in which $ does not begin a formula
+PLAIN: dict[str, Any] = {"parse_math": False}
 
 
 def _figure(width: float, height: float) -> "Figure":
@@ -57,7 +58,9 @@ def plot_attention_maps(
     layers = _layers(attention_maps, rank=4, shape="[B, H, T, S]")
     check_sizes(0, idx=idx, first_layer=first_layer)
     if idx >= len(layers[0]):
-        raise InputError(f"idx is {idx}; it must be at least 0 and below {len(layers[0])}, the size of the batch")
+        raise InputError(
+            f"idx is {idx}; it must be at least 0 and below {len(layers[0])}, the size of the batch"
+        )
     maps = [layer[idx] for layer in layers]  # L times [H T S]
     num_queries, num_keys = maps[0].shape[-2:]
     key_labels = _labels("input_data", input_data, idx, num_keys)
@@ -79,7 +82,9 @@ class _Panels(NamedTuple):
     query_ticks: dict[int, str]
 
     @classmethod
-    def of(cls, maps: Sequence[Float[np.ndarray, "H T S"]], keys: Sequence[str], queries: Sequence[str]) -> "_Panels":
+    def of(
+        cls, maps: Sequence[Float[np.ndarray, "H T S"]], keys: Sequence[str], queries: Sequence[str]
+    ) -> "_Panels":
         """Choose a layout with square cells, which are smaller if there are many cells, heads or layers."""
         num_heads = len(maps[0])
         longest_side = max(2.0, 6.0 / (len(maps) * num_heads) ** 0.25)
@@ -91,7 +96,9 @@ class _Panels(NamedTuple):
         columns = -(-num_heads // rows)
         bar, title, axis_label = 0.9, 0.3, 0.4
         total_height = len(maps) * (rows * height + title) + axis_label
-        return cls(columns, rows, columns * width + bar + axis_label, total_height, key_ticks, query_ticks)
+        return cls(
+            columns, rows, columns * width + bar + axis_label, total_height, key_ticks, query_ticks
+        )
 
 
 def _ticks(labels: Sequence[str], cell: float) -> dict[int, str]:
@@ -101,7 +108,10 @@ def _ticks(labels: Sequence[str], cell: float) -> dict[int, str]:
 
 
 def _draw_maps(
-    figure: "FigureBase", maps: Sequence[Float[np.ndarray, "H T S"]], panels: _Panels, first_layer: int = 0
+    figure: "FigureBase",
+    maps: Sequence[Float[np.ndarray, "H T S"]],
+    panels: _Panels,
+    first_layer: int = 0,
 ) -> None:
     rotation = "vertical" if max(map(len, panels.key_ticks.values())) > 2 else "horizontal"
     figure.supxlabel("Key", fontsize="medium")
@@ -110,15 +120,21 @@ def _draw_maps(
         part.suptitle(f"Layer {first_layer + number}", fontsize="medium")
         axes = part.subplots(panels.rows, panels.columns, squeeze=False).flatten()
         for head, (ax, weights) in enumerate(zip(axes, maps[number], strict=False)):
-            image = ax.imshow(weights, vmin=0, vmax=maps[number].max(), cmap="viridis", interpolation="nearest")
+            image = ax.imshow(
+                weights, vmin=0, vmax=maps[number].max(), cmap="viridis", interpolation="nearest"
+            )
             ax.set_title(f"Head {head}", fontsize="small")
             ax.tick_params(labelsize=LETTERS, length=2)
-            ax.set_xticks(list(panels.key_ticks), list(panels.key_ticks.values()), rotation=rotation, **PLAIN)
+            ax.set_xticks(
+                list(panels.key_ticks), list(panels.key_ticks.values()), rotation=rotation, **PLAIN
+            )
             ax.set_yticks(list(panels.query_ticks), list(panels.query_ticks.values()), **PLAIN)
             ax.label_outer()
         for ax in axes[len(maps[number]) :]:
             ax.remove()
-        bar = part.colorbar(image, ax=axes[: len(maps[number])].tolist(), fraction=0.05, shrink=0.9, aspect=12)
+        bar = part.colorbar(
+            image, ax=axes[: len(maps[number])].tolist(), fraction=0.05, shrink=0.9, aspect=12
+        )
         bar.ax.tick_params(labelsize=LETTERS)
 
 
@@ -126,21 +142,35 @@ def _layers(maps: Sequence[ArrayLike], rank: int, shape: str) -> list[np.ndarray
     layers = [np.asarray(layer) for layer in maps] if isinstance(maps, Iterable) else []
     shapes = [layer.shape for layer in layers]
     if not layers or len(set(shapes)) != 1 or len(shapes[0]) != rank or 0 in shapes[0]:
-        raise InputError(f"attention_maps has arrays of shapes {shapes}; it must have one {shape} for each layer")
+        raise InputError(
+            f"attention_maps has arrays of shapes {shapes}; it must have one {shape} for each layer"
+        )
     return layers
 
 
 def _labels(
-    name: str, data: Shaped[ArrayLike, "B N"] | Sequence[Sequence[str]] | None, idx: int, number: int
+    name: str,
+    data: Shaped[ArrayLike, "B N"] | Sequence[Sequence[str]] | None,
+    idx: int,
+    number: int,
 ) -> list[str]:
     if data is None:
         return [str(token) for token in range(number)]
     rows = data if isinstance(data, Sequence) else np.asarray(data)
-    if isinstance(data, str) or (isinstance(rows, np.ndarray) and rows.ndim != 2) or len(rows) <= idx:
-        raise InputError(f"{name} is {shortened(data)}; it must be [B, positions], with B above idx, which is {idx}")
+    if (
+        isinstance(data, str)
+        or (isinstance(rows, np.ndarray) and rows.ndim != 2)
+        or len(rows) <= idx
+    ):
+        raise InputError(
+            f"{name} is {shortened(data)}; it must be [B, positions], with B above idx, which is"
+            f" {idx}"
+        )
     labels = [str(token) for token in rows[idx]]
     if len(labels) != number:
-        raise InputError(f"{name} has {len(labels)} labels for {number} positions; the numbers must be equal")
+        raise InputError(
+            f"{name} has {len(labels)} labels for {number} positions; the numbers must be equal"
+        )
     return labels
 
 
@@ -153,9 +183,21 @@ def plot_positional_encoding(d_model: int, length: int) -> "Figure":
     figure = _figure(8.0, 4.0)
     ax = figure.subplots()
     table = sinusoidal_table(length, d_model)
-    image = ax.imshow(table.T, cmap="RdBu", vmin=-1, vmax=1, aspect="auto", origin="lower", interpolation="nearest")
+    image = ax.imshow(
+        table.T,
+        cmap="RdBu",
+        vmin=-1,
+        vmax=1,
+        aspect="auto",
+        origin="lower",
+        interpolation="nearest",
+    )
     figure.colorbar(image, ax=ax)
-    ax.set(xlabel="Position in the sequence", ylabel="Hidden dimension", title="Sinusoidal positional encoding")
+    ax.set(
+        xlabel="Position in the sequence",
+        ylabel="Hidden dimension",
+        title="Sinusoidal positional encoding",
+    )
     return figure
 
 
@@ -179,15 +221,32 @@ def plot_curves(
     Raises:
         InputError: there are no curves, or a curve has another shape or no points.
     """
-    shapes = {name: np.shape(points) for name, points in curves.items()} if isinstance(curves, Mapping) else {}
-    if not shapes or any(len(shape) != 2 or shape[0] < 1 or shape[1] != 2 for shape in shapes.values()):
-        raise InputError(f"curves has the shapes {shapes}; it must have at least one curve, each [N, 2]")
+    shapes = (
+        {name: np.shape(points) for name, points in curves.items()}
+        if isinstance(curves, Mapping)
+        else {}
+    )
+    if not shapes or any(
+        len(shape) != 2 or shape[0] < 1 or shape[1] != 2 for shape in shapes.values()
+    ):
+        raise InputError(
+            f"curves has the shapes {shapes}; it must have at least one curve, each [N, 2]"
+        )
     figure = _figure(7.0, 3.5)
     ax = figure.subplots()
     for name, points in curves.items():
         ax.plot(*np.asarray(points).T, label=name)
-    ax.set(xlabel=x_label, ylabel=y_label, xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
-    for text in (ax.xaxis.label, ax.yaxis.label, *figure.legend(loc="outside right upper").get_texts()):
+    ax.set(
+        xlabel=x_label,
+        ylabel=y_label,
+        xscale="log" if log_x else "linear",
+        yscale="log" if log_y else "linear",
+    )
+    for text in (
+        ax.xaxis.label,
+        ax.yaxis.label,
+        *figure.legend(loc="outside right upper").get_texts(),
+    ):
         text.set(**PLAIN)
     return figure
 
@@ -204,10 +263,15 @@ def plot_image_sets(images: Num[ArrayLike, "N S ..."], anomalies: Int[ArrayLike,
     """
     num_sets, set_size = _check_images(images, "[N, S, height, width]")
     if np.shape(anomalies) != (num_sets,) or not np.isin(anomalies, np.arange(set_size)).all():
-        raise InputError(f"anomalies is {shortened(anomalies)}; it must hold {num_sets} positions, 0 … {set_size - 1}")
+        raise InputError(
+            f"anomalies is {shortened(anomalies)}; it must hold {num_sets} positions, 0 …"
+            f" {set_size - 1}"
+        )
     figure = _figure(float(set_size), 1.15 * num_sets)
     rows = figure.subplots(num_sets, set_size, squeeze=False)
-    for row, images_of_set, anomaly in zip(rows, np.asarray(images), np.asarray(anomalies), strict=True):
+    for row, images_of_set, anomaly in zip(
+        rows, np.asarray(images), np.asarray(anomalies), strict=True
+    ):
         _draw_set(row, images_of_set, {int(anomaly): "tab:red"})
     return figure
 
@@ -234,16 +298,24 @@ def plot_set_prediction(
     (set_size,) = _check_images(images, "[S, height, width]")
     maps = _layers(attention_maps, rank=3, shape="[H, S, N]")  # L times [H S N]
     if np.shape(anomaly) != () or not np.isin(anomaly, np.arange(set_size)):
-        raise InputError(f"anomaly is {shortened(anomaly)}; it must be a position, at least 0 and below {set_size}")
+        raise InputError(
+            f"anomaly is {shortened(anomaly)}; it must be a position, at least 0 and below"
+            f" {set_size}"
+        )
     if np.shape(probabilities) != (set_size,):
-        raise InputError(f"probabilities has shape {np.shape(probabilities)}; it must be ({set_size},)")
+        raise InputError(
+            f"probabilities has shape {np.shape(probabilities)}; it must be ({set_size},)"
+        )
     chosen = int(np.argmax(probabilities))
     panels = _Panels.of(maps, *[[str(place) for place in range(set_size)]] * 2)
     figure = _figure(max(float(set_size), panels.width), 1.8 + panels.height)
     top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.8, panels.height))[:, 0]
     row = top.subplots(1, set_size, squeeze=False)[0]
     _draw_set(row, images, {chosen: "tab:red", anomaly: "tab:green"})
-    top.suptitle(f"Odd one out: {anomaly} (green frame). Chosen: {chosen}{' (red frame)' * (chosen != anomaly)}")
+    top.suptitle(
+        f"Odd one out: {anomaly} (green frame). Chosen:"
+        f" {chosen}{' (red frame)' * (chosen != anomaly)}"
+    )
     for number, (ax, probability) in enumerate(zip(row, np.asarray(probabilities), strict=True)):
         ax.set_title(f"{number}: {probability:.1%}", fontsize="small")
     _draw_maps(bottom, maps, panels)
@@ -255,11 +327,15 @@ def _check_images(images: ArrayLike, grey: str) -> tuple[int, ...]:
     shape = np.shape(images)
     num_axes = grey.count(",") + 1
     if 0 in shape or len(shape) < num_axes or shape[num_axes:] not in ((), (3,), (4,)):
-        raise InputError(f"images has shape {shape}; it must be {grey}, or with a last axis of 3 colours")
+        raise InputError(
+            f"images has shape {shape}; it must be {grey}, or with a last axis of 3 colours"
+        )
     return shape[: num_axes - 2]
 
 
-def _draw_set(axes: Iterable["Axes"], images: Num[ArrayLike, "S ..."], frames: Mapping[int, str]) -> None:
+def _draw_set(
+    axes: Iterable["Axes"], images: Num[ArrayLike, "S ..."], frames: Mapping[int, str]
+) -> None:
     """Draw the images, some with a coloured frame."""
     for position, (ax, image) in enumerate(zip(axes, np.asarray(images), strict=True)):
         ax.imshow(image, cmap="gray")

@@ -38,7 +38,9 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     """
     about = "Print a trained model's answers with their probabilities, as a tab-separated table."
     parser = Parser(prog=PROGRAM, description=about, epilog=EXAMPLES)
-    parser.add_argument("run", metavar="RUN", help="run directory, or saved, included or HuggingFace model")
+    parser.add_argument(
+        "run", metavar="RUN", help="run directory, or saved, included or HuggingFace model"
+    )
     parser.add_argument(
         "inputs", metavar="INPUT", nargs="*",
         help="numbers (reverse), text (translation, language model), or, for sets of images, the index of a test set "
@@ -46,13 +48,41 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--trainer", **TRAINER)
     parser.add_argument("--input", type=Path, metavar="FILE", help="file with one input per line")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="output file of the table; none: standard output")
-    parser.add_argument("--interactive", action="store_true", help="interactive mode: an answer to each line of input")
-    parser.add_argument("--prompt", metavar="TEXT", help="text for a language model to continue, like INPUT")
-    parser.add_argument("--max-new", type=int, metavar="INT", help="number of tokens that a language model generates")
-    parser.add_argument("--temperature", type=float, metavar="FLOAT", help="sampling temperature of a language model")
-    parser.add_argument("--top-k", type=int, metavar="INT", help="number of most probable tokens to sample from")
-    parser.add_argument("--top-p", type=float, metavar="FLOAT", help="total probability of tokens in nucleus sampling")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="output file of the table; none: standard output",
+    )
+    parser.add_argument(
+        "--interactive",
+        action="store_true",
+        help="interactive mode: an answer to each line of input",
+    )
+    parser.add_argument(
+        "--prompt", metavar="TEXT", help="text for a language model to continue, like INPUT"
+    )
+    parser.add_argument(
+        "--max-new",
+        type=int,
+        metavar="INT",
+        help="number of tokens that a language model generates",
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        metavar="FLOAT",
+        help="sampling temperature of a language model",
+    )
+    parser.add_argument(
+        "--top-k", type=int, metavar="INT", help="number of most probable tokens to sample from"
+    )
+    parser.add_argument(
+        "--top-p",
+        type=float,
+        metavar="FLOAT",
+        help="total probability of tokens in nucleus sampling",
+    )
     parser.add_argument("--seed", type=int, metavar="INT", help="random seed for sampling")
     chosen = parser.parse_intermixed_args(arguments)
     chosen.inputs += [] if chosen.prompt is None else [chosen.prompt]
@@ -62,10 +92,17 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
         if chosen.interactive:
             raise InputError(f"--output is {output}, but --interactive prints its answers")
         check_output(output, prediction_table([]))
-        if chosen.input is not None and output.exists() and chosen.input.exists() and output.samefile(chosen.input):
+        if (
+            chosen.input is not None
+            and output.exists()
+            and chosen.input.exists()
+            and output.samefile(chosen.input)
+        ):
             raise InputError(f"--output is {output}, the file of the inputs; choose another file")
     names = ("max_new", "temperature", "top_k", "top_p", "seed")
-    chosen.draws = {name: getattr(chosen, name) for name in names if getattr(chosen, name) is not None}
+    chosen.draws = {
+        name: getattr(chosen, name) for name in names if getattr(chosen, name) is not None
+    }
     return chosen
 
 
@@ -74,7 +111,9 @@ def carry_out(command: argparse.Namespace) -> None:
     trainer = find_trainer(command.run, command.trainer)
     if command.draws and not continues(trainer):
         flag = f"--{next(iter(command.draws)).replace('_', '-')}"
-        raise InputError(f"{flag} is only for language models; {command.run} is a model of {trainer.name}")
+        raise InputError(
+            f"{flag} is only for language models; {command.run} is a model of {trainer.name}"
+        )
     if command.inputs or command.input is not None:
         words = answered(trainer, command.inputs, command.draws, are_words=True)
         table = prediction_table([*words, *_answered_lines(trainer, command)])
@@ -110,7 +149,10 @@ def answered(
         return []
     if continues(trainer):
         texts = zip(inputs, trainer.predict(inputs, **draws), strict=True)
-        return [(InspectedExample(inputs=None, title=text), Answer(more, None, ())) for text, more in texts]
+        return [
+            (InspectedExample(inputs=None, title=text), Answer(more, None, ()))
+            for text, more in texts
+        ]
     examples = trainer.read_examples(inputs) if are_words else trainer.read_lines(inputs)
     return [*zip(examples, trainer.answers(examples), strict=True)]
 
@@ -121,7 +163,9 @@ def answer_to(trainer: TrainerModule, line: str, draws: dict[str, Any]) -> str:
     return "\t".join(cell for row in rows for cell in row.split("\t")[2:4])
 
 
-def _answered_lines(trainer: TrainerModule, command: argparse.Namespace) -> list[tuple[InspectedExample, Answer]]:
+def _answered_lines(
+    trainer: TrainerModule, command: argparse.Namespace
+) -> list[tuple[InspectedExample, Answer]]:
     """The example of each line of the file and its answer; both are empty for a blank line."""
     if (file := command.input) is None:
         return []

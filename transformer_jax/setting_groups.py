@@ -11,9 +11,11 @@ from transformer_jax.fields import setting
 
 MAX_WIDTH = 2**20  # of a model, and of its feed-forward networks
 MAX_ROWS = 2**24  # of a batch
-MAX_LAYERS = 1000  # each layer is compiled separately; the deepest published Transformer has 1000 (DeepNet, 2022)
+# each layer is compiled separately; the deepest published Transformer has 1000 (DeepNet, 2022)
+MAX_LAYERS = 1000
 MAX_WORKERS = 256  # processes, each with Python, JAX and PyTorch in its memory
-MAX_NAME = 244  # bytes of a run directory's name; file systems allow 255, and evaluations append `OF_EVALUATION`
+# bytes of a run directory's name; file systems allow 255, and evaluations append `OF_EVALUATION`
+MAX_NAME = 244
 
 Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 Norm = Literal["layer", "rms"]
@@ -30,7 +32,8 @@ TAKEN: Mapping[Optimizer, Mapping[str, str]] = {
     **dict.fromkeys(("adabelief", "adam", "adamax", "amsgrad", "nadam", "radam", "yogi"), _BETAS),
     **dict.fromkeys(("adamw", "lamb", "nadamw"), _BETAS | _DECAY),
     **dict.fromkeys(("adan", "lion"), _DECAY),
-    "muon": {"adam_b1": "adam_b1", "adam_b2": "adam_b2"} | _DECAY,  # Adam for all parameters but hidden matrices
+    # Adam for all parameters but hidden matrices
+    "muon": {"adam_b1": "adam_b1", "adam_b2": "adam_b2"} | _DECAY,
 }
 
 OF_EVALUATION = "_pretrained"  # suffix of the directory of an evaluation
@@ -44,11 +47,18 @@ def check_address(name: str, value: str) -> None:
 
 def check_directory_name(name: str, value: str) -> None:
     """Raise an `InputError` unless a value is a valid directory name, also with the suffix `OF_EVALUATION`."""
-    is_one = value not in ("", ".", "..") and not {"/", "\\"} & set(value) and value == value.strip()
-    if not (is_one and value.isprintable() and len(value.encode()) <= MAX_NAME and not value.endswith(OF_EVALUATION)):
+    is_one = (
+        value not in ("", ".", "..") and not {"/", "\\"} & set(value) and value == value.strip()
+    )
+    if not (
+        is_one
+        and value.isprintable()
+        and len(value.encode()) <= MAX_NAME
+        and not value.endswith(OF_EVALUATION)
+    ):
         raise InputError(
-            f"{name} is {shortened(value)}; it must be the name of one directory: printable, without slashes, of at "
-            f"most {MAX_NAME} bytes, and not end with {OF_EVALUATION}"
+            f"{name} is {shortened(value)}; it must be the name of one directory: printable,"
+            f" without slashes, of at most {MAX_NAME} bytes, and not end with {OF_EVALUATION}"
         )
 
 
@@ -57,25 +67,33 @@ class ModelSettings:
     """Sizes and parts of the model."""
 
     model_dim: int = setting(32, defines_model=True, least=1, most=MAX_WIDTH)  # width of the model
-    num_heads: int = setting(1, defines_model=True)  # number of attention heads; it must divide model_dim
-    num_layers: int = setting(1, defines_model=True, least=1, most=MAX_LAYERS)  # number of blocks in each stack
-    share_layers: bool = setting(False, defines_model=True)  # use the same parameters in all blocks of a stack
+    # number of attention heads; it must divide model_dim
+    num_heads: int = setting(1, defines_model=True)
+    # number of blocks in each stack
+    num_layers: int = setting(1, defines_model=True, least=1, most=MAX_LAYERS)
+    # use the same parameters in all blocks of a stack
+    share_layers: bool = setting(False, defines_model=True)
     # dropout probability in the blocks and the output network
     dropout_prob: float = setting(0.0, defines_model=True, check=check_probability)
     # positional encoding: added to the embeddings (sinusoidal, learned), part of self-attention (rotary, alibi,
     # relative), or none
     positions: Positions = setting("sinusoidal", defines_model=True)
-    norm: Norm = setting("layer", defines_model=True)  # norm of the residual connections: LayerNorm or RMSNorm
-    norm_first: bool = setting(False, defines_model=True)  # normalise before sub-layers, not after as in the paper
+    # norm of the residual connections: LayerNorm or RMSNorm
+    norm: Norm = setting("layer", defines_model=True)
+    # normalise before sub-layers, not after as in the paper
+    norm_first: bool = setting(False, defines_model=True)
     # feed-forward network of the blocks: two layers with relu or gelu in between, or three with a gate (swiglu, geglu)
     feed_forward: FeedForward = setting("relu", defines_model=True)
-    num_kv_heads: int | None = setting(None, defines_model=True)  # shared key/value heads; none: one per query head
+    # shared key/value heads; none: one per query head
+    num_kv_heads: int | None = setting(None, defines_model=True)
     # normalise each head's queries and keys by their root mean square
     qk_norm: bool = setting(False, defines_model=True)
     # dropout probability of the attention weights
     attention_dropout: float = setting(0.0, defines_model=True, check=check_probability)
     # attention implementation: plain stores all weights, blockwise stores none, fused runs a kernel; auto chooses one
-    attention: Literal["auto", "plain", "blockwise", "fused"] = setting("auto", per_machine=True, defines_model=True)
+    attention: Literal["auto", "plain", "blockwise", "fused"] = setting(
+        "auto", per_machine=True, defines_model=True
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,10 +103,12 @@ class OptimizationSettings:
     # dtype of the computations; parameters, softmax and sums stay float32
     dtype: Literal["float32", "bfloat16"] = "float32"
     max_epochs: int = setting(10, least=1)  # passes over the training set
-    max_steps: int | None = setting(None, least=1)  # number of steps to train, instead of max_epochs
+    # number of steps to train, instead of max_epochs
+    max_steps: int | None = setting(None, least=1)
     batch_size: int = setting(128, least=1, most=MAX_ROWS)  # samples per step
     lr: float = setting(5e-4, check=check_positive)  # peak learning rate of the schedule
-    warmup: int = setting(50, least=0)  # warm-up steps, over which the learning rate rises from 0 to its peak
+    # warm-up steps, over which the learning rate rises from 0 to its peak
+    warmup: int = setting(50, least=0)
     # learning-rate schedule after the warm-up: cosine (decays to min_lr), constant, inverse_sqrt (falls as 1/√step), or
     # noam (the paper's: inverse_sqrt with a peak that follows from model_dim and warmup)
     schedule: str = "cosine"
@@ -98,8 +118,10 @@ class OptimizationSettings:
     optimizer: Optimizer = "adamw"
     # decoupled weight decay, not applied to biases, norms and embeddings
     weight_decay: float = setting(0.0, least=0)
-    adam_b1: float = setting(0.9, check=check_probability)  # decay rate of Adam's moving average of gradients
-    adam_b2: float = setting(0.999, check=check_probability)  # decay rate of Adam's moving average of squared gradients
+    # decay rate of Adam's moving average of gradients
+    adam_b1: float = setting(0.9, check=check_probability)
+    # decay rate of Adam's moving average of squared gradients
+    adam_b2: float = setting(0.999, check=check_probability)
     # maximum global norm of the gradient, to which it is clipped; none disables clipping
     gradient_clip: float | None = setting(1.0, check=check_positive)
     # decay of a moving average of the parameters, which is evaluated as well, e.g. 0.999; 0 disables averaging
@@ -107,12 +129,16 @@ class OptimizationSettings:
     # model to start training from (run, saved model or included model); its model settings are
     # used unless they are given
     init_from: str | None = None
-    init_only: str | None = None  # patterns of the arrays to take from init_from, in the format of freeze
-    freeze: str | None = None  # comma-separated paths of modules or arrays that are not trained, e.g. encoder,*/bias
-    seed: int = setting(42, least=0)  # random seed of the parameters, dropout and order of the training set
+    # patterns of the arrays to take from init_from, in the format of freeze
+    init_only: str | None = None
+    # comma-separated paths of modules or arrays that are not trained, e.g. encoder,*/bias
+    freeze: str | None = None
+    # random seed of the parameters, dropout and order of the training set
+    seed: int = setting(42, least=0)
     # number of epochs between evaluations; the last step is always followed by one
     eval_every: int = setting(5, least=1)
-    best_by: str | None = None  # val/METRIC:max or val/METRIC:min selects the best model; none: the task's default
+    # val/METRIC:max or val/METRIC:min selects the best model; none: the task's default
+    best_by: str | None = None
     # number of evaluations without a better model after which training stops; 0 disables early stopping
     patience: int = setting(0, least=0)
 
@@ -140,8 +166,10 @@ class RunSettings:
     logger: str = setting("tensorboard", changes_result=False)
     # number of steps between log entries; the ends of epochs and of training are always logged
     log_every: int = setting(50, changes_result=False, least=1)
-    log_norms: bool = setting(False, changes_result=False)  # also log each layer's gradient and parameter norms
-    profile: str | None = setting(None, per_machine=True)  # range of steps to trace for TensorBoard, START:STOP
+    # also log each layer's gradient and parameter norms
+    log_norms: bool = setting(False, changes_result=False)
+    # range of steps to trace for TensorBoard, START:STOP
+    profile: str | None = setting(None, per_machine=True)
     quiet: bool = setting(False, per_machine=True)  # print only warnings and errors
     # also print the parameter table, the attention implementation and memory of a step, and unknown compiler options
     verbose: bool = setting(False, per_machine=True)
@@ -149,16 +177,20 @@ class RunSettings:
     checkpoint_every: int = setting(0, changes_result=False, least=0)
     # minutes between timed checkpoints, which are saved in addition to those at evaluations
     checkpoint_minutes: float = setting(5.0, changes_result=False, check=check_positive)
-    checkpoint_dir: Path = setting(Path("checkpoints"), per_machine=True)  # parent directory of the run's directory
+    # parent directory of the run's directory
+    checkpoint_dir: Path = setting(Path("checkpoints"), per_machine=True)
     # name of the run's directory; none: the task's name
     name: str | None = setting(None, per_machine=True, check=check_directory_name)
-    seeds: str | None = setting(None, per_machine=True)  # train one run for each of these seeds, e.g. 0..4 or 0,3,7
+    # train one run for each of these seeds, e.g. 0..4 or 0,3,7
+    seeds: str | None = setting(None, per_machine=True)
     # train one run for each combination of these values, e.g. lr=1e-3,3e-4 num_layers=1,2
     sweep: tuple[str, ...] = setting((), per_machine=True)
     # model to evaluate without training (run, shipped or published model)
     pretrained: str | None = setting(None, changes_result=False)
-    resume: bool = setting(True, per_machine=True)  # resume a run with the same settings, or begin it anew
-    overwrite: bool = setting(False, per_machine=True)  # with --no-resume, also replace a finished run
+    # resume a run with the same settings, or begin it anew
+    resume: bool = setting(True, per_machine=True)
+    # with --no-resume, also replace a finished run
+    overwrite: bool = setting(False, per_machine=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,10 +198,13 @@ class MachineSettings:
     """Devices and processes that share the work, and how they save time and memory."""
 
     # activations recomputed in the backward pass to save memory: none, all but products with parameters (dots), or all
-    remat: Literal["none", "dots", "all"] = setting("none", changes_result=False, defines_model=True)
+    remat: Literal["none", "dots", "all"] = setting(
+        "none", changes_result=False, defines_model=True
+    )
     # run the blocks as a loop in the program, so that it compiles as fast as a single block
     scan_layers: bool = setting(False, changes_result=False, defines_model=True)
-    mesh: str | None = setting(None, per_machine=True)  # devices per axis (data, fsdp, tensor), e.g. data=4,fsdp=2
+    # devices per axis (data, fsdp, tensor), e.g. data=4,fsdp=2
+    mesh: str | None = setting(None, per_machine=True)
     # how devices share the work: replicated, sharded, or auto (sharded if the mesh splits parameters)
     strategy: Literal["auto", "replicated", "sharded"] = setting("auto", per_machine=True)
     # number of devices that share each batch; 0: one GPU, or some CPU cores
@@ -181,15 +216,18 @@ class MachineSettings:
     distributed: bool = setting(False, per_machine=True)
     # address of process 0, HOST:PORT, to which the other processes connect
     coordinator: str | None = setting(None, per_machine=True, check=check_address)
-    num_processes: int | None = setting(None, per_machine=True, least=1)  # number of processes that train together
-    process_id: int | None = setting(None, per_machine=True, least=0)  # index of this process, from 0
+    # number of processes that train together
+    num_processes: int | None = setting(None, per_machine=True, least=1)
+    # index of this process, from 0
+    process_id: int | None = setting(None, per_machine=True, least=0)
     # seconds within which all processes must have connected
     connect_timeout: float = setting(300.0, per_machine=True, check=check_positive)
     # number of parts of a batch, which are computed one after another to save memory; their gradients are added up
     accumulate: int = setting(1, changes_result=False, least=1)
     # number of steps per compiled call; 0: chosen by the duration of a step
     steps_per_call: int = setting(0, changes_result=False, least=0)
-    compilation_cache: Path | None = setting(None, per_machine=True)  # directory in which compiled programs are kept
+    # directory in which compiled programs are kept
+    compilation_cache: Path | None = setting(None, per_machine=True)
 
 
 GROUPS: Mapping[str, type] = {  # groups of flags that every task has, by title in --help

@@ -16,7 +16,8 @@ Instance = TypeVar("Instance")
 # `params` is always the inner tree; `variables` is the result of a Flax model's `init` and the argument of `apply`.
 Params: TypeAlias = Mapping[str, Any]  # nested dictionaries of arrays, by module and parameter name
 Variables: TypeAlias = Mapping[str, Params]  # {"params": params}
-Inputs: TypeAlias = PyTree[ArrayLike]  # of a model: pytree of arrays [B, ...], with a structure chosen by the task
+# of a model: pytree of arrays [B, ...], with a structure chosen by the task
+Inputs: TypeAlias = PyTree[ArrayLike]
 Targets: TypeAlias = PyTree[ArrayLike]  # of a loss
 Arrays: TypeAlias = PyTree[ArrayLike]  # any pytree of arrays
 Shapes: TypeAlias = PyTree[jax.ShapeDtypeStruct]  # any pytree of shapes and dtypes
@@ -56,9 +57,13 @@ def pytree_class(cls: type[Instance]) -> type[Instance]:
     def is_child(name: str, entry: object) -> bool:
         return name not in static and not isinstance(entry, int | float | None)
 
-    def flatten(instance: Instance) -> tuple[list[tuple[Any, Any]], tuple[tuple[str, ...], tuple[Any, ...]]]:
+    def flatten(
+        instance: Instance,
+    ) -> tuple[list[tuple[Any, Any]], tuple[tuple[str, ...], tuple[Any, ...]]]:
         children = {name: entry for name, entry in vars(instance).items() if is_child(name, entry)}
-        rest = tuple((name, entry) for name, entry in vars(instance).items() if name not in children)
+        rest = tuple(
+            (name, entry) for name, entry in vars(instance).items() if name not in children
+        )
         keyed = [(jax.tree_util.GetAttrKey(name), child) for name, child in children.items()]
         return keyed, (tuple(children), rest)
 

@@ -48,9 +48,14 @@ def pairs(config: GrokkingConfig) -> TaskData:
     """Prompts `a b =` with targets (a + b) mod p: random training pairs, the held-out pairs, and all pairs."""
     p = config.modulus
     tokens = np.array([(a, b, p) for a in range(p) for b in range(p)], np.int32)
-    chosen, others = np.split(np.random.default_rng(config.seed).permutation(p * p), [int(config.share * p * p)])
-    parts = [tokens[rows] for rows in (np.tile(chosen, STEPS), others, np.arange(p * p))]  # one tile per batch
-    return TaskData(*(make_loader(ArrayDataset(part, part.sum(1) % p), config.batch_size) for part in parts))
+    chosen, others = np.split(
+        np.random.default_rng(config.seed).permutation(p * p), [int(config.share * p * p)]
+    )
+    # one tile per batch
+    parts = [tokens[rows] for rows in (np.tile(chosen, STEPS), others, np.arange(p * p))]
+    return TaskData(
+        *(make_loader(ArrayDataset(part, part.sum(1) % p), config.batch_size) for part in parts)
+    )
 
 
 class OneBlock(nn.Module):
@@ -77,13 +82,17 @@ class GrokkingTrainer(PaperTrainer):
         return OneBlock((self.config.modulus, self.config.model_dim, self.config.num_heads))
 
     def create_optimizer(self, num_steps):
-        return optax.adamw(self.create_schedule(num_steps), b2=0.98, weight_decay=1.0)  # decays biases too
+        # decays biases too
+        return optax.adamw(self.create_schedule(num_steps), b2=0.98, weight_decay=1.0)
 
     def loss_function(self, params, batch, key, *, train):
         logits = self.apply(params, batch.inputs, key, train=train)
-        ahead = logits - jnp.take_along_axis(logits, batch.targets[:, None], -1)  # relative to the target's logit
+        # relative to the target's logit
+        ahead = logits - jnp.take_along_axis(logits, batch.targets[:, None], -1)
         # This form of the cross-entropy does not round 1 - p to 0 in its gradient; the paper uses float64 instead.
-        losses = nn.softplus(nn.logsumexp(ahead, -1, where=batch.targets[:, None] != jnp.arange(self.config.modulus)))
+        losses = nn.softplus(
+            nn.logsumexp(ahead, -1, where=batch.targets[:, None] != jnp.arange(self.config.modulus))
+        )
         return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
 
 
@@ -91,7 +100,8 @@ def curves_and_spectrum(trainer: GrokkingTrainer, data: TaskData) -> dict[str, A
     """Learning curves, key frequencies of the embedding, and test metrics without these or with these alone."""
     p, table = trainer.config.modulus, np.asarray(trainer.params["embedding"]["embedding"])
     waves = np.fft.rfft(table[:p], axis=0)  # [(p + 1) / 2, D]
-    shares = (abs(waves[1:]) ** 2).sum(-1) / (abs(waves[1:]) ** 2).sum()  # without the constant term
+    # without the constant term
+    shares = (abs(waves[1:]) ** 2).sum(-1) / (abs(waves[1:]) ** 2).sum()
     is_key = np.append(False, shares > shares.mean())
     results = curves(trainer) | {"spectrum": shares.tolist(), "key_share": shares[is_key[1:]].sum()}
     results |= {"key_frequencies": np.flatnonzero(is_key).tolist(), "num_keys": int(is_key.sum())}
@@ -104,11 +114,18 @@ def curves_and_spectrum(trainer: GrokkingTrainer, data: TaskData) -> dict[str, A
 
 def curves(trainer: GrokkingTrainer) -> dict[str, Any]:
     """Metrics by name and step, and for each part of the pairs the first step with an accuracy of 99 %."""
-    found: dict[str, dict[str, float]] = {f"{part}/{name}": {} for part in PARTS for name in ("loss", "accuracy")}
+    found: dict[str, dict[str, float]] = {
+        f"{part}/{name}": {} for part in PARTS for name in ("loss", "accuracy")
+    }
     for line in csv.DictReader((trainer.run.path / "metrics.csv").read_text().splitlines()):
         found.get(line["name"], {})[line["step"]] = float(line["value"])
-    reached = {part: [step for step, value in found[f"{part}/accuracy"].items() if value >= 0.99] for part in PARTS}
-    return {"curves": found} | {f"steps_to_99_{part}": int(steps[0]) for part, steps in reached.items() if steps}
+    reached = {
+        part: [step for step, value in found[f"{part}/accuracy"].items() if value >= 0.99]
+        for part in PARTS
+    }
+    return {"curves": found} | {
+        f"steps_to_99_{part}": int(steps[0]) for part, steps in reached.items() if steps
+    }
 
 
 if __name__ == "__main__":

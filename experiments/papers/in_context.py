@@ -39,7 +39,9 @@ class InContextConfig(FreshConfig):
 def prompts(config: InContextConfig) -> TaskData:
     """Prompts x `[N, P, d]`, y `[N, P]`: y = w x with x and w standard normal, redrawn for each step and split."""
 
-    def draw(rng: np.random.Generator, size: int, _: bool) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+    def draw(
+        rng: np.random.Generator, size: int, _: bool
+    ) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
         x = rng.standard_normal((size, config.num_points, config.num_dims), np.float32)
         y = np.einsum("npd,nd->np", x, rng.standard_normal((size, config.num_dims), np.float32))
         return (x, y), y
@@ -60,7 +62,8 @@ class InContextModel(nn.Module):
         positions = LearnedPositions(tokens.shape[1]).encoding(width, tokens.shape[1])
         settings = BlockSettings(norm_first=True, activation=nn.gelu)
         stack = CausalStack(depth, width, num_heads, 4 * width, settings=settings)
-        return nn.Dense(1)(stack(positions(nn.Dense(width)(tokens)), train=train))[:, ::2, 0]  # [B P]
+        # [B P]
+        return nn.Dense(1)(stack(positions(nn.Dense(width)(tokens)), train=train))[:, ::2, 0]
 
 
 class InContextTrainer(PaperTrainer):
@@ -69,24 +72,38 @@ class InContextTrainer(PaperTrainer):
     load_data = staticmethod(prompts)
 
     def create_model(self):
-        return InContextModel((self.config.num_layers, self.config.model_dim, self.config.num_heads))
+        return InContextModel(
+            (self.config.num_layers, self.config.model_dim, self.config.num_heads)
+        )
 
     def model_inputs(self, inputs):
         return inputs
 
     def loss_function(self, params, batch, key, *, train):
-        return {"loss": ((self.apply(params, batch.inputs, key, train=train) - batch.targets) ** 2, 1.0)}
+        return {
+            "loss": ((self.apply(params, batch.inputs, key, train=train) - batch.targets) ** 2, 1.0)
+        }
 
 
 def compare(trainer: InContextTrainer, data: TaskData) -> dict[str, dict[str, float]]:
     """Squared error / d by number of examples, for the model and for minimum-norm least squares."""
     x, y = data.test_loader.dataset.inputs
     answers = np.concatenate([trainer.forward(inputs) for inputs, _ in data.test_loader])
-    solve = jax.jit(lambda x, y, x_new: jnp.einsum("nd,nd->n", (jnp.linalg.pinv(x) @ y[..., None])[..., 0], x_new))
-    least = [np.zeros(len(y)), *(np.asarray(solve(x[:, :i], y[:, :i], x[:, i])) for i in range(1, y.shape[1]))]
+    solve = jax.jit(
+        lambda x, y, x_new: jnp.einsum(
+            "nd,nd->n", (jnp.linalg.pinv(x) @ y[..., None])[..., 0], x_new
+        )
+    )
+    least = [
+        np.zeros(len(y)),
+        *(np.asarray(solve(x[:, :i], y[:, :i], x[:, i])) for i in range(1, y.shape[1])),
+    ]
     curves = {"curve": answers, "least_squares": np.stack(least, 1)}
     curves = {name: ((found - y) ** 2).mean(0) / x.shape[-1] for name, found in curves.items()}
-    return {name: {str(i): float(error) for i, error in enumerate(curve)} for name, curve in curves.items()}
+    return {
+        name: {str(i): float(error) for i, error in enumerate(curve)}
+        for name, curve in curves.items()
+    }
 
 
 if __name__ == "__main__":

@@ -19,9 +19,23 @@ from transformer_jax.nn import TransformerLM
 from transformer_jax.setting_groups import Positions
 
 VOCABULARY, SPECIAL = 16, 15
-SMALL = {"seq_len": 64, "longest": 1024, "model_dim": 64, "batch_size": 32, "lr": 1e-3, "steps": 3000}
+SMALL = {
+    "seq_len": 64,
+    "longest": 1024,
+    "model_dim": 64,
+    "batch_size": 32,
+    "lr": 1e-3,
+    "steps": 3000,
+}
 SMALL |= {"name": "InductionByLength_small"}
-QUICK = {"seq_len": 16, "longest": 128, "model_dim": 16, "num_heads": 2, "steps": 7, "test_size": 11}
+QUICK = {
+    "seq_len": 16,
+    "longest": 128,
+    "model_dim": 16,
+    "num_heads": 2,
+    "steps": 7,
+    "test_size": 11,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,13 +43,15 @@ class LengthConfig(FreshConfig):
     """Train a Transformer to find the token that followed an earlier one, and test it on longer sequences."""
 
     seq_len: int = setting(256, defines_model=True, least=4)  # tokens in a sequence of the training
-    longest: int = setting(2**14, defines_model=True, least=64)  # tokens in the longest sequence that is tested
+    # tokens in the longest sequence that is tested
+    longest: int = setting(2**14, defines_model=True, least=64)
     positions: Positions = "learned"
     model_dim: int = 128  # width of the model; the feed-forward is four times as wide
     num_heads: int = 4  # attention heads
     num_layers: int = 2  # blocks
     norm_first: bool = True  # norms before the sub-layers
-    steps: int = setting(204_800, least=1)  # of training; the paper has 409 600 where positions are not absolute
+    # of training; the paper has 409 600 where positions are not absolute
+    steps: int = setting(204_800, least=1)
     batch_size: int = 8  # sequences in one step
     lr: float = 2e-4  # learning rate
     test_size: int = setting(1_000, least=1)  # sequences of each length
@@ -52,15 +68,24 @@ def sequences(rng: np.random.Generator, size: int, length: int) -> tuple[np.ndar
 class LengthTrainer(PaperTrainer):
     name = "InductionByLength"
     config_class = LengthConfig
-    load_data = staticmethod(lambda c: fresh(c, lambda rng, size, _: sequences(rng, size, c.seq_len)))
+    load_data = staticmethod(
+        lambda c: fresh(c, lambda rng, size, _: sequences(rng, size, c.seq_len))
+    )
 
     def create_model(self):
         c = self.config
-        sizes, settings = (c.model_dim, c.num_heads, c.num_layers, 4 * c.model_dim), block_settings(c, c.longest)
-        return TransformerLM(VOCABULARY, *sizes, settings=settings, tie_embeddings=False, max_len=c.longest)
+        sizes, settings = (
+            (c.model_dim, c.num_heads, c.num_layers, 4 * c.model_dim),
+            block_settings(c, c.longest),
+        )
+        return TransformerLM(
+            VOCABULARY, *sizes, settings=settings, tie_embeddings=False, max_len=c.longest
+        )
 
     def loss_function(self, params, batch, key, *, train):
-        return token_elements(self.apply(params, batch.inputs, key, train=train)[:, -1], batch.targets)
+        return token_elements(
+            self.apply(params, batch.inputs, key, train=train)[:, -1], batch.targets
+        )
 
 
 def by_length(trainer: LengthTrainer, data: TaskData) -> dict[str, Any]:
@@ -68,7 +93,9 @@ def by_length(trainer: LengthTrainer, data: TaskData) -> dict[str, Any]:
     rng, found = np.random.default_rng([trainer.config.seed, 3]), dict[str, float]()
     for length in (2**power for power in range(6, trainer.config.longest.bit_length())):
         samples = ArrayDataset(*sequences(rng, trainer.config.test_size, length))
-        found[str(length)] = trainer.evaluate(make_loader(samples, trainer.config.batch_size))["accuracy"]
+        found[str(length)] = trainer.evaluate(make_loader(samples, trainer.config.batch_size))[
+            "accuracy"
+        ]
     return {"by_length": found}
 
 

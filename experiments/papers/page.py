@@ -33,7 +33,8 @@ class Line(NamedTuple):
 class Picture(NamedTuple):
     """A figure of curves, each from the first run with a given prefix of the name."""
 
-    curves: Mapping[str, tuple[str, str]]  # by label: prefix of the run's name, and path of its points
+    # by label: prefix of the run's name, and path of its points
+    curves: Mapping[str, tuple[str, str]]
     labels: tuple[str, str]  # of the axes
     log_y: bool = False
 
@@ -46,7 +47,8 @@ class Table(NamedTuple):
     columns: Sequence[str] = ("here",)
     picture: Picture | None = None
     quick: str = "--quick"  # flags that make a run take seconds
-    data: str | None = None  # third-party data that the command needs, in the repository; skipped if missing
+    # third-party data that the command needs, in the repository; skipped if missing
+    data: str | None = None
 
 
 def kept(file: Path) -> dict[str, dict]:
@@ -67,7 +69,9 @@ def text(tables: Mapping[str, Table], results: Path = RESULTS) -> str:
         _, published, here, *_, seeds, seconds = cells(first, runs)
         anchor = re.sub(r"[^\w]+", "-", heading.lower()).strip("-")
         minutes = f"{float(seconds) * int(seeds) / 60:.0f}" if runs else "–"
-        rows.append([f"[{heading}](#{anchor})", f"{first.label}: {published}", here, seeds, minutes])
+        rows.append(
+            [f"[{heading}](#{anchor})", f"{first.label}: {published}", here, seeds, minutes]
+        )
     titles = ["", "published", "here", "seeds", "minutes of all"]
     table = "\n".join(map(row, [titles, ["---"] * len(titles), *rows]))
     return OVERVIEW.sub(lambda place: f"{place[1]}\n{table}\n\n", page)
@@ -78,14 +82,19 @@ def made(table: Table, runs: dict[str, dict]) -> str:
     titles = ["", "published", *table.columns, "seeds", "seconds of a run"]
     rows = map(row, [titles, ["---"] * len(titles), *(cells(line, runs) for line in table.lines)])
     machines = {f"{run['machine']}, jax {run['versions']['jax']}" for run in runs.values()}
-    command, made_on = f"```\n.venv/bin/python {table.command}\n```", "; ".join(sorted(machines)) or "no machine yet"
+    command, made_on = (
+        f"```\n.venv/bin/python {table.command}\n```",
+        "; ".join(sorted(machines)) or "no machine yet",
+    )
     return "\n".join(["", *rows, "", command, "", f"Made on: {made_on}.", "", ""])
 
 
 def cells(line: Line, runs: Mapping[str, dict]) -> list[str]:
     """Cells of a row: label, published number, our numbers, number of seeds, and seconds per run."""
     found = [run for name, run in sorted(runs.items()) if name.startswith(line.runs)]
-    columns = [[x for run in found if isinstance(x := at(run, path), int | float)] for path in line.paths]
+    columns = [
+        [x for run in found if isinstance(x := at(run, path), int | float)] for path in line.paths
+    ]
     seconds = [run["train_seconds"] + run["compile_seconds"] for run in found]
     time = f"{statistics.mean(seconds):.0f}" if seconds else "–"
     return [line.label, line.published, *map(spread, columns), str(len(columns[0])), time]
@@ -120,5 +129,8 @@ def spread(values: Sequence[float]) -> str:
     """Format the mean and, for several values, the sample standard deviation."""
     found = [statistics.mean(values)] if values else []
     found += [statistics.stdev(values)] if len(values) > 1 else []
-    formats = (",.0f" if abs(x) >= 100 or x == int(x) else ".4f" if abs(x) >= 0.001 else ".1e" for x in found)
+    formats = (
+        ",.0f" if abs(x) >= 100 or x == int(x) else ".4f" if abs(x) >= 0.001 else ".1e"
+        for x in found
+    )
     return " ± ".join(f"{x:{form}}" for x, form in zip(found, formats, strict=True)) or "not run"

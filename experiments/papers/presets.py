@@ -8,7 +8,15 @@ import numpy as np
 import optax
 from jax import Array
 
-from transformer_jax import TaskData, TrainerModule, TrainingConfig, cli, make_loader, setting, train_and_test
+from transformer_jax import (
+    TaskData,
+    TrainerModule,
+    TrainingConfig,
+    cli,
+    make_loader,
+    setting,
+    train_and_test,
+)
 from transformer_jax.data import ArrayDataset
 
 Report = Callable[[TrainerModule, TaskData], Mapping[str, object]]
@@ -41,7 +49,9 @@ class PaperTrainer(TrainerModule):
         return (inputs,)
 
 
-def fresh(config: FreshConfig, draw: Callable[[np.random.Generator, int, bool], tuple[object, np.ndarray]]) -> TaskData:
+def fresh(
+    config: FreshConfig, draw: Callable[[np.random.Generator, int, bool], tuple[object, np.ndarray]]
+) -> TaskData:
     """Draw samples for every training step, for validation, and for test.
 
     Args:
@@ -49,17 +59,25 @@ def fresh(config: FreshConfig, draw: Callable[[np.random.Generator, int, bool], 
         draw: returns inputs and targets, given a generator, their number, and whether they are for training.
     """
     sizes = (config.steps * config.batch_size, config.test_size, config.test_size)
-    drawn = (draw(np.random.default_rng([config.seed, split]), size, split == 0) for split, size in enumerate(sizes))
+    drawn = (
+        draw(np.random.default_rng([config.seed, split]), size, split == 0)
+        for split, size in enumerate(sizes)
+    )
     return TaskData(*(make_loader(ArrayDataset(*samples), config.batch_size) for samples in drawn))
 
 
 def token_elements(logits: Array, targets: Array) -> dict[str, tuple[Array, Array]]:
     """Cross-entropy and accuracy of classes `[...]` from logits `[..., C]`; targets of -1 are ignored."""
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(targets, 0))
-    return {"loss": (losses, targets >= 0), "accuracy": (logits.argmax(-1) == targets, targets >= 0)}
+    return {
+        "loss": (losses, targets >= 0),
+        "accuracy": (logits.argmax(-1) == targets, targets >= 0),
+    }
 
 
-def main(trainer_class: type[TrainerModule], presets: Mapping[str, dict], report: Report | None = None) -> None:
+def main(
+    trainer_class: type[TrainerModule], presets: Mapping[str, dict], report: Report | None = None
+) -> None:
     """Train and test with the arguments of the command line.
 
     Args:
@@ -70,10 +88,20 @@ def main(trainer_class: type[TrainerModule], presets: Mapping[str, dict], report
     flags = {f"--{name}": settings for name, settings in presets.items()}
 
     def read_config(arguments: list[str]) -> TrainingConfig:
-        config_class, chosen = trainer_class.config_class, [flags[flag] for flag in arguments if flag in flags]
-        default = config_class(**{name: value for settings in chosen for name, value in settings.items()})
+        config_class, chosen = (
+            trainer_class.config_class,
+            [flags[flag] for flag in arguments if flag in flags],
+        )
+        default = config_class(
+            **{name: value for settings in chosen for name, value in settings.items()}
+        )
         others = [argument for argument in arguments if argument not in flags]
         words = f"{config_class.__doc__} Other defaults: {', '.join(flags)}."
-        return cli.parse(config_class, others, default=default, description=words, task=trainer_class.name)
+        return cli.parse(
+            config_class, others, default=default, description=words, task=trainer_class.name
+        )
 
-    cli.run(read_config, lambda config: train_and_test(trainer_class, config, trainer_class.load_data, report))
+    cli.run(
+        read_config,
+        lambda config: train_and_test(trainer_class, config, trainer_class.load_data, report),
+    )

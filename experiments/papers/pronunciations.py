@@ -26,12 +26,18 @@ class PairsConfig:
     __post_init__ = set_checked_fields
 
 
-def split_pairs(pronunciations: dict[str, list[list[str]]], seed: int) -> dict[str, list[tuple[str, str]]]:
+def split_pairs(
+    pronunciations: dict[str, list[list[str]]], seed: int
+) -> dict[str, list[tuple[str, str]]]:
     """Spelling and phonemes by the name of the part: train, val, test."""
     words = sorted(word for word in pronunciations if word.replace("'", "").isalpha())
     random.Random(seed).shuffle(words)
     num_test, num_val = len(words) // 10, len(words) // 50
-    parts = {"test": words[:num_test], "val": words[num_test:][:num_val], "train": words[num_test + num_val :]}
+    parts = {
+        "test": words[:num_test],
+        "val": words[num_test:][:num_val],
+        "train": words[num_test + num_val :],
+    }
     return {
         part: [
             (word, " ".join(phonemes))
@@ -44,7 +50,11 @@ def split_pairs(pronunciations: dict[str, list[list[str]]], seed: int) -> dict[s
 
 def without_stress(pronunciations: list[list[str]]) -> list[tuple[str, ...]]:
     """The different pronunciations that remain when the digits of stress are left out."""
-    return list(dict.fromkeys(tuple(phoneme.rstrip("012") for phoneme in phonemes) for phonemes in pronunciations))
+    return list(
+        dict.fromkeys(
+            tuple(phoneme.rstrip("012") for phoneme in phonemes) for phonemes in pronunciations
+        )
+    )
 
 
 def main(config: PairsConfig) -> None:

@@ -22,8 +22,16 @@ from transformer_jax.setting_groups import Positions
 
 Row = list[int]
 BEGIN, END, PAD = 6, 7, 8  # smaller numbers are symbols, counts, and states of brackets
-NOT_YET, BALANCED, WRONG = range(3)  # a prefix of brackets can become balanced, is balanced, or can no longer be
-SMALL = {"model_dim": 64, "num_layers": 2, "num_heads": 4, "lr": 1e-3, "max_epochs": 20, "name": "Rasp_small"}
+# a prefix of brackets can become balanced, is balanced, or can no longer be
+NOT_YET, BALANCED, WRONG = range(3)
+SMALL = {
+    "model_dim": 64,
+    "num_layers": 2,
+    "num_heads": 4,
+    "lr": 1e-3,
+    "max_epochs": 20,
+    "name": "Rasp_small",
+}
 QUICK = {"model_dim": 16, "num_layers": 1, "num_heads": 2, "max_epochs": 1, "size": 301}
 
 
@@ -31,8 +39,11 @@ QUICK = {"model_dim": 16, "num_layers": 1, "num_heads": 2, "max_epochs": 1, "siz
 class RaspConfig(PaperConfig):
     """Train a Transformer to solve a problem over short sequences."""
 
-    problem: Literal["reverse", "hist", "double_hist", "sort", "most_freq", "dyck1", "dyck2"] = "reverse"
-    size: int = setting(20_000, least=10)  # most sequences, of which a tenth each is for validation and test
+    problem: Literal["reverse", "hist", "double_hist", "sort", "most_freq", "dyck1", "dyck2"] = (
+        "reverse"
+    )
+    # most sequences, of which a tenth each is for validation and test
+    size: int = setting(20_000, least=10)
     model_dim: int = 256  # width of the model
     num_heads: int = 8  # attention heads
     num_layers: int = 3  # blocks
@@ -91,13 +102,22 @@ def sequences(config: RaspConfig) -> TaskData:
     rng, answers = np.random.default_rng(config.seed), ANSWERS[config.problem]
     drawn = dict.fromkeys(tuple(draw(config.problem, rng)) for _ in range(5 * config.size))
     rows = [list(row) for row in drawn][: config.size]
-    length, end = (16 if config.problem.startswith("dyck") else 8), [END] * (config.problem in ("reverse", "sort"))
-    tokens, targets = np.full((len(rows), length), PAD, np.int32), np.full((len(rows), length), -1, np.int32)
+    length, end = (
+        (16 if config.problem.startswith("dyck") else 8),
+        [END] * (config.problem in ("reverse", "sort")),
+    )
+    tokens, targets = (
+        np.full((len(rows), length), PAD, np.int32),
+        np.full((len(rows), length), -1, np.int32),
+    )
     for number, row in enumerate(rows):
         tokens[number, : len(row) + 1 + len(end)] = [BEGIN, *row, *end]
         targets[number, 1 : len(row) + 1] = answers(row)
     tenth = len(rows) // 10
-    parts = [ArrayDataset(tokens[part], targets[part]) for part in np.split(np.arange(len(rows)), [-2 * tenth, -tenth])]
+    parts = [
+        ArrayDataset(tokens[part], targets[part])
+        for part in np.split(np.arange(len(rows)), [-2 * tenth, -tenth])
+    ]
     train = make_loader(parts[0], config.batch_size, shuffle=True, drop_last=True, seed=config.seed)
     return TaskData(train, *(make_loader(part, 500) for part in parts[1:]))
 
@@ -109,7 +129,9 @@ class RaspTrainer(PaperTrainer):
 
     def create_model(self):
         c = self.config
-        return TransformerPredictor(c.model_dim, PAD + 1, c.num_heads, c.num_layers, settings=block_settings(c, 16))
+        return TransformerPredictor(
+            c.model_dim, PAD + 1, c.num_heads, c.num_layers, settings=block_settings(c, 16)
+        )
 
     def model_inputs(self, inputs):
         mask = Causal() if self.config.problem.startswith("dyck") else padding_mask(inputs != PAD)

@@ -17,16 +17,48 @@ import jax.numpy as jnp
 import numpy as np
 from presets import PaperConfig, PaperTrainer, main, token_elements
 
-from transformer_jax import TaskData, Transformer, block_settings, make_loader, padding_mask, setting
+from transformer_jax import (
+    TaskData,
+    Transformer,
+    block_settings,
+    make_loader,
+    padding_mask,
+    setting,
+)
 from transformer_jax.data import ArrayDataset
 
 VERBS = ("walk", "look", "run", "jump")
-WORDS = ("PAD", *VERBS, "turn", "left", "right", "opposite", "around", "twice", "thrice", "and", "after")
+WORDS = (
+    "PAD",
+    *VERBS,
+    "turn",
+    "left",
+    "right",
+    "opposite",
+    "around",
+    "twice",
+    "thrice",
+    "and",
+    "after",
+)
 ACTIONS = ("END", *VERBS, "turn left", "turn right", "START")
 LONGEST = 48  # actions of a command
-SMALL = {"model_dim": 64, "num_heads": 4, "num_layers": 2, "dim_feedforward": 128, "dropout_prob": 0.1}
+SMALL = {
+    "model_dim": 64,
+    "num_heads": 4,
+    "num_layers": 2,
+    "dim_feedforward": 128,
+    "dropout_prob": 0.1,
+}
 SMALL |= {"batch_size": 64, "max_epochs": 60, "eval_every": 10, "name": "Scan_small"}
-QUICK = {"model_dim": 16, "num_heads": 2, "num_layers": 1, "dim_feedforward": 16, "max_epochs": 1, "share": 0.05}
+QUICK = {
+    "model_dim": 16,
+    "num_heads": 2,
+    "num_layers": 1,
+    "dim_feedforward": 16,
+    "max_epochs": 1,
+    "share": 0.05,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,7 +70,8 @@ class ScanConfig(PaperConfig):
     model_dim: int = 128  # width of the model
     num_heads: int = 8  # attention heads
     num_layers: int = 3  # blocks in each stack
-    dim_feedforward: int = setting(256, defines_model=True, least=1)  # width inside the feed-forward networks
+    # width inside the feed-forward networks
+    dim_feedforward: int = setting(256, defines_model=True, least=1)
     dropout_prob: float = 0.5  # dropout probability inside the blocks
     batch_size: int = 256  # commands in one step
     lr: float = 1e-3  # learning rate
@@ -56,7 +89,11 @@ def phrases() -> Iterator[tuple[str, list[str]]]:
         simple |= {f"{verb} {side}": turn + act, f"{verb} opposite {side}": turn * 2 + act}
         simple[f"{verb} around {side}"] = (turn + act) * 4
     for phrase, actions in simple.items():
-        yield from ((phrase, actions), (f"{phrase} twice", actions * 2), (f"{phrase} thrice", actions * 3))
+        yield from (
+            (phrase, actions),
+            (f"{phrase} twice", actions * 2),
+            (f"{phrase} thrice", actions * 3),
+        )
 
 
 def commands() -> dict[str, list[str]]:
@@ -69,20 +106,33 @@ def commands() -> dict[str, list[str]]:
 
 def samples(chosen: list[tuple[str, list[str]]], length: int) -> ArrayDataset:
     """Inputs: words `[N, 9]`, START and the actions `[N, T]`; targets: the actions and END, padded with -1."""
-    words, targets = np.zeros((len(chosen), 9), np.int32), np.full((len(chosen), length + 1), -1, np.int32)
+    words, targets = (
+        np.zeros((len(chosen), 9), np.int32),
+        np.full((len(chosen), length + 1), -1, np.int32),
+    )
     for row, (command, actions) in enumerate(chosen):
         words[row, : command.count(" ") + 1] = [WORDS.index(word) for word in command.split()]
         targets[row, : len(actions) + 1] = [ACTIONS.index(action) for action in [*actions, "END"]]
-    read = np.pad(np.maximum(targets[:, :-1], 0), ((0, 0), (1, 0)), constant_values=ACTIONS.index("START"))
+    read = np.pad(
+        np.maximum(targets[:, :-1], 0), ((0, 0), (1, 0)), constant_values=ACTIONS.index("START")
+    )
     return ArrayDataset((words, read), targets)
 
 
 def length_split(config: ScanConfig) -> TaskData:
     """Training and validation sets of short commands, 9 to 1, and a test set of long commands."""
     pairs = list(commands().items())
-    pairs = [pairs[i] for i in np.random.default_rng(0).permutation(len(pairs))[: int(config.share * len(pairs))]]
-    short, long = ([p for p in pairs if (len(p[1]) > config.cutoff) == is_long] for is_long in (False, True))
-    val, train = (samples(part, config.cutoff) for part in (short[: len(short) // 10], short[len(short) // 10 :]))
+    pairs = [
+        pairs[i]
+        for i in np.random.default_rng(0).permutation(len(pairs))[: int(config.share * len(pairs))]
+    ]
+    short, long = (
+        [p for p in pairs if (len(p[1]) > config.cutoff) == is_long] for is_long in (False, True)
+    )
+    val, train = (
+        samples(part, config.cutoff)
+        for part in (short[: len(short) // 10], short[len(short) // 10 :])
+    )
     shuffled = make_loader(train, config.batch_size, shuffle=True, drop_last=True, seed=config.seed)
     return TaskData(shuffled, *(make_loader(part, 256) for part in (val, samples(long, LONGEST))))
 
@@ -95,13 +145,16 @@ class ScanTrainer(PaperTrainer):
     def create_model(self):
         c = self.config
         sizes = (c.model_dim, c.num_heads, c.num_layers, c.num_layers, c.dim_feedforward)
-        return Transformer(len(WORDS), len(ACTIONS), *sizes, settings=block_settings(c, LONGEST + 1))
+        return Transformer(
+            len(WORDS), len(ACTIONS), *sizes, settings=block_settings(c, LONGEST + 1)
+        )
 
     def model_inputs(self, inputs):
         return *inputs, padding_mask(inputs[0] > 0)
 
     def loss_function(self, params, batch, key, *, train):
-        logits, targets = self.apply(params, batch.inputs, key, train=train), batch.targets  # [B T C], [B T]
+        # [B T C], [B T]
+        logits, targets = self.apply(params, batch.inputs, key, train=train), batch.targets
         right = (logits.argmax(-1) == targets) | (targets < 0)
         of_actions = (jnp.argmax(logits[..., 1:], -1) + 1 == targets) | (targets <= 0)
         whole = {"whole": (right.all(-1), 1.0), "whole_of_length": (of_actions.all(-1), 1.0)}

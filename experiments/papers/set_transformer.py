@@ -20,9 +20,16 @@ from transformer_jax import TaskData, setting
 from transformer_jax.attention import dot_product_attention, padding_mask
 from transformer_jax.nn import PMA, SAB, BlockSettings, NoNorm, TransformerEncoder
 
-SUPPLEMENT = {"steps": 20_000, "batch_size": 128, "lr": 1e-3, "one_length": False, "name": "LargestOfASet_supplement"}
+SUPPLEMENT = {
+    "steps": 20_000,
+    "batch_size": 128,
+    "lr": 1e-3,
+    "one_length": False,
+    "name": "LargestOfASet_supplement",
+}
 LEAST = {"max": {"initial": -np.inf}}  # `max` with `where` requires an initial value
-Dense = partial(nn.Dense, kernel_init=nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform"))  # PyTorch's default
+# PyTorch's default
+Dense = partial(nn.Dense, kernel_init=nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform"))
 QUICK = {"steps": 7, "batch_size": 32, "test_size": 101}
 
 
@@ -32,7 +39,8 @@ class LargestConfig(FreshConfig):
 
     # by attention as in the authors' code (pma) or in the paper's equations (equations), or by maximum, sum or mean
     pooling: Literal["pma", "equations", "max", "sum", "mean"] = setting("pma", defines_model=True)
-    one_length: bool = True  # whether all sets of a training step have one length, as in the notebook, or each its own
+    # whether all sets of a training step have one length, as in the notebook, or each its own
+    one_length: bool = True
     model_dim: int = 64  # width of all layers
     num_heads: int = 4  # heads of the attention
     num_layers: int = 2  # self-attention blocks
@@ -43,10 +51,15 @@ class LargestConfig(FreshConfig):
 def sets_of(config: LargestConfig) -> TaskData:
     """Zero-padded sets of 1 to 10 integers from 1 to 99, and their maxima; redrawn for each step and split."""
 
-    def draw(rng: np.random.Generator, size: int, is_training: bool) -> tuple[np.ndarray, np.ndarray]:
+    def draw(
+        rng: np.random.Generator, size: int, is_training: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
         of_one_length = config.batch_size if config.one_length and is_training else 1
         lengths = rng.integers(1, 11, (size // of_one_length, 1)).repeat(of_one_length, 0)
-        sets = np.where(np.arange(10) < lengths, rng.integers(1, 100, (size, 10)), 0).astype(np.float32)  # [N T]
+        # [N T]
+        sets = np.where(np.arange(10) < lengths, rng.integers(1, 100, (size, 10)), 0).astype(
+            np.float32
+        )
         return sets, sets.max(-1)
 
     return fresh(config, draw)
@@ -59,9 +72,14 @@ class AuthorsMAB(nn.Module):
 
     @nn.compact
     def __call__(self, x, memory, mask, width):
-        q, k, v = (Dense(width)(each).reshape(*each.shape[:2], self.num_heads, -1) for each in (x, memory, memory))
+        q, k, v = (
+            Dense(width)(each).reshape(*each.shape[:2], self.num_heads, -1)
+            for each in (x, memory, memory)
+        )
         scaled = q / self.num_heads**0.5  # dot_product_attention divides by √(D / H)
-        heads = dot_product_attention(*(each.swapaxes(1, 2) for each in (scaled, k, v)), mask).swapaxes(1, 2)
+        heads = dot_product_attention(
+            *(each.swapaxes(1, 2) for each in (scaled, k, v)), mask
+        ).swapaxes(1, 2)
         h = (q + heads).reshape(*x.shape[:2], width)
         return h + nn.relu(Dense(width)(h))
 
@@ -74,7 +92,12 @@ class LargestModel(nn.Module):
 
     @nn.compact
     def __call__(self, numbers, *, train: bool = False):
-        (depth, width, num_heads), mask, x = self.sizes, padding_mask(numbers > 0), numbers[..., None]  # [B T 1]
+        # [B T 1]
+        (depth, width, num_heads), mask, x = (
+            self.sizes,
+            padding_mask(numbers > 0),
+            numbers[..., None],
+        )
         if self.pooling == "pma":
             for _ in range(depth):
                 x = AuthorsMAB(num_heads)(x, x, mask, width)
@@ -84,11 +107,15 @@ class LargestModel(nn.Module):
         x = Dense(width)(x)
         if self.pooling == "equations":
             sizes, settings = (width, num_heads, width), BlockSettings(norm=NoNorm)
-            x = TransformerEncoder(depth, *sizes, settings=settings, block=SAB)(x, mask, train=train)
+            x = TransformerEncoder(depth, *sizes, settings=settings, block=SAB)(
+                x, mask, train=train
+            )
             return Dense(1)(PMA(*sizes, settings=settings)(x, mask, train=train))[:, 0, 0]
         for _ in range(3):
             x = Dense(width)(nn.relu(x))
-        x = getattr(jnp, self.pooling)(x, 1, where=numbers[..., None] > 0, **LEAST.get(self.pooling, {}))
+        x = getattr(jnp, self.pooling)(
+            x, 1, where=numbers[..., None] > 0, **LEAST.get(self.pooling, {})
+        )
         return Dense(1)(nn.relu(Dense(width)(x)))[:, 0]
 
 
@@ -102,7 +129,12 @@ class LargestTrainer(PaperTrainer):
         return LargestModel(c.pooling, (c.num_layers, c.model_dim, c.num_heads))
 
     def loss_function(self, params, batch, key, *, train):
-        return {"loss": (jnp.abs(self.apply(params, batch.inputs, key, train=train) - batch.targets), 1.0)}
+        return {
+            "loss": (
+                jnp.abs(self.apply(params, batch.inputs, key, train=train) - batch.targets),
+                1.0,
+            )
+        }
 
 
 if __name__ == "__main__":

@@ -16,8 +16,18 @@ IN_CONTEXT = tuple(
     for count in (10, 7, 5, 4, 2, 0)
 )
 GROKKING = (
-    Line("steps until 99 % of the trained pairs are right", "about 1 400", "seed", ("steps_to_99_train",)),
-    Line("steps until 99 % of the other pairs are right", "before 14 000", "seed", ("steps_to_99_val",)),
+    Line(
+        "steps until 99 % of the trained pairs are right",
+        "about 1 400",
+        "seed",
+        ("steps_to_99_train",),
+    ),
+    Line(
+        "steps until 99 % of the other pairs are right",
+        "before 14 000",
+        "seed",
+        ("steps_to_99_val",),
+    ),
     Line("accuracy on the other pairs", "near 1", "seed", ("val/accuracy",)),
     Line("frequencies of the embedding", "about 5", "seed", ("num_keys",)),
     Line("their share of its squared norm", "–", "seed", ("key_share",)),
@@ -60,41 +70,44 @@ SCAN = tuple(
     )
 )
 CHARACTERS = (
-    "experiments/language_model.py --data data/tinyshakespeare.txt --tokenizer characters --lr 1e-3 --min-lr 1e-4 "
-    "--adam-b2 0.99"
+    "experiments/language_model.py --data data/tinyshakespeare.txt --tokenizer characters --lr 1e-3"
+    " --min-lr 1e-4 --adam-b2 0.99"
 )
 SHAKESPEARE = (
-    f"{CHARACTERS} --seq-len 64 --stride 64 --model-dim 128 --num-heads 4 --num-layers 4 --batch-size 12 "
-    "--train-size 24000 --max-epochs 1"
+    f"{CHARACTERS} --seq-len 64 --stride 64 --model-dim 128 --num-heads 4 --num-layers 4"
+    " --batch-size 12 --train-size 24000 --max-epochs 1"
 )
 SHAKESPEARE_LARGE = (
-    f"{CHARACTERS} --seq-len 256 --stride 256 --model-dim 384 --num-heads 6 --num-layers 6 --dropout-prob 0.2 "
-    "--attention-dropout 0.2 --batch-size 64 --train-size 16000 --max-epochs 20 --eval-every 1 --dtype bfloat16"
+    f"{CHARACTERS} --seq-len 256 --stride 256 --model-dim 384 --num-heads 6 --num-layers 6"
+    " --dropout-prob 0.2 --attention-dropout 0.2 --batch-size 64 --train-size 16000 --max-epochs"
+    " 20 --eval-every 1 --dtype bfloat16"
 )
 GPT = "--feed-forward gelu --norm layer --positions learned --weight-decay 0.1"  # nanoGPT's parts
 BOTH_LOSSES = ("val/loss", "test/loss")
 MULTI30K = "data/multi30k"
 TO_ENGLISH, TO_GERMAN = (
-    f"experiments/translate.py --data {MULTI30K}/train.{way}.tsv --val-data {MULTI30K}/val.{way}.tsv "
-    f"--test-data {MULTI30K}/test_2016_flickr.{way}.tsv --lower-case"
+    f"experiments/translate.py --data {MULTI30K}/train.{way}.tsv --val-data"
+    f" {MULTI30K}/val.{way}.tsv --test-data {MULTI30K}/test_2016_flickr.{way}.tsv --lower-case"
     for way in ("de-en", "en-de")
 )
 TUTORIAL = (
-    "--source-tokenizer words:2+ --target-tokenizer words:2+ --model-dim 256 --num-heads 8 "
-    "--num-layers 3 --dim-feedforward 512 --dropout-prob 0.1 --attention-dropout 0.1 --positions learned --lr 5e-4 "
-    "--schedule constant --warmup 0 --batch-size 128 --max-epochs 10 --eval-every 1"
+    "--source-tokenizer words:2+ --target-tokenizer words:2+ --model-dim 256 --num-heads 8"
+    " --num-layers 3 --dim-feedforward 512 --dropout-prob 0.1 --attention-dropout 0.1 --positions"
+    " learned --lr 5e-4 --schedule constant --warmup 0 --batch-size 128 --max-epochs 10"
+    " --eval-every 1"
 )
 TINY = (
-    f"{TO_GERMAN} --joint-tokenizer bpe:10000 --model-dim 128 --num-heads 4 --num-layers 4 --dim-feedforward 256 "
-    "--dropout-prob 0.3 --label-smoothing 0.1 --lr 5e-3 --schedule inverse_sqrt --warmup 2000 --adam-b2 0.98 "
-    "--batch-tokens 4096 --max-epochs 36 --ema 0.999 --beam-width 5"
+    f"{TO_GERMAN} --joint-tokenizer bpe:10000 --model-dim 128 --num-heads 4 --num-layers 4"
+    " --dim-feedforward 256 --dropout-prob 0.3 --label-smoothing 0.1 --lr 5e-3 --schedule"
+    " inverse_sqrt --warmup 2000 --adam-b2 0.98 --batch-tokens 4096 --max-epochs 36 --ema 0.999"
+    " --beam-width 5"
 )
 CMUDICT = "data/cmudict"
 PRONOUNCE = (
-    f"experiments/translate.py --data {CMUDICT}/train.tsv --val-data {CMUDICT}/val.tsv --test-data {CMUDICT}/test.tsv "
-    "--source-tokenizer characters --target-tokenizer words --model-dim 128 --num-heads 4 --num-layers 3 "
-    "--dim-feedforward 512 --dropout-prob 0.1 --label-smoothing 0.1 --batch-size 256 --lr 1e-3 --max-epochs 12 "
-    "--eval-every 2 --beam-width 5"
+    f"experiments/translate.py --data {CMUDICT}/train.tsv --val-data {CMUDICT}/val.tsv --test-data"
+    f" {CMUDICT}/test.tsv --source-tokenizer characters --target-tokenizer words --model-dim 128"
+    " --num-heads 4 --num-layers 3 --dim-feedforward 512 --dropout-prob 0.1 --label-smoothing 0.1"
+    " --batch-size 256 --lr 1e-3 --max-epochs 12 --eval-every 2 --beam-width 5"
 )
 FEW = "--max-epochs 1 --warmup 1"
 TABLES = {
@@ -108,32 +121,47 @@ TABLES = {
         [Line("accuracy", "0.9466 (JAX), 0.9442 (PyTorch) on CIFAR-100", "seed", ACCURACY)],
         quick=FEW,
     ),
-    "LargestOfASet": Table(f"{SETS} --sweep pooling=pma,equations,max,sum,mean --seeds 0..4", (*LARGEST, EQUATIONS)),
-    "LargestOfASet_supplement": Table(f"{SETS} --supplement --sweep pooling=pma,max,sum,mean --seeds 0..4", LARGEST),
-    "Rasp_small": Table(f"experiments/papers/rasp.py --small --sweep problem={','.join(PROGRAMS)} --seeds 0..4", RASP),
+    "LargestOfASet": Table(
+        f"{SETS} --sweep pooling=pma,equations,max,sum,mean --seeds 0..4", (*LARGEST, EQUATIONS)
+    ),
+    "LargestOfASet_supplement": Table(
+        f"{SETS} --supplement --sweep pooling=pma,max,sum,mean --seeds 0..4", LARGEST
+    ),
+    "Rasp_small": Table(
+        f"experiments/papers/rasp.py --small --sweep problem={','.join(PROGRAMS)} --seeds 0..4",
+        RASP,
+    ),
     "Grokking": Table(
         "experiments/papers/grokking.py --num-devices 1 --seeds 0..4",
         GROKKING,
         picture=Picture(
-            {"trained pairs": ("seed", "curves/train/loss"), "other pairs": ("seed", "curves/val/loss")},
+            {
+                "trained pairs": ("seed", "curves/train/loss"),
+                "other pairs": ("seed", "curves/val/loss"),
+            },
             ("Step", "Loss"),
             log_y=True,
         ),
     ),
     "InductionByLength_small": Table(
-        f"experiments/papers/length.py --small --sweep positions={','.join(line.label for line in INDUCTION)} "
-        "--seeds 0..4",
+        "experiments/papers/length.py --small --sweep"
+        f" positions={','.join(line.label for line in INDUCTION)} --seeds 0..4",
         INDUCTION,
         [f"{length} tokens" for length in LENGTHS],
-        Picture({line.label: (line.runs, "by_length") for line in INDUCTION}, ("Tokens", "Accuracy")),
+        Picture(
+            {line.label: (line.runs, "by_length") for line in INDUCTION}, ("Tokens", "Accuracy")
+        ),
     ),
     "Scan_small": Table(
-        "experiments/papers/scan.py --small --sweep positions=sinusoidal,relative share_layers=false,true --seeds 0..4",
+        "experiments/papers/scan.py --small --sweep positions=sinusoidal,relative"
+        " share_layers=false,true --seeds 0..4",
         SCAN,
         ("as short", "longer", "longer, of known length"),
     ),
     "InContextRegression": Table(
-        "experiments/papers/in_context.py --seeds 0..2", IN_CONTEXT, ("Transformer", "least squares")
+        "experiments/papers/in_context.py --seeds 0..2",
+        IN_CONTEXT,
+        ("Transformer", "least squares"),
     ),
     "Shakespeare": Table(
         f"{SHAKESPEARE} --dim-feedforward 512 {GPT} --name Shakespeare --seeds 0..4",

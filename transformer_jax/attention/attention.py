@@ -82,13 +82,17 @@ def dot_product_attention(
     record_attention(explanation)
     q, k, v = (jnp.asarray(x) for x in promote_dtype(q, k, v, dtype=None))  # to one floating type
     if explanation.implementation == "plain":
-        values, attention = plain_attention(q, k, v, request.mask, request.bias, request.dropout, tap=tap)
+        values, attention = plain_attention(
+            q, k, v, request.mask, request.bias, request.dropout, tap=tap
+        )
         return (values, attention) if return_attention else values
     operands = request.with_heads(q, k, v)
     if explanation.implementation == "fused":
         values = fused_attention(*operands, request)
     else:
-        values = blockwise_attention(*operands, request.mask, request.bias, request.dropout, request.num_batch)
+        values = blockwise_attention(
+            *operands, request.mask, request.bias, request.dropout, request.num_batch
+        )
     return values.reshape(*request.logits_shape[:-2], *values.shape[-2:])
 
 
@@ -125,12 +129,18 @@ def explain(
     Raises:
         InputError: as in `dot_product_attention`.
     """
-    return _choose(AttentionRequest.of(q, k, v, mask, bias, dropout, return_attention, backend), implementation)
+    return _choose(
+        AttentionRequest.of(q, k, v, mask, bias, dropout, return_attention, backend), implementation
+    )
 
 
 def _choose(request: AttentionRequest, implementation: str) -> Explanation:
     check_value("implementation", implementation, Implementation)
-    no_weights = "it returns no weights; attention_rows computes chosen rows" if request.wants_attention else None
+    no_weights = (
+        "it returns no weights; attention_rows computes chosen rows"
+        if request.wants_attention
+        else None
+    )
     refusals = {"plain": None, "blockwise": no_weights, "fused": fused_refusal(request)}
     if implementation != "auto":
         if reason := refusals[implementation]:
@@ -149,6 +159,9 @@ def _suited(request: AttentionRequest, refusals: Mapping[str, str | None]) -> tu
         return "plain", "the weights are requested", "it returns no weights"
     if refusals["fused"] is None and num_logits >= MIN_FUSED_LOGITS:
         return "fused", "the kernel takes this mask, type and width", "fused is faster"
-    if num_logits >= MIN_BLOCKWISE_LOGITS and math.prod(request.logits_shape) >= MIN_BLOCKWISE_TOTAL:
+    if (
+        num_logits >= MIN_BLOCKWISE_LOGITS
+        and math.prod(request.logits_shape) >= MIN_BLOCKWISE_TOTAL
+    ):
         return "blockwise", "its memory grows as T + S", "plain is slower for so many logits"
     return "plain", "there are few logits", "plain is faster for few logits"

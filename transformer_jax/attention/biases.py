@@ -56,7 +56,8 @@ class AttentionBias(LogitsRule):
         """Add gradients: `self` holds the gradient of the bias, `part` that of the result of `cut` for a block."""
 
         def added(total: Array, of_part: Array) -> Array:
-            return total if of_part.dtype == jax.dtypes.float0 else total + of_part  # integers have no gradient
+            # integers have no gradient
+            return total if of_part.dtype == jax.dtypes.float0 else total + of_part
 
         return jax.tree.map(added, self, part)
 
@@ -114,7 +115,9 @@ def apply_bias(logits: Float[Array, "... T S"], bias: Biases) -> Float[Array, ".
     bias.check(logits.shape)
     block = whole_block(logits.shape)
     of_block = bias.cut(block)
-    return jax.vmap(lambda part: of_block.apply(part, block))(logits.reshape(-1, *block.shape)).reshape(logits.shape)
+    return jax.vmap(lambda part: of_block.apply(part, block))(
+        logits.reshape(-1, *block.shape)
+    ).reshape(logits.shape)
 
 
 def bias_array(bias: Biases, shape: tuple[int, ...]) -> Float[Array, "... T S"]:
@@ -128,8 +131,8 @@ def bias_array(bias: Biases, shape: tuple[int, ...]) -> Float[Array, "... T S"]:
         return bias_array(bias.first, shape) + bias_array(bias.second, shape)
     if not isinstance(bias, AddedBias):
         raise InputError(
-            f"bias is {bias}, which may do more than add an array to the logits; call apply_bias(logits, bias) of "
-            "transformer_jax.attention in place of logits + bias"
+            f"bias is {bias}, which may do more than add an array to the logits; call"
+            " apply_bias(logits, bias) of transformer_jax.attention in place of logits + bias"
         )
     return apply_bias(jnp.zeros(shape, jnp.float32), bias)
 
@@ -147,7 +150,10 @@ class ArrayBias(AddedBias):
     def __post_init__(self) -> None:
         array = as_array("bias", self.array)
         if not jnp.issubdtype(array.dtype, jnp.floating):
-            raise InputError(f"bias has type {array.dtype}; it must be of a floating-point type; pass masks as mask")
+            raise InputError(
+                f"bias has type {array.dtype}; it must be of a floating-point type; pass masks as"
+                " mask"
+            )
         object.__setattr__(self, "array", jnp.asarray(array))
         self._wide()
 
@@ -174,7 +180,9 @@ def check_cap(name: str, cap: object) -> None:
     is_real = any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer))
     known = known_values(array) if is_real else None
     if array.ndim or not is_real or (known is not None and not 1e-37 < known < 1e38):
-        raise InputError(f"{name} is {shortened(cap)}; it must be a finite number above 0, in float32")
+        raise InputError(
+            f"{name} is {shortened(cap)}; it must be a finite number above 0, in float32"
+        )
 
 
 @pytree_class
@@ -201,18 +209,22 @@ class BiasFunction(AttentionBias):
         InputError: `fn` is not callable; at use, its result differs from the logits in kind of dtype or in shape.
     """
 
-    fn: Callable[..., Any] = static_field()  # takes the logits, four arrays of indices that broadcast, the parameters
-    parameters: tuple[Any, ...] = ()  # pytrees of arrays; gradients flow to these only, not to closed-over arrays
+    # takes the logits, four arrays of indices that broadcast, the parameters
+    fn: Callable[..., Any] = static_field()
+    # pytrees of arrays; gradients flow to these only, not to closed-over arrays
+    parameters: tuple[Any, ...] = ()
     offset: Offset = 0  # added to the index of the query
 
     def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
         at = block.indices()
-        result = self.fn(logits, at.batch, at.head, at.query + self.offset, at.key, *self.parameters)
+        result = self.fn(
+            logits, at.batch, at.head, at.query + self.offset, at.key, *self.parameters
+        )
         is_float = hasattr(result, "dtype") and jnp.issubdtype(result.dtype, jnp.floating)
         if not is_float or result.shape != logits.shape:
             raise InputError(
-                f"the bias function {shown(self.fn)} returned {shown(result)}; it must return the changed logits, "
-                f"{shown(logits)}"
+                f"the bias function {shown(self.fn)} returned {shown(result)}; it must return the"
+                f" changed logits, {shown(logits)}"
             )
         return jnp.asarray(result).astype(logits.dtype)
 

@@ -33,7 +33,8 @@ LARGE = 1024  # maximum positions per block
 SMALL = 512
 STAIR = 256  # maximum keys per stair
 MAX_AT_ONCE = 64  # rows computed at once on accelerators
-ALIGNMENT = 16  # positions: a multiple of the vector width of CPUs and of the tile size of accelerators
+# positions: a multiple of the vector width of CPUs and of the tile size of accelerators
+ALIGNMENT = 16
 
 Carry = TypeVar("Carry")
 Total = TypeVar("Total")
@@ -47,7 +48,8 @@ class BlockSizes:
 
     queries: int  # per block
     keys: int
-    num_stairs: int = 1  # parts of the keys of a mixed block; queries before the first key of a stair skip the stair
+    # parts of the keys of a mixed block; queries before the first key of a stair skip the stair
+    num_stairs: int = 1
 
     @property
     def stair(self) -> int:
@@ -87,7 +89,8 @@ class KeyBlocks(NamedTuple):
 
     order: Int[Known, "nq nk"]  # indices of the key blocks, listed ones first
     num_listed: Int[Known, " nq"]  # number of listed blocks
-    parts: tuple[Part, ...]  # parts of each block; their keys are counted from the first key of the block
+    # parts of each block; their keys are counted from the first key of the block
+    parts: tuple[Part, ...]
 
 
 class BlockLists(NamedTuple):
@@ -97,7 +100,9 @@ class BlockLists(NamedTuple):
     mixed: KeyBlocks
     size: int  # keys per block
 
-    def visit(self, query_block: Array, step: Callable[[Part, Carry], Carry], carry: Carry) -> Carry:
+    def visit(
+        self, query_block: Array, step: Callable[[Part, Carry], Carry], carry: Carry
+    ) -> Carry:
         """Run `step` on all parts of the key blocks of a query block."""
         for blocks in (self.full, self.mixed):
             if isinstance(blocks.num_listed, np.ndarray) and not blocks.num_listed.any():
@@ -121,7 +126,8 @@ def list_blocks(mask: AttentionMask | None, grid: BlockGrid, sizes: BlockSizes) 
     """
     shape = grid.num_query_blocks, grid.num_key_blocks
     some, every = (True, True) if mask is None else mask.bounds(grid)
-    is_whole = (np.arange(shape[1]) + 1) * grid.key_size <= grid.num_keys  # the last one may end beyond the keys
+    # the last one may end beyond the keys
+    is_whole = (np.arange(shape[1]) + 1) * grid.key_size <= grid.num_keys
     every = every & some & is_whole
     # XLA moves the products of a single key block out of the loop, so that they run whether or not it is listed. A
     # single block is therefore listed as mixed for all queries.
@@ -133,7 +139,9 @@ def list_blocks(mask: AttentionMask | None, grid: BlockGrid, sizes: BlockSizes) 
         for first in range(0, sizes.keys, sizes.stair)
     )
     whole = (Part(0, Range(0, sizes.keys), False),)
-    return BlockLists(_listed(every, shape, whole), _listed(some & ~every, shape, stairs), sizes.keys)
+    return BlockLists(
+        _listed(every, shape, whole), _listed(some & ~every, shape, stairs), sizes.keys
+    )
 
 
 def _listed(flags: BlockFlags, shape: tuple[int, int], parts: tuple[Part, ...]) -> KeyBlocks:
@@ -142,7 +150,9 @@ def _listed(flags: BlockFlags, shape: tuple[int, int], parts: tuple[Part, ...]) 
     return KeyBlocks(xp.argsort(~blocks, axis=1, stable=True), blocks.sum(1), parts)
 
 
-def split_blocks(x: Float[Array, "N H T w"], group: int, size: int) -> Float[Array, "N Hkv nq G q w"]:
+def split_blocks(
+    x: Float[Array, "N H T w"], group: int, size: int
+) -> Float[Array, "N Hkv nq G q w"]:
     """Split the positions of each head into blocks, padded with zeros at the end."""
     x = fill_blocks(x, size)
     return x.reshape(len(x), -1, group, x.shape[2] // size, size, x.shape[-1]).swapaxes(2, 3)
@@ -154,7 +164,9 @@ def fill_blocks(x: Float[Array, "N H T w"], size: int) -> Float[Array, "N H padd
     return jnp.pad(x, ((0, 0), (0, 0), (0, rest), (0, 0))) if rest else x
 
 
-def join_blocks(x: Float[Array, "N Hkv nq G q w"], like: Float[Array, "N H T d"]) -> Float[Array, "N H T w"]:
+def join_blocks(
+    x: Float[Array, "N Hkv nq G q w"], like: Float[Array, "N H T d"]
+) -> Float[Array, "N H T w"]:
     """Invert `split_blocks`, for an array with the batch, heads and positions of `like`."""
     num, heads, length, _ = like.shape
     x = x.swapaxes(2, 3).reshape(num, heads, -1, x.shape[-1])
@@ -162,7 +174,11 @@ def join_blocks(x: Float[Array, "N Hkv nq G q w"], like: Float[Array, "N H T d"]
 
 
 def over_rows(
-    function: Callable[[Total, Arrays], tuple[Total, Results]], total: Total, arguments: Arrays, *, all_at_once: bool
+    function: Callable[[Total, Arrays], tuple[Total, Results]],
+    total: Total,
+    arguments: Arrays,
+    *,
+    all_at_once: bool,
 ) -> tuple[Total, Results]:
     """Run `function(total, arguments of a row) -> (total, results)` over the rows of arrays `[N, Hkv, ...]`.
 
@@ -171,7 +187,9 @@ def over_rows(
     """
 
     def at_once(total: Total, arguments: Arrays) -> tuple[Total, Results]:
-        parts, results = jax.vmap(function, (None, 0))(jax.tree.map(jnp.zeros_like, total), arguments)
+        parts, results = jax.vmap(function, (None, 0))(
+            jax.tree.map(jnp.zeros_like, total), arguments
+        )
         return jax.tree.map(lambda old, new: old + new.sum(0), total, parts), results
 
     if all_at_once:

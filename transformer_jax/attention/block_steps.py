@@ -13,7 +13,12 @@ from jaxtyping import Bool, Float, Shaped, UInt32
 from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.block_layout import Part, split_blocks
 from transformer_jax.attention.masks.symbolic import AttentionMask
-from transformer_jax.attention.score_block import BlockGrid, Range, ScoreBlock, nan_for_minus_infinity
+from transformer_jax.attention.score_block import (
+    BlockGrid,
+    Range,
+    ScoreBlock,
+    nan_for_minus_infinity,
+)
 from transformer_jax.dropout import is_kept
 
 Queries = Float[Array, "G q d"]  # of the G query heads that share one head of keys and values
@@ -51,13 +56,16 @@ class Row:
     width: int  # d
     dropout_rate: float
     seeds: UInt32[Array, " 2"]  # of the dropout
-    first_weights: UInt32[Array, ""]  # index of the first of this row's rows of weights, over all batch elements
+    # index of the first of this row's rows of weights, over all batch elements
+    first_weights: UInt32[Array, ""]
 
     def block(self, query_block: Array, part: Part) -> ScoreBlock:
         """Return the indices of a part of a query block."""
         size = self.grid.query_size
         queries = Range(query_block * size + part.first, size - part.first)
-        return ScoreBlock(Range(self.grid.batch, 1), Range(self.first_head, self.group), queries, part.keys)
+        return ScoreBlock(
+            Range(self.grid.batch, 1), Range(self.first_head, self.group), queries, part.keys
+        )
 
     @property
     def scale(self) -> float:
@@ -66,7 +74,9 @@ class Row:
 
     def logits(self, q: Queries, k: Keys) -> Logits:
         """Return the logits of a block without the bias, still to be multiplied by `scale`."""
-        logits = jnp.einsum("gqd,kd->gqk", q, k, preferred_element_type=jnp.promote_types(q.dtype, jnp.float32))
+        logits = jnp.einsum(
+            "gqd,kd->gqk", q, k, preferred_element_type=jnp.promote_types(q.dtype, jnp.float32)
+        )
         logits = nan_for_minus_infinity(logits)
         return logits if self.bias is None else logits * (1 / math.sqrt(self.width))
 
@@ -82,11 +92,17 @@ class Row:
         """Return which weights of a block dropout keeps."""
         at = block.indices()
         head = jnp.arange(self.group, dtype=jnp.uint32)[:, None, None]
-        rows = self.first_weights + head * np.uint32(self.grid.num_queries) + at.query[0].astype(jnp.uint32)
+        rows = (
+            self.first_weights
+            + head * np.uint32(self.grid.num_queries)
+            + at.query[0].astype(jnp.uint32)
+        )
         return is_kept(self.dropout_rate, self.seeds, rows, at.key[0].astype(jnp.uint32))
 
 
-def forward_step(row: Row, query_block: Array, part: Part, so_far: Running, q: Queries, k: Keys, v: Values) -> Running:
+def forward_step(
+    row: Row, query_block: Array, part: Part, so_far: Running, q: Queries, k: Keys, v: Values
+) -> Running:
     """Update the running softmax of a query block with a part of the keys of this row."""
     of_part = Running(*(x[:, part.first :] for x in so_far))
     block, k, v = row.block(query_block, part), _in_range(k, part.keys), _in_range(v, part.keys)
@@ -101,7 +117,9 @@ def forward_step(row: Row, query_block: Array, part: Part, so_far: Running, q: Q
     total = of_part.total * rescale + weights.sum(-1)
     if row.dropout_rate:
         weights = jnp.where(row.is_kept(block), weights, 0)
-    values = jnp.einsum("gqk,kd->gqd", weights.astype(v.dtype), v, preferred_element_type=logits.dtype)
+    values = jnp.einsum(
+        "gqk,kd->gqd", weights.astype(v.dtype), v, preferred_element_type=logits.dtype
+    )
     new = Running(of_part.values * rescale[..., None] + values, maximum, total)
     return Running(*map(_with_last, so_far, new))
 
@@ -119,7 +137,12 @@ class QueryBlock(NamedTuple):
     def since(self, first: int) -> "QueryBlock":
         """Drop the queries before `first`."""
         axes = 1, 2, 1, 2, 1, 1  # of the queries
-        return QueryBlock(*(lax.slice_in_dim(x, first, None, axis=axis) for x, axis in zip(self, axes, strict=True)))
+        return QueryBlock(
+            *(
+                lax.slice_in_dim(x, first, None, axis=axis)
+                for x, axis in zip(self, axes, strict=True)
+            )
+        )
 
 
 def query_blocks(
@@ -136,8 +159,11 @@ def query_blocks(
     of_values, *of_queries = (
         split_blocks(x, group, size) for x in (of_values, log_sum_exp[..., None], delta[..., None])
     )
-    q_transposed, of_values_transposed = (jnp.moveaxis(x, -1, 3) for x in (q, of_values))  # [N Hkv nq w G q]
-    return QueryBlock(q, q_transposed, of_values, of_values_transposed, *(x[..., 0] for x in of_queries))
+    # [N Hkv nq w G q]
+    q_transposed, of_values_transposed = (jnp.moveaxis(x, -1, 3) for x in (q, of_values))
+    return QueryBlock(
+        q, q_transposed, of_values, of_values_transposed, *(x[..., 0] for x in of_queries)
+    )
 
 
 def backward_step(
@@ -148,7 +174,9 @@ def backward_step(
     k, v = _in_range(k, part.keys), _in_range(v, part.keys)
     logits = row.logits(of.q, k)
     if row.bias is not None:
-        logits, of_logits = jax.vjp(lambda x, bias: bias.apply(x[None], block)[0], logits, row.bias.cut(block))
+        logits, of_logits = jax.vjp(
+            lambda x, bias: bias.apply(x[None], block)[0], logits, row.bias.cut(block)
+        )
     if part.is_mixed:
         logits = row.seen(logits, block)
     wide = logits.dtype
@@ -171,12 +199,19 @@ def backward_step(
     return Gradients(q, _added(so_far.k, of_k, part.keys), _added(so_far.v, of_v, part.keys), bias)
 
 
-def _product(transposed: Float[Array, "w G q"], of_logits: Logits, wide: np.dtype) -> Float[Array, "w k"]:
-    columns, rows = transposed.reshape(len(transposed), -1), of_logits.reshape(-1, of_logits.shape[-1])
+def _product(
+    transposed: Float[Array, "w G q"], of_logits: Logits, wide: np.dtype
+) -> Float[Array, "w k"]:
+    columns, rows = (
+        transposed.reshape(len(transposed), -1),
+        of_logits.reshape(-1, of_logits.shape[-1]),
+    )
     return jnp.einsum("wr,rk->wk", columns, rows, preferred_element_type=wide)
 
 
-def _with_last(old: Float[Array, "G q ..."], new: Float[Array, "G part ..."]) -> Float[Array, "G q ..."]:
+def _with_last(
+    old: Float[Array, "G q ..."], new: Float[Array, "G part ..."]
+) -> Float[Array, "G q ..."]:
     """Replace the last queries of an array."""
     first = old.shape[1] - new.shape[1]
     return old.at[:, first:].set(new) if first else new
@@ -186,6 +221,10 @@ def _in_range(x: Shaped[Array, "S w"], keys: Range) -> Shaped[Array, "k w"]:
     return lax.dynamic_slice_in_dim(x, *keys, allow_negative_indices=False)
 
 
-def _added(total: Float[Array, "w S"], part: Float[Array, "w k"], keys: Range) -> Float[Array, "w S"]:
+def _added(
+    total: Float[Array, "w S"], part: Float[Array, "w k"], keys: Range
+) -> Float[Array, "w S"]:
     old = lax.dynamic_slice_in_dim(total, *keys, axis=1, allow_negative_indices=False)
-    return lax.dynamic_update_slice_in_dim(total, old + part, keys.start, axis=1, allow_negative_indices=False)
+    return lax.dynamic_update_slice_in_dim(
+        total, old + part, keys.start, axis=1, allow_negative_indices=False
+    )

@@ -52,7 +52,8 @@ class Plan:
     dropout_rate: float
     num_batch: int  # B of the mask and the bias; N of the operands is a multiple of it
     sizes: BlockSizes
-    all_at_once: bool  # do not loop over rows, since the compiler cannot partition a loop over devices
+    # do not loop over rows, since the compiler cannot partition a loop over devices
+    all_at_once: bool
 
 
 class Operands(NamedTuple):
@@ -75,7 +76,8 @@ class Constants(NamedTuple):
 Values = Float[Array, "N H T d_v"]
 LogSumExp = Float[Array, "N H T"]  # of each query's logits; -∞ for a query that sees no key
 Saved = tuple[Operands, Constants, Values, LogSumExp]
-Sums = tuple[AttentionBias | None, Array, Array]  # gradients of the bias, and of a row's keys and values [w, S]
+# gradients of the bias, and of a row's keys and values [w, S]
+Sums = tuple[AttentionBias | None, Array, Array]
 
 
 def blockwise_attention(
@@ -100,7 +102,9 @@ def blockwise_attention(
         num_batch: B, a divisor of N; element n uses the mask and the bias of element `n % B`.
         sizes: block sizes; None for those of `choose_block_sizes`.
     """
-    rate, seeds = (0.0, jnp.zeros(2, jnp.uint32)) if dropout is None else (dropout.rate, dropout.seeds())
+    rate, seeds = (
+        (0.0, jnp.zeros(2, jnp.uint32)) if dropout is None else (dropout.rate, dropout.seeds())
+    )
     sizes = sizes or choose_block_sizes(mask, q.shape[2], k.shape[2])
     plan = Plan(float(rate), num_batch, sizes, partitioned_by_xla.get())
     constants = Constants(mask, seeds, first_row_of_part(math.prod(q.shape[:3])))
@@ -119,7 +123,9 @@ def _forward(plan: Plan, operands: Operands, constants: Constants) -> tuple[Valu
     q, k, v = _in_blocks(plan, operands)
     wide = jnp.promote_types(q.dtype, jnp.float32)
 
-    def of_row(total: None, arguments: tuple[Array, Array, Array, Array]) -> tuple[None, tuple[Array, Array]]:
+    def of_row(
+        total: None, arguments: tuple[Array, Array, Array, Array]
+    ) -> tuple[None, tuple[Array, Array]]:
         index, q, k, v = arguments
         row, lists = _row(plan, operands, constants, index)
 
@@ -131,7 +137,9 @@ def _forward(plan: Plan, operands: Operands, constants: Constants) -> tuple[Valu
 
             shape = q.shape[:-1]
             start = Running(
-                jnp.zeros((*shape, v.shape[-1]), wide), jnp.full(shape, np.finfo(wide).min), jnp.zeros(shape, wide)
+                jnp.zeros((*shape, v.shape[-1]), wide),
+                jnp.full(shape, np.finfo(wide).min),
+                jnp.zeros(shape, wide),
             )
             values, maximum, total = lists.visit(i, step, start)
             sees_nothing = total == 0
@@ -142,7 +150,9 @@ def _forward(plan: Plan, operands: Operands, constants: Constants) -> tuple[Valu
 
         return total, lax.map(of_queries, (jnp.arange(len(q)), q))
 
-    _, (values, log_sum_exp) = over_rows(of_row, None, (_row_numbers(k), q, k, v), all_at_once=plan.all_at_once)
+    _, (values, log_sum_exp) = over_rows(
+        of_row, None, (_row_numbers(k), q, k, v), all_at_once=plan.all_at_once
+    )
     return join_blocks(values, operands.q), join_blocks(log_sum_exp[..., None], operands.q)[..., 0]
 
 
@@ -178,7 +188,9 @@ def _attend_backward(plan: Plan, saved: Saved, of_values: Values) -> tuple[Opera
             return (result.bias, result.k, result.v), result.q
 
         sums = total, jnp.zeros(k.shape[::-1], wide), jnp.zeros(v.shape[::-1], wide)
-        (total, of_k, of_v), of_q = lax.scan(of_queries, sums, (jnp.arange(len(queries.q)), queries))
+        (total, of_k, of_v), of_q = lax.scan(
+            of_queries, sums, (jnp.arange(len(queries.q)), queries)
+        )
         return total, (of_q, of_k, of_v)
 
     total, (of_q, of_k, of_v) = over_rows(of_row, start, rows, all_at_once=plan.all_at_once)
@@ -195,14 +207,28 @@ def _row_numbers(k: Float[Array, "N Hkv S d"]) -> Int[Array, "N Hkv"]:
     return jnp.arange(k.shape[0] * k.shape[1]).reshape(k.shape[:2])
 
 
-def _row(plan: Plan, operands: Operands, constants: Constants, index: Array) -> tuple[Row, BlockLists]:
+def _row(
+    plan: Plan, operands: Operands, constants: Constants, index: Array
+) -> tuple[Row, BlockLists]:
     (_, num_heads, num_queries, width), num_groups = operands.q.shape, operands.k.shape[1]
     group = num_heads // num_groups
     batch, sizes = index // num_groups % plan.num_batch, plan.sizes
     grid = BlockGrid(batch, num_queries, operands.k.shape[2], sizes.queries, sizes.keys)
-    first_weights = constants.first_weights + index.astype(jnp.uint32) * np.uint32(group * num_queries)
+    first_weights = constants.first_weights + index.astype(jnp.uint32) * np.uint32(
+        group * num_queries
+    )
     first_head, mask = index % num_groups * group, constants.mask
-    row = Row(grid, mask, operands.bias, first_head, group, width, plan.dropout_rate, constants.seeds, first_weights)
+    row = Row(
+        grid,
+        mask,
+        operands.bias,
+        first_head,
+        group,
+        width,
+        plan.dropout_rate,
+        constants.seeds,
+        first_weights,
+    )
     return row, list_blocks(mask, grid, sizes)
 
 

@@ -59,7 +59,10 @@ def plain_attention(
     if tap is not None:
         weights = tap("weights", weights, "B H T S")
     of_groups, v = by_shared_head(weights, v)
-    return jnp.einsum("...ts,...sd->...td", of_groups, v).reshape(*weights.shape[:-1], v.shape[-1]), weights
+    return (
+        jnp.einsum("...ts,...sd->...td", of_groups, v).reshape(*weights.shape[:-1], v.shape[-1]),
+        weights,
+    )
 
 
 def mask_array(mask: Masks, shape: tuple[int, ...]) -> Bool[Array, "..."]:
@@ -79,7 +82,10 @@ def by_shared_head(x: Array, y: Array) -> tuple[Array, Array]:
     if not (x.ndim > 3 and y.ndim > 3 and 1 < y.shape[-3] < x.shape[-3]):
         return x, y
     *leading, num_heads, length, width = x.shape
-    return x.reshape(*leading, y.shape[-3], num_heads // y.shape[-3], length, width), y[..., None, :, :]
+    return (
+        x.reshape(*leading, y.shape[-3], num_heads // y.shape[-3], length, width),
+        y[..., None, :, :],
+    )
 
 
 @jax.custom_jvp
@@ -92,7 +98,9 @@ def _products(q: Array, k: Array) -> Logits:
 
 
 @_products.defjvp
-def _products_tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Logits, Logits]:
+def _products_tangent(
+    primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Logits, Logits]:
     def in_their_type(q: Array, k: Array) -> Array:
         of_groups, k = by_shared_head(q, k)
         return jnp.einsum("...td,...sd->...ts", of_groups, k)
@@ -107,20 +115,26 @@ def _products_tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array
 @jax.custom_jvp
 def softmax(logits: Logits, seen: Bool[Array, "..."] | None) -> Logits:
     """Softmax over the seen keys, zeros for a query that sees none; over all keys if `seen` is None, NaN for -∞."""
-    if seen is None:  # 0 · -∞ is NaN; testing each logit would make attention on CPUs 1.15 times as slow
+    # 0 · -∞ is NaN; testing each logit would make attention on CPUs 1.15 times as slow
+    if seen is None:
         maximum = logits.max(-1, keepdims=True) + 0 * logits.min(-1, keepdims=True)
         weights = jnp.exp(logits - maximum)
         return weights / weights.sum(-1, keepdims=True)
     logits = jnp.where(seen, logits, -jnp.inf)
-    weights = jnp.exp(logits - jnp.maximum(logits.max(-1, keepdims=True), np.finfo(logits.dtype).min))
+    weights = jnp.exp(
+        logits - jnp.maximum(logits.max(-1, keepdims=True), np.finfo(logits.dtype).min)
+    )
     total = weights.sum(-1, keepdims=True)
     return weights / jnp.where(total == 0, 1, total)
 
 
 @softmax.defjvp
-def _softmax_tangent(primals: tuple[Array, Array | None], tangents: tuple[Array, Any]) -> tuple[Logits, Logits]:
+def _softmax_tangent(
+    primals: tuple[Array, Array | None], tangents: tuple[Array, Any]
+) -> tuple[Logits, Logits]:
     weights = softmax(*primals)
     of_logits, _ = tangents
     if primals[1] is not None:
-        of_logits = jnp.where(primals[1], of_logits, 0)  # the derivative of a bias may be infinite at a hidden key
+        # the derivative of a bias may be infinite at a hidden key
+        of_logits = jnp.where(primals[1], of_logits, 0)
     return weights, weights * (of_logits - (weights * of_logits).sum(-1, keepdims=True))

@@ -65,9 +65,14 @@ class RelativeBias(AddedBias):
         parts = 2 if self.bidirectional else 1
         if len(shape) != 2 or shape[0] < 4 or shape[0] % parts or shape[1] < 1:
             even = ", an even number" if self.bidirectional else ""
-            raise InputError(f"table has shape {shape}; it must be [num_buckets, H], at least 4 buckets{even}")
+            raise InputError(
+                f"table has shape {shape}; it must be [num_buckets, H], at least 4 buckets{even}"
+            )
         if not jnp.issubdtype(as_array("table", self.table).dtype, jnp.floating):
-            raise InputError(f"table has type {np.asarray(self.table).dtype}; it must be of a floating-point type")
+            raise InputError(
+                f"table has type {np.asarray(self.table).dtype}; it must be of a floating-point"
+                " type"
+            )
         check_sizes(shape[0] // parts // 2 + 1, max_distance=self.max_distance)
 
     def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
@@ -75,7 +80,9 @@ class RelativeBias(AddedBias):
         # All logits on a diagonal have the same distance; diagonals below the main one come last (`_along_diagonals`).
         ahead = jnp.concatenate([jnp.arange(num_keys), jnp.arange(-num_queries, 0)])
         ahead += first_key - first_query - self.offset
-        buckets = relative_buckets(ahead, np.shape(self.table)[0], self.max_distance, self.bidirectional)
+        buckets = relative_buckets(
+            ahead, np.shape(self.table)[0], self.max_distance, self.bidirectional
+        )
         of_heads = block.of_heads(jnp.asarray(self.table).T)  # [h num_buckets]
         bias = _along_diagonals(jnp.take(of_heads, buckets, axis=1), num_queries, num_keys)
         return logits + bias.astype(logits.dtype)[None]
@@ -85,7 +92,10 @@ class RelativeBias(AddedBias):
 
 
 def relative_buckets(
-    ahead: Int[ArrayLike, "..."], num_buckets: int, max_distance: int = 128, bidirectional: bool = True
+    ahead: Int[ArrayLike, "..."],
+    num_buckets: int,
+    max_distance: int = 128,
+    bidirectional: bool = True,
 ) -> Int[Array, "..."]:
     """Return the bucket of each distance, key minus query position (Raffel et al. 2020, section 2.1, and their code).
 
@@ -97,20 +107,26 @@ def relative_buckets(
     distances = np.arange(max_distance + 1)
     far = np.log(np.maximum(distances, 1) / exact) / math.log(max_distance / exact) * (size - exact)
     # 1e-9: a distance at the lower edge of a bucket must not fall below it by rounding of the logarithm.
-    table = np.where(distances < exact, distances, np.minimum(exact + np.floor(far + 1e-9), size - 1)).astype(np.int32)
+    table = np.where(
+        distances < exact, distances, np.minimum(exact + np.floor(far + 1e-9), size - 1)
+    ).astype(np.int32)
     distance = jnp.abs(ahead) if bidirectional else jnp.maximum(-ahead, 0)
     bucket = jnp.asarray(table)[jnp.minimum(distance, max_distance)]
     return jnp.where(ahead > 0, bucket + size, bucket) if bidirectional else bucket
 
 
-def _along_diagonals(values: Shaped[Array, "h n"], num_queries: int, num_keys: int) -> Shaped[Array, "h q k"]:
+def _along_diagonals(
+    values: Shaped[Array, "h n"], num_queries: int, num_keys: int
+) -> Shaped[Array, "h q k"]:
     """Return the matrix with elements `values[j - i]`, a negative index counting from the end; n is q + k.
 
     The values are repeated and reshaped to rows of n - 1 elements, so that each row begins one element further on. A
     gather (a scatter in the gradient) would be an order of magnitude slower.
     """
     n = values.shape[-1]
-    repeated = jnp.broadcast_to(values[:, None], (len(values), num_queries, n)).reshape(len(values), -1)
+    repeated = jnp.broadcast_to(values[:, None], (len(values), num_queries, n)).reshape(
+        len(values), -1
+    )
     rows = repeated[:, : num_queries * (n - 1)].reshape(len(values), num_queries, n - 1)
     return rows[:, :, :num_keys]
 
@@ -118,4 +134,6 @@ def _along_diagonals(values: Shaped[Array, "h n"], num_queries: int, num_keys: i
 def _check_heads(name: str, number: int, shape: tuple[int, ...]) -> None:
     num_heads = whole_block(shape).head.size
     if number != num_heads:
-        raise InputError(f"{name} of the bias is {number}; it must be {num_heads}, as in the attention")
+        raise InputError(
+            f"{name} of the bias is {number}; it must be {num_heads}, as in the attention"
+        )

@@ -62,7 +62,8 @@ class AttentionRequest:
             q.shape,
             k.shape,
             v.shape,
-            dtype if jnp.issubdtype(dtype, jnp.floating) else jnp.promote_types(dtype, jnp.float32),  # as promote_dtype
+            # as promote_dtype
+            dtype if jnp.issubdtype(dtype, jnp.floating) else jnp.promote_types(dtype, jnp.float32),
             None if mask is None else as_attention_mask(mask),
             None if bias is None else as_attention_bias(bias),
             None if dropout is None or dropout.rate == 0 else dropout,
@@ -101,18 +102,24 @@ def _checked_operands(**operands: Any) -> list[Any]:
         for name, x in operands.items()
     }
     for name, array in arrays.items():
-        if not jnp.issubdtype(array.dtype, jnp.number) or jnp.issubdtype(array.dtype, jnp.complexfloating):
+        if not jnp.issubdtype(array.dtype, jnp.number) or jnp.issubdtype(
+            array.dtype, jnp.complexfloating
+        ):
             raise InputError(f"{name} has type {array.dtype}; it must hold real numbers")
     q, k, v = (array.shape for array in arrays.values())
     num_leading = len(q) - (2 if len(q) < 4 else 3)  # without the heads
-    fits = len(q) == len(k) == len(v) >= 2 and q[:num_leading] == k[:num_leading] and k[:-1] == v[:-1]
+    fits = (
+        len(q) == len(k) == len(v) >= 2 and q[:num_leading] == k[:num_leading] and k[:-1] == v[:-1]
+    )
     if not fits or q[-1] != k[-1] or 0 in (*q, *k, *v):
         raise InputError(
-            f"q, k and v have shapes {q}, {k} and {v}; they must be [..., T, d], [..., S, d] and [..., S, d_v], with "
-            "the same leading axes except the heads, and no axis of size 0"
+            f"q, k and v have shapes {q}, {k} and {v}; they must be [..., T, d], [..., S, d] and"
+            " [..., S, d_v], with the same leading axes except the heads, and no axis of size 0"
         )
     if len(q) > 3 and q[-3] % k[-3]:
-        raise InputError(f"k and v have {k[-3]} heads, which must divide the number of heads of q, {q[-3]}")
+        raise InputError(
+            f"k and v have {k[-3]} heads, which must divide the number of heads of q, {q[-3]}"
+        )
     return list(arrays.values())
 
 
@@ -126,8 +133,12 @@ class Explanation:
     logits: Shape  # T and S
 
     def __str__(self) -> str:
-        reasons = "; ".join([self.reason, *(f"not {name}: {reason}" for name, reason in self.others.items())])
-        return "{} attention of {} × {} logits: {}".format(self.implementation, *self.logits, reasons)
+        reasons = "; ".join(
+            [self.reason, *(f"not {name}: {reason}" for name, reason in self.others.items())]
+        )
+        return "{} attention of {} × {} logits: {}".format(
+            self.implementation, *self.logits, reasons
+        )
 
     __repr__ = __str__
 

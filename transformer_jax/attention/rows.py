@@ -47,22 +47,35 @@ def attention_rows(
     shape = request.logits_shape
     queries = _indices("queries", np.arange(shape[-2]) if queries is None else queries, shape[-2])
     if heads is not None and len(shape) < 4:
-        raise InputError(f"heads is {shortened(heads)}; logits of shape {shape} have no axis of heads")
+        raise InputError(
+            f"heads is {shortened(heads)}; logits of shape {shape} have no axis of heads"
+        )
     q, k, _ = request.with_heads(q, k, k)
     chosen = _indices("heads", np.arange(q.shape[1]) if heads is None else heads, q.shape[1])
     group, wide = q.shape[1] // k.shape[1], jnp.promote_types(q.dtype, jnp.float32)
 
     def of_row(number: Array, head: Array, query: Array) -> Float[Array, " S"]:
-        logits = jnp.einsum("d,sd->s", q[number, head, query], k[number, head // group], preferred_element_type=wide)
+        logits = jnp.einsum(
+            "d,sd->s", q[number, head, query], k[number, head // group], preferred_element_type=wide
+        )
         logits = nan_for_minus_infinity(logits)[None, None, None] / math.sqrt(q.shape[-1])
-        block = ScoreBlock(Range(number % request.num_batch, 1), Range(head, 1), Range(query, 1), Range(0, shape[-1]))
+        block = ScoreBlock(
+            Range(number % request.num_batch, 1),
+            Range(head, 1),
+            Range(query, 1),
+            Range(0, shape[-1]),
+        )
         if request.bias is not None:
             logits = request.bias.cut(block).apply(logits, block)
         seen = logits != -jnp.inf  # a bias may hide keys too
-        return softmax(logits, seen if request.mask is None else seen & request.mask.allows(block))[0, 0, 0]
+        return softmax(logits, seen if request.mask is None else seen & request.mask.allows(block))[
+            0, 0, 0
+        ]
 
     over_heads = jax.vmap(jax.vmap(of_row, (None, None, 0)), (None, 0, None))
-    rows: Array = jax.lax.map(lambda number: over_heads(number, chosen, queries), jnp.arange(len(q)))
+    rows: Array = jax.lax.map(
+        lambda number: over_heads(number, chosen, queries), jnp.arange(len(q))
+    )
     leading = (*shape[:-3], len(chosen)) if len(shape) > 3 else shape[:-2]
     return rows.astype(q.dtype).reshape(*leading, len(queries), shape[-1])
 
@@ -70,7 +83,10 @@ def attention_rows(
 def _indices(name: str, indices: Any, length: int) -> Int[Array, " n"]:
     array = as_array(name, indices)
     if array.ndim != 1 or not array.size or not jnp.issubdtype(array.dtype, jnp.integer):
-        raise InputError(f"{name} has type {array.dtype} and shape {array.shape}; it must be indices [n], at least one")
+        raise InputError(
+            f"{name} has type {array.dtype} and shape {array.shape}; it must be indices [n], at"
+            " least one"
+        )
     known = known_values(array)
     if known is not None and (outside := known[(known < 0) | (known >= length)]).size:
         raise InputError(f"{name} holds {outside[0]}; indices may be 0 … {length - 1}")

@@ -20,9 +20,11 @@ from transformer_jax.errors import InputError
 Chosen = Int[ArrayLike, " _"] | Sequence[int]  # indices of selected queries or heads
 Start = int | np.integer | Int[Array, ""]  # first index of a range, or a position
 Offset = Annotated[Start, check_offset]
-BlockFlags = bool | Shaped[np.ndarray | Array, "..."]  # one for each block of a grid, or one for all blocks
+# one for each block of a grid, or one for all blocks
+BlockFlags = bool | Shaped[np.ndarray | Array, "..."]
 Rule = TypeVar("Rule", bound="LogitsRule")
-Bounds = tuple[BlockFlags, BlockFlags]  # whether a block may be allowed in part; whether it certainly is entirely
+# whether a block may be allowed in part; whether it certainly is entirely
+Bounds = tuple[BlockFlags, BlockFlags]
 
 MISSING_AXES = {2: (0, 1), 3: (1,), 4: ()}  # axes of [B H T S] that an array of this rank lacks
 LOGITS_AXES = "batch elements", "heads", "queries", "keys"  # of the logits [B H T S]
@@ -53,7 +55,8 @@ class LogitsRule:
             for name, entry in vars(self).items()
             if name == "offset" or isinstance(entry, LogitsRule)
         }
-        return dataclasses.replace(self, **moved) if moved else self  # type: ignore[type-var]  # it is a `pytree_class`
+        # it is a `pytree_class`
+        return dataclasses.replace(self, **moved) if moved else self  # type: ignore[type-var]
 
 
 class Range(NamedTuple):
@@ -89,9 +92,13 @@ class ScoreBlock(NamedTuple):
 
     def indices(self) -> BlockIndices:
         """Return the indices along the four axes, each as an array of rank 4."""
-        return BlockIndices(*jnp.ix_(*(start + jnp.arange(size, dtype=jnp.int32) for start, size in self)))
+        return BlockIndices(
+            *jnp.ix_(*(start + jnp.arange(size, dtype=jnp.int32) for start, size in self))
+        )
 
-    def part(self, array: Shaped[Array | np.ndarray, "#B #H #T #S"]) -> Shaped[Array, "#b #h #q #k"]:
+    def part(
+        self, array: Shaped[Array | np.ndarray, "#B #H #T #S"]
+    ) -> Shaped[Array, "#b #h #q #k"]:
         """Return the block of an array; an axis of size 1 broadcasts.
 
         Raises:
@@ -104,7 +111,8 @@ class ScoreBlock(NamedTuple):
                 continue
             if size > length or (isinstance(start, int) and start >= length):
                 raise InputError(
-                    f"an array of shape {array.shape} has {length} {LOGITS_AXES[axis]}; it must have {start + size}"
+                    f"an array of shape {array.shape} has {length} {LOGITS_AXES[axis]}; it must"
+                    f" have {start + size}"
                 )
             part = _cut(part, axis, start, size)
         return part
@@ -156,15 +164,20 @@ def with_all_axes(name: str, array: Array, hint: str = "") -> Shaped[Array, "#B 
     """
     if array.ndim not in MISSING_AXES:
         raise InputError(
-            f"{name} has shape {array.shape}; it must be [T, S], [B, T, S] or [B, H, T, S]; any axis may be 1{hint}"
+            f"{name} has shape {array.shape}; it must be [T, S], [B, T, S] or [B, H, T, S]; any"
+            f" axis may be 1{hint}"
         )
     return jnp.expand_dims(array, MISSING_AXES[array.ndim])
 
 
-def check_fits(shape: tuple[int, ...], logits_shape: tuple[int, ...], what: str, hint: str = "") -> None:
+def check_fits(
+    shape: tuple[int, ...], logits_shape: tuple[int, ...], what: str, hint: str = ""
+) -> None:
     """Raise an `InputError` unless an array of shape `[B, H, T, S]` broadcasts against logits `[..., T, S]`."""
     if not broadcasts(shape, whole_block(logits_shape).shape):
-        raise InputError(f"{what} does not broadcast against attention logits of shape {logits_shape}{hint}")
+        raise InputError(
+            f"{what} does not broadcast against attention logits of shape {logits_shape}{hint}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +208,9 @@ class BlockGrid:
         first = np.arange(self.num_key_blocks)[None] * self.key_size
         return first, np.minimum(first + self.key_size, self.num_keys) - 1
 
-    def in_blocks(self, array: Shaped[Array, "#B length"], size: int) -> Shaped[Array, "blocks size"]:
+    def in_blocks(
+        self, array: Shaped[Array, "#B length"], size: int
+    ) -> Shaped[Array, "blocks size"]:
         """Split values per query or key of this batch element into blocks; the last value is repeated as padding.
 
         `size` is the size of the blocks, `query_size` or `key_size`.
@@ -210,4 +225,6 @@ def nan_for_minus_infinity(products: Float[Array, "..."]) -> Float[Array, "..."]
     return jnp.where(jnp.isneginf(products), jnp.nan, products)
 
 
-nan_for_minus_infinity.defjvp(lambda primals, tangents: (nan_for_minus_infinity(*primals), *tangents))
+nan_for_minus_infinity.defjvp(
+    lambda primals, tangents: (nan_for_minus_infinity(*primals), *tangents)
+)

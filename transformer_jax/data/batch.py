@@ -14,7 +14,8 @@ from transformer_jax.errors import InputError, shortened
 from transformer_jax.outside_files import as_input_error
 from transformer_jax.trees import Inputs, Targets
 
-Samples: TypeAlias = tuple[Inputs, Targets]  # rows of one or more batches from a loader, arrays [N, ...]
+# rows of one or more batches from a loader, arrays [N, ...]
+Samples: TypeAlias = tuple[Inputs, Targets]
 
 
 class Batch(NamedTuple):
@@ -33,7 +34,9 @@ def as_pair(samples: PyTree) -> Samples:
     """
     if not (isinstance(samples, tuple) and len(samples) == 2):
         length = f" of length {len(samples)}" if isinstance(samples, tuple) else ""
-        raise InputError(f"a data set must return (inputs, targets); got {type(samples).__name__}{length}")
+        raise InputError(
+            f"a data set must return (inputs, targets); got {type(samples).__name__}{length}"
+        )
     return samples
 
 
@@ -46,7 +49,10 @@ def num_rows(tree: PyTree[ArrayLike]) -> int:
     rows = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(tree)}
     if len(rows) != 1 or rows == {()}:
         shapes = [np.shape(leaf) for leaf in jax.tree.leaves(tree)]
-        raise InputError(f"the arrays of a batch have shapes {shapes}; all must begin with the same number of rows")
+        raise InputError(
+            f"the arrays of a batch have shapes {shapes}; all must begin with the same number of"
+            " rows"
+        )
     return int(rows.pop()[0])
 
 
@@ -93,7 +99,9 @@ def stack_batches(samples: Samples, batch_size: int, num_batches: int) -> tuple[
         InputError: see `pad_batch`.
     """
     padded = pad_batch(samples, num_batches * batch_size)
-    batches = jax.tree.map(lambda array: array.reshape(num_batches, batch_size, *array.shape[1:]), padded)
+    batches = jax.tree.map(
+        lambda array: array.reshape(num_batches, batch_size, *array.shape[1:]), padded
+    )
     return batches, np.int32(-(-num_rows(samples) // batch_size))
 
 
@@ -143,7 +151,9 @@ class ArrayDataset(BatchDataset):
         return self.size
 
     def __getitems__(self, indices: Sequence[int]) -> StackedSamples:
-        return StackedSamples(jax.tree.map(lambda array: array[indices], (self.inputs, self.targets)))
+        return StackedSamples(
+            jax.tree.map(lambda array: array[indices], (self.inputs, self.targets))
+        )
 
 
 def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:
@@ -156,8 +166,13 @@ def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:
     if isinstance(samples, StackedSamples):
         return samples.stacked
     if not isinstance(samples, Sequence) or not samples:
-        raise InputError(f"samples is {shortened(samples)}; it must be a list of at least one sample")
-    reason = "samples can't be stacked, since their shapes or structures differ, or NumPy lacks their type"
+        raise InputError(
+            f"samples is {shortened(samples)}; it must be a list of at least one sample"
+        )
+    reason = (
+        "samples can't be stacked, since their shapes or structures differ, or NumPy lacks their"
+        " type"
+    )
     # PyTorch raises the last two, if a tensor has gradients or is on a GPU.
     with as_input_error(reason, ValueError, TypeError, RuntimeError):
         return as_arrays("samples", jax.tree.map(lambda *leaves: np.stack(leaves), *samples))
@@ -166,4 +181,6 @@ def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:
 def load_stacked(dataset: Any, indices: EpochIndices) -> PyTree:  # a data set, of either form
     """Load and stack the samples of these indices; in one call if the data set has `__getitems__`."""
     has_batches = hasattr(dataset, "__getitems__")
-    return numpy_collate(dataset.__getitems__(indices) if has_batches else [dataset[index] for index in indices])
+    return numpy_collate(
+        dataset.__getitems__(indices) if has_batches else [dataset[index] for index in indices]
+    )

@@ -32,9 +32,14 @@ def download(url: str, target: Path, what: str, *, more: str = "", max_bytes: in
         temporary = target.with_name(f"{target.name}.unfinished")
         temporary.write_bytes(content)
         temporary.replace(target)
-    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a NUL in the path
+    except (
+        OSError,
+        http.client.HTTPException,
+        ValueError,
+    ) as error:  # ValueError: a NUL in the path
         if isinstance(error, urllib.error.HTTPError):
             error.close()  # the error holds the open connection
         raise InputError(
-            f"{what} could not be downloaded from {url} ({in_one_line(error)}); put the file at {target} by hand{more}"
+            f"{what} could not be downloaded from {url} ({in_one_line(error)}); put the file at"
+            f" {target} by hand{more}"
         ) from error

@@ -22,7 +22,9 @@ class EpochIndices(list[int]):
             None if they are the same as `indices`.
     """
 
-    def __init__(self, indices: Iterable[int], epoch: int, whole: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, indices: Iterable[int], epoch: int, whole: Sequence[int] | None = None
+    ) -> None:
         super().__init__(indices)
         self.epoch = epoch
         self.whole: Sequence[int] = self if whole is None else whole
@@ -43,7 +45,10 @@ class TokenBatches:
 
     def __post_init__(self) -> None:
         if self.most < (longest := max(self.lengths)):
-            raise InputError(f"batch_tokens is {self.most}; it must be at least {longest}, the length of a padded row")
+            raise InputError(
+                f"batch_tokens is {self.most}; it must be at least {longest}, the length of a"
+                " padded row"
+            )
 
     @property
     def rows(self) -> list[int]:
@@ -77,13 +82,18 @@ class EpochBatchSampler:
     drop_last: bool  # leave out a last batch that is shorter than the others
     seed: int  # of the order
     groups: Int[np.ndarray, " N"] | None = None  # the group of each sample
-    token_batches: TokenBatches | None = None  # replaces B; the last batch of a group may be shorter
+    # replaces B; the last batch of a group may be shorter
+    token_batches: TokenBatches | None = None
 
     def __len__(self) -> int:
         """Batches in an epoch."""
         if self.token_batches is not None:
             return len(self._begins) - 1
-        return self.num_samples // self.batch_size if self.drop_last else -(-self.num_samples // self.batch_size)
+        return (
+            self.num_samples // self.batch_size
+            if self.drop_last
+            else -(-self.num_samples // self.batch_size)
+        )
 
     def epoch(
         self,
@@ -101,13 +111,15 @@ class EpochBatchSampler:
             num_batches: maximum number of batches; None for the rest of the epoch.
         """
         rng = np.random.default_rng([self.seed, epoch])
-        order, batches = np.arange(self.num_samples), np.arange(len(self))  # `order` is cut into batches
+        # `order` is cut into batches
+        order, batches = np.arange(self.num_samples), np.arange(len(self))
         if self.shuffle:
             order = rng.permutation(order)
         if self.groups is not None:
             order = order[np.argsort(self.groups[order], kind="stable")]
             if self.shuffle:
-                batches = rng.permutation(batches)  # else an epoch would go from the lowest group to the highest
+                # else an epoch would go from the lowest group to the highest
+                batches = rng.permutation(batches)
         batches = batches[first_batch:][:num_batches]
         while len(batches):
             chosen, batches = np.split(batches, [batches_at_once()])

@@ -11,7 +11,9 @@ from jaxtyping import PyTree
 
 
 # PyTorch's `Dataset` declares no length; `make_loader` has checked that there is one.
-def fingerprint(datasets: Sequence[Any], constants: PyTree[ArrayLike], files: Sequence[str] = ()) -> str:
+def fingerprint(
+    datasets: Sequence[Any], constants: PyTree[ArrayLike], files: Sequence[str] = ()
+) -> str:
     """Compute a digest of data sets and constants: SHA-256 as hexadecimal digits.
 
     A data set whose samples come from files or tables has a method `fingerprint` that returns their digest. For other

@@ -19,7 +19,9 @@ class Shape(NamedTuple):
 
 
 def choose_shapes(
-    source_lengths: Int[np.ndarray, " N"], target_lengths: Int[np.ndarray, " N"], max_shapes: int = MAX_SHAPES
+    source_lengths: Int[np.ndarray, " N"],
+    target_lengths: Int[np.ndarray, " N"],
+    max_shapes: int = MAX_SHAPES,
 ) -> list[Shape]:
     """Choose the shapes that hold all pairs with the least padding, from the smallest to the largest.
 
@@ -35,19 +37,27 @@ def choose_shapes(
     boundaries = np.unique(np.linspace(sizes.min(), sizes.max(), NUM_CANDIDATES).astype(int))
     below = (sizes <= boundary for boundary in boundaries)  # one [N] at a time, which may be large
     shapes_and_sizes = [
-        (Shape(int(source_lengths[pairs].max()), int(target_lengths[pairs].max())), int(pairs.sum())) for pairs in below
+        (
+            Shape(int(source_lengths[pairs].max()), int(target_lengths[pairs].max())),
+            int(pairs.sum()),
+        )
+        for pairs in below
     ]
     shapes, num_below = zip(*shapes_and_sizes, strict=True)
     last = len(boundaries) - 1
     num_shapes = min(max_shapes, len(boundaries))
-    choices = np.array([(*choice, last) for choice in combinations(range(last), num_shapes - 1)])  # [choice shape]
+    # [choice shape]
+    choices = np.array([(*choice, last) for choice in combinations(range(last), num_shapes - 1)])
     num_pairs = np.diff(np.array(num_below)[choices], axis=1, prepend=0)
-    positions = (num_pairs * np.array(shapes).sum(1)[choices]).sum(1)  # [choice], in all padded pairs together
+    # [choice], in all padded pairs together
+    positions = (num_pairs * np.array(shapes).sum(1)[choices]).sum(1)
     return [shapes[index] for index in choices[positions.argmin()]]
 
 
 def smallest_shape(
-    source_lengths: Int[np.ndarray, " N"], target_lengths: Int[np.ndarray, " N"], shapes: Sequence[Shape]
+    source_lengths: Int[np.ndarray, " N"],
+    target_lengths: Int[np.ndarray, " N"],
+    shapes: Sequence[Shape],
 ) -> Int[np.ndarray, " N"]:
     """Return for each pair the index of the first shape that holds it; each pair must fit into some shape.
 

@@ -50,7 +50,8 @@ class _Worker(SpawnProcess):
         atexit.register(self._kill)
 
     def _kill(self) -> None:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # PyTorch's handler would raise an error at its death
+        # PyTorch's handler would raise an error at its death
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.kill()
 
 
@@ -144,11 +145,16 @@ class Loader:
         self._newest_epoch.indices = indices
         return self._receive(self._begin(), indices)
 
-    def _receive(self, batches: Iterator[PyTree], indices: Iterator[EpochIndices]) -> Iterator[Samples]:
+    def _receive(
+        self, batches: Iterator[PyTree], indices: Iterator[EpochIndices]
+    ) -> Iterator[Samples]:
         while True:
             # Workers outlive the epoch: PyTorch gives one and the same iterator for all epochs.
             if indices is not self._newest_epoch.indices:
-                raise RuntimeError("another epoch of this loader was begun; with workers only the newest can continue")
+                raise RuntimeError(
+                    "another epoch of this loader was begun; with workers only the newest can"
+                    " continue"
+                )
             samples = next(batches, None)
             if samples is None:
                 return
@@ -161,8 +167,13 @@ class Loader:
             InputError: batches are sized by tokens, so that their numbers of rows differ.
         """
         if self.token_batches is not None:
-            raise InputError(f"batch_tokens is {self.token_batches.most}; several processes need batch_size instead")
-        return Loader(LocalRows(self.dataset, rows, self.batch_size), self._sampler, self._num_workers)
+            raise InputError(
+                f"batch_tokens is {self.token_batches.most}; several processes need batch_size"
+                " instead"
+            )
+        return Loader(
+            LocalRows(self.dataset, rows, self.batch_size), self._sampler, self._num_workers
+        )
 
     def example(self) -> Samples:
         """A batch of one row, the data set's first sample in epoch 0, for the shapes of a model's parameters.
@@ -180,11 +191,18 @@ class Loader:
         they are unblocked.
         """
         loader = self._loader  # imports PyTorch, during which signals come through
-        resource_tracker.ensure_running()  # before, since it unblocks the signals in this process when it starts
+        # before, since it unblocks the signals in this process when it starts
+        resource_tracker.ensure_running()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
         try:
-            text = f"num_workers is {self._num_workers}; worker processes need a data set that Python can pickle"
-            with warnings.catch_warnings(), as_input_error(text, pickle.PicklingError, AttributeError, TypeError):
+            text = (
+                f"num_workers is {self._num_workers}; worker processes need a data set that Python"
+                " can pickle"
+            )
+            with (
+                warnings.catch_warnings(),
+                as_input_error(text, pickle.PicklingError, AttributeError, TypeError),
+            ):
                 warnings.filterwarnings("ignore", "Got pickle error")  # PyTorch's, before the error
                 return iter(loader)
         finally:
@@ -239,22 +257,42 @@ def make_loader(
             `groups` does not have one number for each sample; or `TokenBatches` lack groups or have `drop_last`.
     """
     if not (isinstance(dataset, Sized) and hasattr(dataset, "__getitem__")):
-        raise InputError(f"dataset is a {type(dataset).__name__}; it must have a length, and a sample for each index")
+        raise InputError(
+            f"dataset is a {type(dataset).__name__}; it must have a length, and a sample for each"
+            " index"
+        )
     if len(dataset) == 0:
         raise InputError("the dataset is empty; it must hold at least one sample")
-    if groups is not None and (np.shape(groups) != (len(dataset),) or np.asarray(groups).dtype.kind not in "iu"):
-        raise InputError(f"groups has shape {np.shape(groups)}; it must hold {len(dataset)} whole numbers")
-    by_tokens, rows = (batch_size, max(batch_size.rows)) if isinstance(batch_size, TokenBatches) else (None, batch_size)
-    if by_tokens is not None and (groups is None or drop_last or not by_tokens.has_lengths_of(groups)):
+    if groups is not None and (
+        np.shape(groups) != (len(dataset),) or np.asarray(groups).dtype.kind not in "iu"
+    ):
         raise InputError(
-            f"batch_size is {by_tokens}; it needs groups from 0 to {len(by_tokens.lengths) - 1}, and drop_last=False"
+            f"groups has shape {np.shape(groups)}; it must hold {len(dataset)} whole numbers"
+        )
+    by_tokens, rows = (
+        (batch_size, max(batch_size.rows))
+        if isinstance(batch_size, TokenBatches)
+        else (None, batch_size)
+    )
+    if by_tokens is not None and (
+        groups is None or drop_last or not by_tokens.has_lengths_of(groups)
+    ):
+        raise InputError(
+            f"batch_size is {by_tokens}; it needs groups from 0 to {len(by_tokens.lengths) - 1},"
+            " and drop_last=False"
         )
     if drop_last and rows > len(dataset):
         raise InputError(
-            f"batch_size is {rows}; it may be at most {len(dataset)}, the size of the training set, "
-            "since a shorter last batch is dropped"
+            f"batch_size is {rows}; it may be at most {len(dataset)}, the size of the training set,"
+            " since a shorter last batch is dropped"
         )
     sampler = EpochBatchSampler(
-        len(dataset), rows, shuffle=shuffle, drop_last=drop_last, seed=seed, groups=groups, token_batches=by_tokens
+        len(dataset),
+        rows,
+        shuffle=shuffle,
+        drop_last=drop_last,
+        seed=seed,
+        groups=groups,
+        token_batches=by_tokens,
     )
     return Loader(dataset, sampler, num_workers)

@@ -6,7 +6,14 @@ import jax
 import numpy as np
 
 from transformer_jax.argument_checks import as_arrays
-from transformer_jax.data.batch import Batch, Samples, StackedSamples, as_pair, load_stacked, num_rows
+from transformer_jax.data.batch import (
+    Batch,
+    Samples,
+    StackedSamples,
+    as_pair,
+    load_stacked,
+    num_rows,
+)
 from transformer_jax.data.epoch_sampler import EpochIndices
 
 
@@ -28,13 +35,19 @@ class RowRange(NamedTuple):
         """
         begins = range(0, count, loader_batch_size)
         rows = range(self.start, self.stop)
-        return [min(begin + row, begin + loader_batch_size - 1, count - 1) for begin in begins for row in rows]
+        return [
+            min(begin + row, begin + loader_batch_size - 1, count - 1)
+            for begin in begins
+            for row in rows
+        ]
 
     def of(self, samples: Samples) -> "LocalSamples":
         """This process's rows of one batch that was loaded whole."""
         count = num_rows(as_pair(samples))
         rows = self.rows_of(count, self.batch_size)
-        return LocalSamples(jax.tree.map(lambda array: array[rows], samples), count, self.batch_size, self)
+        return LocalSamples(
+            jax.tree.map(lambda array: array[rows], samples), count, self.batch_size, self
+        )
 
 
 class LocalSamples(NamedTuple):
@@ -53,8 +66,14 @@ class LocalSamples(NamedTuple):
         held = -(-self.num_rows // self.loader_batch_size)
         rows = self.rows.stop - self.rows.start
         numbers = np.where(np.arange(num_batches) < held, np.arange(num_batches), 0)
-        inputs, targets = jax.tree.map(lambda a: a.reshape(held, rows, *a.shape[1:])[numbers], self.samples)
-        real = np.clip(self.num_rows - self.loader_batch_size * np.arange(num_batches), 0, self.loader_batch_size)
+        inputs, targets = jax.tree.map(
+            lambda a: a.reshape(held, rows, *a.shape[1:])[numbers], self.samples
+        )
+        real = np.clip(
+            self.num_rows - self.loader_batch_size * np.arange(num_batches),
+            0,
+            self.loader_batch_size,
+        )
         valid = np.arange(self.rows.start, self.rows.stop) < real[:, None]
         return Batch(inputs, targets, valid), np.int32(held)
 
@@ -72,7 +91,8 @@ class LocalRows:
         batch_size: batch size of the loader.
     """
 
-    def __init__(self, dataset: Any, rows: RowRange, batch_size: int) -> None:  # a data set, of either form
+    # a data set, of either form
+    def __init__(self, dataset: Any, rows: RowRange, batch_size: int) -> None:
         self._dataset, self._rows, self._batch_size = dataset, rows, batch_size
 
     def __len__(self) -> int:

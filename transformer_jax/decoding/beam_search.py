@@ -92,8 +92,11 @@ def beam_search(
     rules = _Rules(ends.end_tokens, _function_of_length(length_penalty), early_stopping)
     process = checked_processing(processors, prompt, batch_size, start_token)
     advance = partial(_advance_beams, step=checked_step(step, ends), process=process, rules=rules)
-    finished = decoding_loop(lambda beams: ~jnp.all(beams.has_stopped), advance, beams, max_length, grow).finished
-    check_scores(jnp.where(jnp.isneginf(finished.scores), 0, finished.scores))  # -inf: there are fewer results
+    finished = decoding_loop(
+        lambda beams: ~jnp.all(beams.has_stopped), advance, beams, max_length, grow
+    ).finished
+    # -inf: there are fewer results
+    check_scores(jnp.where(jnp.isneginf(finished.scores), 0, finished.scores))
     return jax.tree.map(lambda leaf: leaf[:, :n_best], finished)
 
 
@@ -121,23 +124,32 @@ def _advance_beams(beams: _Beams, *, step: Step, process: LogitsProcessor, rules
     """Extend the live hypotheses by one token, and rank those that end among the finished ones."""
     batch_size, beam_width, max_length = beams.tokens.shape
     # The step gets containers of its own, since it may change them in place.
-    logits, cache = step(beams.last_tokens.reshape(-1), beams.position, jax.tree.map(lambda leaf: leaf, beams.cache))
+    logits, cache = step(
+        beams.last_tokens.reshape(-1), beams.position, jax.tree.map(lambda leaf: leaf, beams.cache)
+    )
     log_probs = token_log_probs(logits)  # [B·K V]
     # log_softmax makes a whole row NaN, so its first element suffices. `top_k` may rank NaN last and so hide it.
     is_nan = jnp.isnan(log_probs[:, 0]).reshape(batch_size, beam_width)
-    failed = jnp.any(is_nan & (beams.log_probs > -jnp.inf), axis=1) | jnp.isnan(beams.finished.scores[:, -1])
+    failed = jnp.any(is_nan & (beams.log_probs > -jnp.inf), axis=1) | jnp.isnan(
+        beams.finished.scores[:, -1]
+    )
     log_probs = process(log_probs, beams.tokens.reshape(-1, max_length), beams.position)
-    log_probs = log_probs.reshape(batch_size, beam_width, -1) + beams.log_probs[..., None]  # [B K V]
+    # [B K V]
+    log_probs = log_probs.reshape(batch_size, beam_width, -1) + beams.log_probs[..., None]
     # Enough candidates that at least K of them do not end.
     num_candidates = min((1 + len(rules.end_tokens)) * beam_width, log_probs[0].size)
     totals, best = lax.top_k(log_probs.reshape(batch_size, -1), num_candidates)
     parents, chosen = jnp.divmod(best, log_probs.shape[-1])
-    tokens = lax.dynamic_update_index_in_dim(_take(beams.tokens, parents), chosen, beams.position, axis=-1)
+    tokens = lax.dynamic_update_index_in_dim(
+        _take(beams.tokens, parents), chosen, beams.position, axis=-1
+    )
 
     length = beams.position + 1
     ended = jnp.isin(chosen, np.array(rules.end_tokens, int)) | (length == max_length)
     is_result = ended & (jnp.arange(num_candidates) < beam_width) & ~beams.has_stopped[:, None]
-    scores = jnp.where(is_result, totals / rules.length_penalty(jnp.asarray(length, jnp.float32)), -jnp.inf)
+    scores = jnp.where(
+        is_result, totals / rules.length_penalty(jnp.asarray(length, jnp.float32)), -jnp.inf
+    )
     finished = _ranked(beams.finished, Decoded(tokens, jnp.full_like(chosen, length), scores))
     totals, live = lax.top_k(jnp.where(ended, -jnp.inf, totals), beam_width)
     parents, chosen, tokens = _take((parents, chosen, tokens), live)
@@ -148,7 +160,9 @@ def _advance_beams(beams: _Beams, *, step: Step, process: LogitsProcessor, rules
         last_tokens=chosen,
         tokens=tokens,
         finished=finished._replace(scores=jnp.where(failed[:, None], jnp.nan, finished.scores)),
-        has_stopped=beams.has_stopped | failed | ~_can_improve(totals[:, 0], finished, length, rules),
+        has_stopped=beams.has_stopped
+        | failed
+        | ~_can_improve(totals[:, 0], finished, length, rules),
         # An array that steps pass on as it is, e.g. the encoder's output, is the same for all hypotheses of an element.
         cache=jax.tree.map(lambda new, old: new if new is old else new[rows], cache, beams.cache),
     )
@@ -182,7 +196,10 @@ def _function_of_length(length_penalty: float | OfLength) -> OfLength:
         return length_penalty
     check_value("length_penalty", length_penalty, float)
     if not 0 <= length_penalty <= MAX_LENGTH_PENALTY:
-        raise InputError(f"length_penalty is {length_penalty}; it must be 0 … {MAX_LENGTH_PENALTY}, or a function")
+        raise InputError(
+            f"length_penalty is {length_penalty}; it must be 0 … {MAX_LENGTH_PENALTY}, or a"
+            " function"
+        )
     return lambda length: ((5 + length) / 6) ** length_penalty
 
 

@@ -41,11 +41,14 @@ class Ends(NamedTuple):
         end_tokens: tuple[Any, ...] = tuple(end_token) if is_set else (end_token,)  # type: ignore[arg-type]
         for token in end_tokens:
             check_sizes(0, end_token=token)
-        check_sizes(0, start_token=start_token, pad_token=pad_token)  # padding may be outside the vocabulary
+        # padding may be outside the vocabulary
+        check_sizes(0, start_token=start_token, pad_token=pad_token)
         return cls(start_token, end_tokens, pad_token)
 
 
-def check_decoding(step: Step, cache: Cache, batch_size: int, max_length: int, grow: Grow | None) -> None:
+def check_decoding(
+    step: Step, cache: Cache, batch_size: int, max_length: int, grow: Grow | None
+) -> None:
     """Check the arguments that all decoding functions share.
 
     Without `grow`, the step is traced once at the last position, but not run. This position is known here (in the loop
@@ -65,7 +68,10 @@ def check_decoding(step: Step, cache: Cache, batch_size: int, max_length: int, g
     for path, leaf in jax.tree_util.tree_leaves_with_path(cache):
         if jnp.shape(leaf)[:1] != (batch_size,):
             name = "cache" + jax.tree_util.keystr(path)
-            raise InputError(f"{name} has shape {jnp.shape(leaf)}; its first axis must be batch_size, {batch_size}")
+            raise InputError(
+                f"{name} has shape {jnp.shape(leaf)}; its first axis must be batch_size,"
+                f" {batch_size}"
+            )
     if grow is None:
         with jax.ensure_compile_time_eval():
             last = jnp.int32(max_length - 1)
@@ -84,23 +90,37 @@ def checked_step(step: Step, ends: Ends) -> Step:
     ) -> tuple[Float[Array, "N V"], Cache]:
         result: object = step(last_tokens, position, cache)
         if not isinstance(result, tuple) or len(result) != 2:
-            raise InputError(f"step returned a {type(result).__name__}; it must return a pair (logits, cache)")
-        logits, num_rows = jnp.asarray(result[0]), len(last_tokens)
-        if logits.ndim != 2 or len(logits) != num_rows or not jnp.issubdtype(logits.dtype, jnp.floating):
             raise InputError(
-                f"step returned logits of type {logits.dtype} and shape {logits.shape}; they must be [N, V] of a "
-                f"floating-point type, here with N = {num_rows}"
+                f"step returned a {type(result).__name__}; it must return a pair (logits, cache)"
             )
-        for name, token in [("start_token", ends.start_token), *(("end_token", token) for token in ends.end_tokens)]:
+        logits, num_rows = jnp.asarray(result[0]), len(last_tokens)
+        if (
+            logits.ndim != 2
+            or len(logits) != num_rows
+            or not jnp.issubdtype(logits.dtype, jnp.floating)
+        ):
+            raise InputError(
+                f"step returned logits of type {logits.dtype} and shape {logits.shape}; they must"
+                f" be [N, V] of a floating-point type, here with N = {num_rows}"
+            )
+        for name, token in [
+            ("start_token", ends.start_token),
+            *(("end_token", token) for token in ends.end_tokens),
+        ]:
             if token >= logits.shape[1]:
-                raise InputError(f"{name} is {token}; it must be below {logits.shape[1]}, the number of logits")
+                raise InputError(
+                    f"{name} is {token}; it must be below {logits.shape[1]}, the number of logits"
+                )
         return logits.astype(jnp.float32), result[1]
 
     return checked
 
 
 def checked_processing(
-    processors: Sequence[LogitsProcessor], prompt: Int[ArrayLike, "B P"] | None, batch_size: int, start_token: int
+    processors: Sequence[LogitsProcessor],
+    prompt: Int[ArrayLike, "B P"] | None,
+    batch_size: int,
+    start_token: int,
 ) -> LogitsProcessor:
     """Return `processing` for a prompt, or for the start token if there is no prompt.
 
@@ -110,9 +130,13 @@ def checked_processing(
     """
     check_value("processors", processors, tuple[Callable, ...])  # type: ignore[type-arg]
     before = np.full((batch_size, 1), start_token) if prompt is None else jnp.asarray(prompt)
-    if before.ndim != 2 or len(before) != batch_size or not jnp.issubdtype(before.dtype, jnp.integer):
+    if (
+        before.ndim != 2
+        or len(before) != batch_size
+        or not jnp.issubdtype(before.dtype, jnp.integer)
+    ):
         raise InputError(
-            f"prompt has type {before.dtype} and shape {before.shape}; it must be integers [B, P], here with "
-            f"B = {batch_size}"
+            f"prompt has type {before.dtype} and shape {before.shape}; it must be integers [B, P],"
+            f" here with B = {batch_size}"
         )
     return processing(processors, before)

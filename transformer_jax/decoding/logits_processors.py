@@ -28,7 +28,9 @@ Position: TypeAlias = Int[Array, ""]
 LogitsProcessor: TypeAlias = Callable[[Logits, Tokens, Position], Logits]
 
 
-def suppressed_tokens(tokens: Sequence[int], start: int = 0, stop: int | None = None) -> LogitsProcessor:
+def suppressed_tokens(
+    tokens: Sequence[int], start: int = 0, stop: int | None = None
+) -> LogitsProcessor:
     """Exclude tokens at positions `start` … `stop - 1`; `stop` None: at all positions from `start` on.
 
     Raises:
@@ -104,7 +106,8 @@ def no_repeated_ngrams(size: int) -> LogitsProcessor:
         length = tokens.shape[1]
         if length < size:
             return logits
-        ngrams = tokens[:, np.arange(length - size + 1)[:, None] + np.arange(size)]  # [N C-size+1 size]
+        # [N C-size+1 size]
+        ngrams = tokens[:, np.arange(length - size + 1)[:, None] + np.arange(size)]
         newest = tokens[:, None, length - size + 1 :]
         is_begun = jnp.all(ngrams[..., :-1] == newest, axis=-1)
         return jnp.where(_among(logits, jnp.where(is_begun, ngrams[..., -1], -1)), -jnp.inf, logits)
@@ -133,13 +136,17 @@ def excluded_sequences(sequences: Sequence[Sequence[int]]) -> LogitsProcessor:
             if tokens.shape[1] >= size - 1:
                 begins, ends = np.split(np.array(some), [-1], axis=1)
                 is_begun = jnp.all(tokens[:, None, tokens.shape[1] - size + 1 :] == begins, axis=-1)
-                logits = jnp.where(_among(logits, jnp.where(is_begun, ends[:, 0], -1)), -jnp.inf, logits)
+                logits = jnp.where(
+                    _among(logits, jnp.where(is_begun, ends[:, 0], -1)), -jnp.inf, logits
+                )
         return logits
 
     return process
 
 
-def processing(processors: Sequence[LogitsProcessor], prompt: Int[Array | np.ndarray, "B P"]) -> LogitsProcessor:
+def processing(
+    processors: Sequence[LogitsProcessor], prompt: Int[Array | np.ndarray, "B P"]
+) -> LogitsProcessor:
     """Compose processors in order.
 
     Args:
@@ -177,7 +184,8 @@ class _TokenSet:
         vocabulary = logits.shape[1]
         if (largest := max(self.tokens, default=0)) >= vocabulary:
             raise InputError(
-                f"a token of {self.name} is {largest}; it must be below {vocabulary}, the number of logits"
+                f"a token of {self.name} is {largest}; it must be below {vocabulary}, the number of"
+                " logits"
             )
         return np.isin(np.arange(vocabulary), self.tokens)
 

@@ -8,7 +8,8 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.errors import InputError, check_positive, check_value, check_whole
 
-_TINY = float(np.finfo(np.float32).tiny)  # smallest normal number; a smaller temperature or top_p would become 0
+# smallest normal number; a smaller temperature or top_p would become 0
+_TINY = float(np.finfo(np.float32).tiny)
 
 
 def token_log_probs(logits: Float[Array, "N V"]) -> Float[Array, "N V"]:
@@ -56,7 +57,8 @@ def draw_tokens(
     logits, tokens = lax.top_k(logits, min(top_k or vocabulary, vocabulary))
     if top_p is not None and top_p < 1:  # at 1, rounding could exclude the last tokens
         probabilities = jax.nn.softmax(logits)
-        before = jnp.cumsum(probabilities, axis=-1) - probabilities  # exactly 0 for the first, which is always kept
+        # exactly 0 for the first, which is always kept
+        before = jnp.cumsum(probabilities, axis=-1) - probabilities
         logits = jnp.where(before < max(top_p, _TINY), logits, -jnp.inf)
     drawn = jax.random.categorical(key, logits)
     return jnp.take_along_axis(tokens, drawn[:, None], axis=-1)[:, 0]

@@ -65,7 +65,8 @@ from transformer_jax.decoding.checks import (
 from transformer_jax.decoding.logits_processors import LogitsProcessor
 from transformer_jax.decoding.next_token import draw_tokens, token_log_probs
 
-Choose = Callable[[Float[Array, "B V"], Int[Array, ""]], Int[Array, " B"]]  # takes log-probabilities and the position
+# takes log-probabilities and the position
+Choose = Callable[[Float[Array, "B V"], Int[Array, ""]], Int[Array, " B"]]
 
 _SHORTEST_SEGMENT = 64  # positions; reading fewer empty positions costs less than another loop
 _MOST_SEGMENTS = 8  # each segment is a separate loop, which takes about 0.2 s to compile
@@ -77,9 +78,11 @@ class Decoded(NamedTuple):
     If beam search finds fewer than `n_best` results with probability above 0, the others have length 0 and score −∞.
     """
 
-    tokens: Int[Array, "*results T"]  # without the start token; including the end token, then padding
+    # without the start token; including the end token, then padding
+    tokens: Int[Array, "*results T"]
     lengths: Int[Array, "*results"]  # number of tokens without the padding
-    scores: Float[Array, "*results"]  # log-probability, in beam search divided by the length penalty
+    # log-probability, in beam search divided by the length penalty
+    scores: Float[Array, "*results"]
 
 
 def greedy_decode(
@@ -202,7 +205,9 @@ def _decode(
         decoded=empty_results((batch_size,), max_length, pad_token, score=0.0),
         cache=cache,
     )
-    decoded = decoding_loop(lambda rows: ~jnp.all(rows.ended), advance, rows, max_length, grow).decoded
+    decoded = decoding_loop(
+        lambda rows: ~jnp.all(rows.ended), advance, rows, max_length, grow
+    ).decoded
     check_scores(decoded.scores)
     return decoded
 
@@ -235,7 +240,9 @@ def decoding_loop(
         end = min(start + size, max_length)
         if grow:
             now = now._replace(cache=grow(now.cache, end))
-        now = lax.while_loop(partial(lambda end, now: goes_on(now) & (now.position < end), end), advance, now)
+        now = lax.while_loop(
+            partial(lambda end, now: goes_on(now) & (now.position < end), end), advance, now
+        )
     return now._replace(cache=None)
 
 

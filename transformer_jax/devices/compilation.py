@@ -16,20 +16,25 @@ from transformer_jax.devices.processes import join_processes
 from transformer_jax.devices.stopwatch import Stopwatch
 
 Option: TypeAlias = int | bool | str
-OptionTable: TypeAlias = dict[str, dict[str, Option]]  # options by backend; a backend that is not listed gets none
+# options by backend; a backend that is not listed gets none
+OptionTable: TypeAlias = dict[str, dict[str, Option]]
 
 # docs/performance.md has the gain of each option on the oldest and the newest JAX.
 STEP_OPTIONS: OptionTable = {"cpu": {"xla_backend_optimization_level": 1}}
 # A program that runs once, or a few times: compiling it takes longer than running it.
-RUN_ONCE_OPTIONS: OptionTable = {"cpu": {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}}
+RUN_ONCE_OPTIONS: OptionTable = {
+    "cpu": {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+}
 
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # the numbers of glibc's settings, from its malloc.h
+# the numbers of glibc's settings, from its malloc.h
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 
 # Calls that a caller may be ahead of the devices. From 32 on, XLA lets the next call wait in a thread that a CPU device
 # needs; if there are no more threads than devices, a device then waits forever for another's sum.
 MAX_CALLS_AHEAD = 16
 
-_compiler = ThreadPoolExecutor(max_workers=1)  # one program after another, in the order in which they are needed
+# one program after another, in the order in which they are needed
+_compiler = ThreadPoolExecutor(max_workers=1)
 
 Result = TypeVar("Result")
 
@@ -94,7 +99,8 @@ class BackgroundProgram(Generic[Result]):
             compiler_options=known_options(options),
         )
         self._first: jax.stages.Lowered | None = None
-        self._executables: dict[Any, Future[jax.stages.Compiled]] = {}  # by shapes and types of the batch
+        # by shapes and types of the batch
+        self._executables: dict[Any, Future[jax.stages.Compiled]] = {}
         self._calls_ahead = 0
         self._stopwatch = Stopwatch("compile") if stopwatch is None else stopwatch
 
@@ -105,8 +111,10 @@ class BackgroundProgram(Generic[Result]):
             executable = compiling.result()
         result: Result
         try:
-            result = executable(state, batch, *more)  # in the caller's thread, with its JAX settings
-        except TypeError:  # another argument has changed, such as parameters that were cast: JAX recompiles
+            # in the caller's thread, with its JAX settings
+            result = executable(state, batch, *more)
+        except TypeError:
+            # Another argument has changed, such as parameters that were cast: JAX recompiles.
             result = self._jitted(state, batch, *more)
         self._calls_ahead += 1
         if self._calls_ahead == MAX_CALLS_AHEAD:
@@ -131,15 +139,26 @@ class BackgroundProgram(Generic[Result]):
     @property
     def memory(self) -> Memory | None:
         """Memory of a call on each device, for the first shape; None if the backend does not report it."""
-        analysis = next(iter(self._executables.values())).result().memory_analysis() if self._executables else None
-        return None if analysis is None else Memory(analysis.argument_size_in_bytes, analysis.temp_size_in_bytes)
+        analysis = (
+            next(iter(self._executables.values())).result().memory_analysis()
+            if self._executables
+            else None
+        )
+        return (
+            None
+            if analysis is None
+            else Memory(analysis.argument_size_in_bytes, analysis.temp_size_in_bytes)
+        )
 
-    def begin_to_compile(self, state: object, batch: object, *more: object) -> Future[jax.stages.Compiled]:
+    def begin_to_compile(
+        self, state: object, batch: object, *more: object
+    ) -> Future[jax.stages.Compiled]:
         """Start to compile in the background for a batch of these shapes, unless that has been done."""
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
         if shapes not in self._executables:
             with self._stopwatch.during("compile"):
-                lowered = self._jitted.lower(state, batch, *more)  # in the caller's thread, with its JAX settings
+                # in the caller's thread, with its JAX settings
+                lowered = self._jitted.lower(state, batch, *more)
             self._first = self._first or lowered
             self._executables[shapes] = _compiler.submit(lowered.compile)
         return self._executables[shapes]
@@ -163,7 +182,8 @@ def prepare_jax(config: TrainingConfig | None = None) -> None:
     if config is not None and config.compilation_cache is not None:
         config.compilation_cache.mkdir(parents=True, exist_ok=True)  # JAX only warns where it can't
         jax.config.update("jax_compilation_cache_dir", str(config.compilation_cache.absolute()))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)  # the default leaves out small programs
+        # the default leaves out small programs
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def keep_freed_memory() -> None:
@@ -177,6 +197,8 @@ def keep_freed_memory() -> None:
     if platform.libc_ver()[0] != "glibc":
         return
     libc = ctypes.CDLL(None)
-    if libc.mallopt(M_MMAP_THRESHOLD, 64 << 20):  # more than that has no place in a heap of a thread
+    # more than that has no place in a heap of a thread
+    if libc.mallopt(M_MMAP_THRESHOLD, 64 << 20):
         libc.mallopt(M_TRIM_THRESHOLD, 256 << 20)
-        libc.mallopt(M_TOP_PAD, 64 << 20)  # else a thread returns each further heap as soon as it is empty
+        # else a thread returns each further heap as soon as it is empty
+        libc.mallopt(M_TOP_PAD, 64 << 20)

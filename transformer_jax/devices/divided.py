@@ -11,7 +11,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 from transformer_jax.devices.sharing import Devices
 from transformer_jax.devices.specs import TENSOR, path_name
 from transformer_jax.mesh_axis import with_value
-from transformer_jax.nn.layer_stacks import LAYER_INPUT, REMAT_POLICIES, STACKED, LayerAccess, Policy, layer_access
+from transformer_jax.nn.layer_stacks import (
+    LAYER_INPUT,
+    REMAT_POLICIES,
+    STACKED,
+    LayerAccess,
+    Policy,
+    layer_access,
+)
 from transformer_jax.trees import Params
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -32,14 +39,17 @@ def with_gathered_params(loss_function: Function, devices: Devices, remat: str) 
     def gather(module: str, params: Params) -> Params:
         def gather_array(path: tuple[jax.tree_util.KeyEntry, ...], leaf: Array) -> Array:
             name = path_name(path)
-            return leaf if STACKED in name.split("/") else _gathered(f"{module}/{name}", leaf, devices)
+            return (
+                leaf if STACKED in name.split("/") else _gathered(f"{module}/{name}", leaf, devices)
+            )
 
         return jax.tree_util.tree_map_with_path(gather_array, params)
 
     def loss(params: Params, *arguments: Any, train: bool) -> Any:  # pytrees of arrays
         def of_split(params: Params, *arguments: Any) -> Any:
             with with_value(
-                layer_access, LayerAccess(lambda layer, params: gather(f"params/{layer}", params), _is_kept)
+                layer_access,
+                LayerAccess(lambda layer, params: gather(f"params/{layer}", params), _is_kept),
             ):
                 return loss_function(gather("params", params), *arguments, train=train)
 

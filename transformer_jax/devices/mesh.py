@@ -14,7 +14,9 @@ from transformer_jax.devices.specs import AXES, DATA, FSDP, TENSOR, default_spec
 from transformer_jax.errors import InputError
 
 NUM_CPU_DEVICES = "jax_num_cpu_devices"  # the setting of JAX
-MIN_ROWS = 6  # of a batch per CPU device, if the number of devices is not set: with fewer, a small model gains nothing
+# of a batch per CPU device, if the number of devices is not set: with fewer, a small model gains
+# nothing
+MIN_ROWS = 6
 
 
 def choose_devices(config: TrainingConfig, spec_of: SpecOf = default_spec) -> Devices:
@@ -29,11 +31,17 @@ def choose_devices(config: TrainingConfig, spec_of: SpecOf = default_spec) -> De
     sizes = mesh_sizes(config)
     splits_params = any(sizes.get(axis, 1) > 1 for axis in (FSDP, TENSOR))
     if config.strategy == "replicated" and splits_params:
-        raise InputError(f"strategy is replicated, but mesh is {config.mesh}; it may only have the axis data")
-    sizes = sizes or {DATA: num_data_devices(config.batch_size // config.accumulate, config.num_devices)}
+        raise InputError(
+            f"strategy is replicated, but mesh is {config.mesh}; it may only have the axis data"
+        )
+    sizes = sizes or {
+        DATA: num_data_devices(config.batch_size // config.accumulate, config.num_devices)
+    }
     shape = [sizes.get(axis, 1) for axis in AXES]
     mesh = Mesh(np.array(jax.devices()[: math.prod(shape)]).reshape(shape), AXES)
-    partitioned_by_xla = config.strategy == "sharded" or splits_params or spec_of is not default_spec
+    partitioned_by_xla = (
+        config.strategy == "sharded" or splits_params or spec_of is not default_spec
+    )
     return Devices(mesh, partitioned_by_xla, spec_of)
 
 
@@ -56,8 +64,9 @@ def num_data_devices(rows: int, num_devices: int = 0) -> int:
     devices = jax.devices()
     if num_devices > len(devices):
         raise InputError(
-            f"num_devices is {num_devices}; JAX has {len(devices)} of kind {devices[0].device_kind} here; on a "
-            "CPU, prepare_jax gives it one for each core, if it is called before anything is computed"
+            f"num_devices is {num_devices}; JAX has {len(devices)} of kind {devices[0].device_kind}"
+            " here; on a CPU, prepare_jax gives it one for each core, if it is called before"
+            " anything is computed"
         )
     if num_devices > 0:
         return num_devices
@@ -80,8 +89,17 @@ def mesh_sizes(config: TrainingConfig) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for part in mesh.split(","):
         axis, equals, size = (text.strip() for text in part.partition("="))
-        if not equals or axis not in AXES or axis in sizes or not size.isdecimal() or not 0 < int(size) < 2**31:
-            raise InputError(f"mesh is {mesh!r}; it must give sizes of the axes {', '.join(AXES)}, e.g. data=4,fsdp=2")
+        if (
+            not equals
+            or axis not in AXES
+            or axis in sizes
+            or not size.isdecimal()
+            or not 0 < int(size) < 2**31
+        ):
+            raise InputError(
+                f"mesh is {mesh!r}; it must give sizes of the axes {', '.join(AXES)}, e.g."
+                " data=4,fsdp=2"
+            )
         sizes[axis] = int(size)
     _check_mesh(config, mesh, *(sizes.get(axis, 1) for axis in AXES))
     return sizes
@@ -93,7 +111,9 @@ def provide_cpu_devices() -> None:
     XLA computes most operations of a small model on one core; two devices with half a batch each keep two cores busy. A
     computation on a single device can still use all cores for its large operations.
     """
-    told = getattr(jax.config, NUM_CPU_DEVICES) > 0 or "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    told = getattr(
+        jax.config, NUM_CPU_DEVICES
+    ) > 0 or "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if not told:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         with contextlib.suppress(RuntimeError):  # it has begun
@@ -104,19 +124,22 @@ def _check_mesh(config: TrainingConfig, mesh: str, data: int, fsdp: int, tensor:
     size, there = data * fsdp * tensor, len(jax.devices())
     if size > there or (jax.process_count() > 1 and size < there):
         raise InputError(
-            f"mesh is {mesh}, which takes {size} devices; JAX has {there} of kind {jax.devices()[0].device_kind} here; "
-            f"use at most that many (with several processes, all of them), e.g. data={there}"
+            f"mesh is {mesh}, which takes {size} devices; JAX has {there} of kind"
+            f" {jax.devices()[0].device_kind} here; use at most that many (with several processes,"
+            f" all of them), e.g. data={there}"
         )
     if config.num_devices not in (0, size):
         raise InputError(
-            f"num_devices is {config.num_devices}, and mesh is {mesh}, which takes {size}; leave num_devices out"
+            f"num_devices is {config.num_devices}, and mesh is {mesh}, which takes {size}; leave"
+            " num_devices out"
         )
     parts = data * fsdp * config.accumulate
     if config.batch_size % parts:
         below = config.batch_size // parts * parts
         raise InputError(
-            f"mesh is {mesh}; data · fsdp · accumulate, {parts}, must divide batch_size, {config.batch_size}: "
-            f"the nearest that work are {f'{below} and ' if below else ''}{below + parts}"
+            f"mesh is {mesh}; data · fsdp · accumulate, {parts}, must divide batch_size,"
+            f" {config.batch_size}: the nearest that work are"
+            f" {f'{below} and ' if below else ''}{below + parts}"
         )
     if config.num_heads % tensor:
         raise InputError(f"mesh is {mesh}; tensor must divide num_heads, {config.num_heads}")

@@ -19,7 +19,8 @@ from transformer_jax.outside_files import Json
 
 HEARTBEAT_SECONDS = 20  # a process that is silent for longer counts as dead, and the others end
 SHUTDOWN_SECONDS = 15  # for which a process that ends waits for the others
-OWN_SETTINGS = {"process_id", "num_workers", "compilation_cache", "quiet", "verbose"}  # may differ between processes
+# may differ between processes
+OWN_SETTINGS = {"process_id", "num_workers", "compilation_cache", "quiet", "verbose"}
 
 Tree = TypeVar("Tree")
 Value = TypeVar("Value")
@@ -51,8 +52,8 @@ def join_processes(config: TrainingConfig) -> None:
         )
     except (ValueError, RuntimeError) as error:
         raise InputError(
-            f"distributed: JAX finds no other processes here ({str(error).splitlines()[0]}); start them with SLURM or "
-            "Open MPI, or give coordinator, num_processes and process_id"
+            f"distributed: JAX finds no other processes here ({str(error).splitlines()[0]}); start"
+            " them with SLURM or Open MPI, or give coordinator, num_processes and process_id"
         ) from error
     settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     check_same({name: value for name, value in settings.items() if name not in OWN_SETTINGS})
@@ -103,7 +104,9 @@ def whole(tree: Tree) -> Tree:
     """Return NumPy copies of the arrays, in full in each process, even if each process holds only a part."""
 
     def copy(leaf: ArrayLike) -> np.ndarray:
-        is_split = isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated)
+        is_split = isinstance(leaf, jax.Array) and not (
+            leaf.is_fully_addressable or leaf.is_fully_replicated
+        )
         return np.array(multihost_utils.process_allgather(leaf, tiled=True) if is_split else leaf)
 
     return jax.tree.map(copy, tree)
@@ -123,14 +126,15 @@ def check_same(values: Mapping[str, object]) -> None:
             text, expected = (of_process.get(name, "unknown") for of_process in (texts, first))
             if text != expected:
                 raise InputError(
-                    f"{name} is {text} in process {number} and {expected} in process 0; all processes must be "
-                    "started with the same value"
+                    f"{name} is {text} in process {number} and {expected} in process 0; all"
+                    " processes must be started with the same value"
                 )
 
 
 def _from_all(content: object) -> list[Json]:
     """Gather the JSON of each process, of up to 16 MB, since float32 counts exactly up to there."""
     text = json.dumps(content).encode()
-    size = 1 << max(10, int(largest(len(text))).bit_length())  # one of few sizes, each compiled once
+    # one of few sizes, each compiled once
+    size = 1 << max(10, int(largest(len(text))).bit_length())
     rows = multihost_utils.process_allgather(np.frombuffer(text.ljust(size), np.uint8))
     return [json.loads(bytes(row)) for row in rows]

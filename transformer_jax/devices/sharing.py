@@ -41,7 +41,11 @@ class Devices:
         """Return the sharding of each array of a training state, or of its shapes."""
 
         def sharding(path: tuple[jax.tree_util.KeyEntry, ...], leaf: Any) -> NamedSharding:
-            spec = self.spec_of(path_name(path), leaf.shape, self.mesh) if self.partitioned_by_xla else PartitionSpec()
+            spec = (
+                self.spec_of(path_name(path), leaf.shape, self.mesh)
+                if self.partitioned_by_xla
+                else PartitionSpec()
+            )
             return NamedSharding(self.mesh, spec)
 
         return jax.tree_util.tree_map_with_path(sharding, state)
@@ -80,9 +84,14 @@ class Devices:
             InputError: the rows are not consecutive, since the mesh interleaves the devices of processes.
         """
         slices = self.rows().addressable_devices_indices_map((batch_size,)).values()
-        rows = sorted({row for index in slices if index is not None for row in range(batch_size)[index[0]]})
+        rows = sorted(
+            {row for index in slices if index is not None for row in range(batch_size)[index[0]]}
+        )
         if len(rows) != rows[-1] + 1 - rows[0]:
-            raise InputError(f"mesh is {dict(self.mesh.shape)}; the rows of a process's devices must be consecutive")
+            raise InputError(
+                f"mesh is {dict(self.mesh.shape)}; the rows of a process's devices must be"
+                " consecutive"
+            )
         return RowRange(rows[0], rows[-1] + 1, batch_size)
 
     def rows_that_divide(self, rows: int) -> int:
@@ -106,7 +115,9 @@ class Devices:
         def shared(state: Any, batch: Any, *more: Any) -> Any:  # pytrees of arrays
             if self.partitioned_by_xla:
                 with with_value(partitioned_by_xla, True):
-                    return step(state, jax.lax.with_sharding_constraint(batch, self.rows(rows_axis)), *more)
+                    return step(
+                        state, jax.lax.with_sharding_constraint(batch, self.rows(rows_axis)), *more
+                    )
             whole = PartitionSpec()
             return jax.shard_map(
                 step,
@@ -133,7 +144,11 @@ class Devices:
 
     def keep_split(self, state: Tree) -> Tree:
         """Inside a step: constrain the state to the sharding that it had before."""
-        return jax.lax.with_sharding_constraint(state, self.shardings(state)) if self.partitioned_by_xla else state
+        return (
+            jax.lax.with_sharding_constraint(state, self.shardings(state))
+            if self.partitioned_by_xla
+            else state
+        )
 
     @property
     def kind(self) -> str:
@@ -149,11 +164,16 @@ class Devices:
 
 def _placed(tree: Tree, shardings: Tree) -> Tree:
     # With several processes, `device_put` would compare the processes' arrays one by one.
-    return jax.device_put(tree, shardings) if jax.process_count() == 1 else jax.tree.map(_place, tree, shardings)
+    return (
+        jax.device_put(tree, shardings)
+        if jax.process_count() == 1
+        else jax.tree.map(_place, tree, shardings)
+    )
 
 
 def _place(leaf: Any, sharding: NamedSharding) -> jax.Array:  # an array, or a typed key
-    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:  # it is on all processes' devices
+    # it is on all processes' devices
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         return jax.device_put(leaf, sharding)
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         bits = _place(jax.random.key_data(leaf), sharding)

@@ -35,7 +35,9 @@ def default_spec(path: str, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> 
         mesh: with the axes `data`, `fsdp` and `tensor`.
     """
     if STACKED in path.split("/"):
-        return PartitionSpec(None, *default_spec(path.replace(STACKED, layer_name(0)), shape[1:], mesh))
+        return PartitionSpec(
+            None, *default_spec(path.replace(STACKED, layer_name(0)), shape[1:], mesh)
+        )
     if math.prod(shape) < MIN_SIZE:
         return PartitionSpec()
     for ending, axes in RULES.items():
@@ -43,12 +45,18 @@ def default_spec(path: str, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> 
         if len(axes) == len(shape) and re.search(rf"(^|/){ending}$", path):
             return _where_it_divides(shape, axes, mesh)
     largest = max(
-        (axis for axis in range(len(shape)) if shape[axis] % mesh.shape[FSDP] == 0), key=shape.__getitem__, default=None
+        (axis for axis in range(len(shape)) if shape[axis] % mesh.shape[FSDP] == 0),
+        key=shape.__getitem__,
+        default=None,
     )
-    return _where_it_divides(shape, [FSDP if axis == largest else None for axis in range(len(shape))], mesh)
+    return _where_it_divides(
+        shape, [FSDP if axis == largest else None for axis in range(len(shape))], mesh
+    )
 
 
-def _where_it_divides(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh | AbstractMesh) -> PartitionSpec:
+def _where_it_divides(
+    shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh | AbstractMesh
+) -> PartitionSpec:
     names = [
         name if name is not None and mesh.shape[name] > 1 and size % mesh.shape[name] == 0 else None
         for size, name in zip(shape, axes, strict=True)

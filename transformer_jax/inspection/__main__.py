@@ -32,7 +32,9 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     """
     about = "Print a trained model's answers, and write a page to explore its attention."
     parser = Parser(prog=PROGRAM, description=about, epilog=EXAMPLES)
-    parser.add_argument("run", metavar="RUN", help="directory of a run, an included model, or a HuggingFace model")
+    parser.add_argument(
+        "run", metavar="RUN", help="directory of a run, an included model, or a HuggingFace model"
+    )
     parser.add_argument(
         "words", metavar="INPUT", nargs="*",
         help="numbers (reverse), texts (translation, language model), or, for sets of images, numbers of test sets "
@@ -40,7 +42,11 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--trainer", **TRAINER)
     parser.add_argument(
-        "--output", type=Path, default=OUTPUT, metavar="FILE", help="page to write (default: %(default)s)"
+        "--output",
+        type=Path,
+        default=OUTPUT,
+        metavar="FILE",
+        help="page to write (default: %(default)s)",
     )
     chosen = parser.parse_intermixed_args(arguments)
     check_output(chosen.output, BEGINNING)
@@ -63,7 +69,9 @@ def text_of(page: Page) -> str:
     for example, answer in zip(page.examples, page.answers, strict=True):
         right = "" if example.expected is None else f" (expected: {example.expected})"
         lines += [example.title, f"  → {answer.text}{_shown(answer.probability, '  ')}{right}"]
-        parts = [f"{part.text or part.place}{_shown(part.probability, ' ')}" for part in answer.parts]
+        parts = [
+            f"{part.text or part.place}{_shown(part.probability, ' ')}" for part in answer.parts
+        ]
         lines.append(f"    {'  '.join(parts)}")
     return "\n".join(lines)
 

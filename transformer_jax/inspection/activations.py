@@ -90,7 +90,9 @@ def activation_names(model: nn.Module, *inputs: object, **kwargs: Any) -> dict[s
     given = jax.tree.map(_made, inputs)
     shapes = jax.eval_shape(lambda: model.init(keys, *given, **kwargs))
     options = {"rngs": keys, **kwargs}
-    call = Computation(lambda: model.apply(unstack_layers(jax.tree.map(_made, shapes)), *given, **options))
+    call = Computation(
+        lambda: model.apply(unstack_layers(jax.tree.map(_made, shapes)), *given, **options)
+    )
     return {activation.name: activation.letters for activation in call.sites()}
 
 

@@ -19,7 +19,12 @@ from transformer_jax.trees import Params
 Path = tuple[str, ...]
 Flat = dict[Path, Array]
 ATTENTION = "query_proj", "key_proj", "value_proj"
-READERS = {"self_attn": ATTENTION, "cross_attn": ("query_proj",), "feed_forward": ("expand", "gate")}  # by sub-layer
+# by sub-layer
+READERS = {
+    "self_attn": ATTENTION,
+    "cross_attn": ("query_proj",),
+    "feed_forward": ("expand", "gate"),
+}
 
 
 @check_arguments
@@ -46,12 +51,17 @@ def fold_norms(model: nn.Module, params: Params) -> tuple[Any, Params]:
     """
     settings = getattr(model, "settings", None)
     if settings is None or not settings.norm_first:
-        raise InputError("model has no pre-norm; a post-norm cannot be folded, as its output is the residual stream")
+        raise InputError(
+            "model has no pre-norm; a post-norm cannot be folded, as its output is the residual"
+            " stream"
+        )
     norm = settings.make_norm()
     flat: Flat = flatten_dict(unstack_layers(params))
     places = dict.fromkeys(path[:-1] for path in flat if path[-2:-1] == ("norm",))
     if places and type(norm).__call__ not in (nn.LayerNorm.__call__, nn.RMSNorm.__call__):
-        raise InputError(f"settings.norm makes a {type(norm).__name__}; only LayerNorm and RMSNorm are folded")
+        raise InputError(
+            f"settings.norm makes a {type(norm).__name__}; only LayerNorm and RMSNorm are folded"
+        )
     fold = functools.partial(_fold, flat, is_centered=isinstance(norm, nn.LayerNorm))
     for place in places:
         sublayer = place[-2].removesuffix("_residual")
@@ -69,7 +79,9 @@ def fold_norms(model: nn.Module, params: Params) -> tuple[Any, Params]:
 def _with_output_layer(model: TransformerLM, flat: Flat) -> TransformerLM:
     """Return the model with a separate output layer that has a bias, and add both to the parameters."""
     if model.has_tied_output:
-        flat["output_layer", "kernel"] = flat["embedding", "embedding"].T * model.embeddings.output_scale
+        flat["output_layer", "kernel"] = (
+            flat["embedding", "embedding"].T * model.embeddings.output_scale
+        )
     kernel = flat["output_layer", "kernel"]
     no_bias = jnp.zeros(kernel.shape[1], kernel.dtype)
     flat.setdefault(("output_layer", "bias"), flat.pop(("output_bias",), no_bias))
@@ -87,7 +99,10 @@ def _fold(flat: Flat, norm: Path, readers: list[Path], *, is_centered: bool) -> 
         kernel = flat[*reader, "kernel"]
         if shift is not None:
             if (*reader, "bias") not in flat:
-                raise InputError(f"{'/'.join(reader)} has no bias, so the bias of {name} cannot be folded into it")
+                raise InputError(
+                    f"{'/'.join(reader)} has no bias, so the bias of {name} cannot be folded"
+                    " into it"
+                )
             flat[*reader, "bias"] = flat[*reader, "bias"] + shift @ kernel
         kernel = kernel if scale is None else scale[:, None] * kernel
         flat[*reader, "kernel"] = kernel - kernel.mean(0) if is_centered else kernel

@@ -25,7 +25,9 @@ def previous_token_scores(weights: Float[ArrayLike, "..."]) -> Float[Array, " H"
     return jnp.diagonal(weights, -1, 2, 3).mean((0, 2))
 
 
-def induction_scores(weights: Float[ArrayLike, "..."], tokens: Int[ArrayLike, "..."]) -> Float[Array, " H"]:
+def induction_scores(
+    weights: Float[ArrayLike, "..."], tokens: Int[ArrayLike, "..."]
+) -> Float[Array, " H"]:
     """Compute the mean weight that each head gives to tokens that followed earlier occurrences of the query's token.
 
     The prefix matching score of Olsson et al. 2022, for any tokens: for query t, it is the sum of the weights of the
@@ -45,10 +47,17 @@ def induction_scores(weights: Float[ArrayLike, "..."], tokens: Int[ArrayLike, ".
     weights = _checked(weights)
     tokens = as_array("tokens", tokens)
     if tokens.shape != (weights.shape[0], weights.shape[-1]):
-        raise InputError(f"tokens has shape {tokens.shape}; it must be {(weights.shape[0], weights.shape[-1])}, [B, T]")
+        raise InputError(
+            f"tokens has shape {tokens.shape}; it must be {(weights.shape[0], weights.shape[-1])},"
+            " [B, T]"
+        )
     length = weights.shape[-1]
     before = jnp.concatenate([jnp.zeros_like(tokens[:, :1]), tokens[:, :-1]], 1)  # tokens[s - 1]
-    follows = (tokens[:, :, None] == before[:, None]) & jnp.tri(length, dtype=bool) & (jnp.arange(length) > 0)
+    follows = (
+        (tokens[:, :, None] == before[:, None])
+        & jnp.tri(length, dtype=bool)
+        & (jnp.arange(length) > 0)
+    )
     is_repeated = follows.any(-1)  # [B T]
     found = jnp.einsum("bhts,bts->h", weights, follows.astype(weights.dtype))
     return found / jnp.where(is_repeated.any(), is_repeated.sum(), jnp.nan)
@@ -70,7 +79,9 @@ def attention_rollout(weights: Sequence[Float[ArrayLike, "..."]]) -> Float[Array
     """
     shapes = [np.shape(layer) for layer in weights] if isinstance(weights, Iterable) else []
     if not shapes or len(set(shapes)) > 1 or len(shapes[0]) != 4 or shapes[0][2] != shapes[0][3]:
-        raise InputError(f"weights has shapes {shapes}; it must hold one [B, H, T, T] for each layer")
+        raise InputError(
+            f"weights has shapes {shapes}; it must hold one [B, H, T, T] for each layer"
+        )
     totals = [jnp.eye(shapes[0][-1])]
     for layer in weights:
         totals.append((jnp.asarray(layer).mean(1) + totals[0]) / 2 @ totals[-1])
@@ -80,5 +91,7 @@ def attention_rollout(weights: Sequence[Float[ArrayLike, "..."]]) -> Float[Array
 def _checked(weights: ArrayLike) -> Array:
     weights = jnp.asarray(as_array("weights", weights))
     if weights.ndim != 4 or weights.shape[2] != weights.shape[3] or weights.shape[3] < 2:
-        raise InputError(f"weights has shape {weights.shape}; it must be [B, H, T, T] with T of at least 2")
+        raise InputError(
+            f"weights has shape {weights.shape}; it must be [B, H, T, T] with T of at least 2"
+        )
     return weights

@@ -31,7 +31,9 @@ class Factored(NamedTuple):
         """The full matrices, which are large and contain no more information than the factors."""
         return self.left @ self.right
 
-    def between(self, before: Float[ArrayLike, "N D_in"], after: Float[ArrayLike, "D_out M"]) -> "Factored":
+    def between(
+        self, before: Float[ArrayLike, "N D_in"], after: Float[ArrayLike, "D_out M"]
+    ) -> "Factored":
         """`before @ self @ after`, `[H, N, M]`: with embedding and unembedding, a circuit from tokens to tokens."""
         return Factored(jnp.asarray(before) @ self.left, self.right @ jnp.asarray(after))
 
@@ -97,19 +99,29 @@ def head_weights(model: nn.Module, variables: Variables) -> dict[str, HeadWeight
     paths = [path[:-2] for path in flat if path[-2:] == ("query_proj", "kernel")]
     num_heads = getattr(model, "num_heads", None)
     if not paths or num_heads is None:
-        raise InputError(f"{type(model).__name__} has no attention of this package; there are no head weights")
-    paths.sort(key=lambda path: re.sub(r"\d+", lambda number: number[0].zfill(9), "/".join(path)))  # layer 10 after 2
+        raise InputError(
+            f"{type(model).__name__} has no attention of this package; there are no head weights"
+        )
+    # layer 10 after 2
+    paths.sort(key=lambda path: re.sub(r"\d+", lambda number: number[0].zfill(9), "/".join(path)))
     of_decoder = getattr(model, "num_decoder_heads", None) or num_heads
     heads = [of_decoder if path[0] == "decoder" else num_heads for path in paths]
     names = [activation_name(path, "").rstrip(".") for path in paths]
-    return {name: _heads(flat, path, count) for name, path, count in zip(names, paths, heads, strict=True)}
+    return {
+        name: _heads(flat, path, count)
+        for name, path, count in zip(names, paths, heads, strict=True)
+    }
 
 
-def _heads(flat: dict[tuple[str, ...], Array], path: tuple[str, ...], num_heads: int) -> HeadWeights:
+def _heads(
+    flat: dict[tuple[str, ...], Array], path: tuple[str, ...], num_heads: int
+) -> HeadWeights:
     width = flat[*path, "query_proj", "kernel"].shape[1] // num_heads
 
     def split(name: str, part: str) -> Array:
-        weight = jnp.asarray(flat.get((*path, name, part), np.zeros(flat[*path, name, "kernel"].shape[1])))
+        weight = jnp.asarray(
+            flat.get((*path, name, part), np.zeros(flat[*path, name, "kernel"].shape[1]))
+        )
         heads = weight.reshape(*weight.shape[:-1], -1, width)  # [... Hkv d]
         return jnp.moveaxis(jnp.repeat(heads, num_heads // heads.shape[-2], axis=-2), -2, 0)
 
@@ -119,7 +131,9 @@ def _heads(flat: dict[tuple[str, ...], Array], path: tuple[str, ...], num_heads:
     return HeadWeights._make([*kernels, output, *biases, bias])
 
 
-def composition_scores(writer: HeadWeights, reader: HeadWeights) -> dict[str, Float[Array, "H_writer H_reader"]]:
+def composition_scores(
+    writer: HeadWeights, reader: HeadWeights
+) -> dict[str, Float[Array, "H_writer H_reader"]]:
     """Measure how much each head reads of what each earlier head writes (Elhage et al. 2021, "Composition scores").
 
     For the "queries", "keys" and "values" of the later head, the score is the Frobenius norm of the product of the

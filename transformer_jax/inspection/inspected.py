@@ -41,7 +41,9 @@ class Activations(OrderedDict[str, Array]):
 
     def __repr__(self) -> str:
         """Names and shapes; the values would fill the screen."""
-        return "\n".join(f"{name} {value.shape}" for name, value in self.items()) or "no activations"
+        return (
+            "\n".join(f"{name} {value.shape}" for name, value in self.items()) or "no activations"
+        )
 
     def stack(self, pattern: str) -> Num[Array, "L ..."]:
         """Stack one activation of every layer, such as `decoder.layers.*.output`, in the order of the layers.
@@ -86,7 +88,8 @@ class Inspected:
         """
         leaves, structure = jax.tree.flatten((args, kwargs))
         traced = [
-            jnp.asarray(as_array("inputs", leaf)) if isinstance(leaf, Array | np.ndarray) else None for leaf in leaves
+            jnp.asarray(as_array("inputs", leaf)) if isinstance(leaf, Array | np.ndarray) else None
+            for leaf in leaves
         ]
         fixed = tuple(leaf for leaf, array in zip(leaves, traced, strict=True) if array is None)
         return self._program(method, structure, fixed, self.variables, traced)
@@ -100,19 +103,29 @@ class Inspected:
         traced: Sequence[Array | None],
     ) -> Any:
         others = iter(fixed)
-        args, kwargs = jax.tree.unflatten(structure, [next(others) if leaf is None else leaf for leaf in traced])
+        args, kwargs = jax.tree.unflatten(
+            structure, [next(others) if leaf is None else leaf for leaf in traced]
+        )
         return method(self.model, variables, *args, **kwargs)
 
-    def capture(self, inputs: object, names: Sequence[str], **kwargs: object) -> tuple[Any, Activations]:
+    def capture(
+        self, inputs: object, names: Sequence[str], **kwargs: object
+    ) -> tuple[Any, Activations]:
         """Call `transformer_jax.capture` with an input or a tuple of inputs; return output and activations by name."""
         output, seen = self.apply(capture, *self._inputs(inputs, kwargs), names=names, **kwargs)
         return output, Activations(seen)
 
     def patch(
-        self, inputs: object, patches: Mapping[str, Change], names: Sequence[str] | None = None, **kwargs: object
+        self,
+        inputs: object,
+        patches: Mapping[str, Change],
+        names: Sequence[str] | None = None,
+        **kwargs: object,
     ) -> Any:
         """Call `transformer_jax.patch` with an input or a tuple of inputs; return the output (and activations)."""
-        result = self.apply(patch, *self._inputs(inputs, kwargs), patches=patches, names=names, **kwargs)
+        result = self.apply(
+            patch, *self._inputs(inputs, kwargs), patches=patches, names=names, **kwargs
+        )
         return result if names is None else (result[0], Activations(result[1]))
 
     def patch_grid(
@@ -141,31 +154,52 @@ class Inspected:
                 `by` lacks "layers"; or the metric is not a number, or is the same for both inputs.
         """
         if isinstance(by, str) or "layers" not in by:
-            raise InputError(f"by is {by!r}; it must be a list with 'layers' and, optionally, 'positions' and 'heads'")
+            raise InputError(
+                f"by is {by!r}; it must be a list with 'layers' and, optionally, 'positions' and"
+                " 'heads'"
+            )
         clean, corrupted = self._inputs(clean, kwargs), self._inputs(corrupted, kwargs)
         of_call = {key: value for key, value in kwargs.items() if key != "corruption"}
-        found = [each.name for each in Computation.of(self.model, self.variables, clean, of_call).sites()]
+        found = [
+            each.name for each in Computation.of(self.model, self.variables, clean, of_call).sites()
+        ]
         names = [name for name in found if matches(name, site) or name.endswith(f".{site}")]
         if not names:
             check_found(site, found)
         _check_one_of_each_layer("site", site, names)
         others = tuple(axis for axis in by if axis != "layers")
-        restored = self.apply(patch_activations, clean, corrupted, names=names, metric=metric, by=others, **kwargs)
+        restored = self.apply(
+            patch_activations, clean, corrupted, names=names, metric=metric, by=others, **kwargs
+        )
         values = jnp.moveaxis(jnp.stack(list(restored.values())), 0, list(by).index("layers"))
         grid = PatchGrid(values, tuple(by))
         grid.check()
         if (known := known_values(values)) is not None and not np.isfinite(known).all():
-            raise InputError("metric is the same for the clean and the corrupted input, or not finite")
+            raise InputError(
+                "metric is the same for the clean and the corrupted input, or not finite"
+            )
         return grid
 
     def _inputs(self, given: object, kwargs: Mapping[str, object]) -> tuple[object, ...]:
         """Return a pass's inputs as a tuple, and check token ids, whose values a compiled program does not know."""
         inputs = given if isinstance(given, tuple) else (given,)
         if "method" not in kwargs:
-            names = ("source", "target") if hasattr(self.model, "source_vocabulary_size") else ("tokens",)
+            names = (
+                ("source", "target")
+                if hasattr(self.model, "source_vocabulary_size")
+                else ("tokens",)
+            )
             for name, array in zip(names, inputs, strict=False):
-                size = getattr(self.model, "vocabulary_size" if name == "tokens" else f"{name}_vocabulary_size", None)
-                if size is not None and isinstance(array, Array | np.ndarray) and array.dtype.kind in "iu":
+                size = getattr(
+                    self.model,
+                    "vocabulary_size" if name == "tokens" else f"{name}_vocabulary_size",
+                    None,
+                )
+                if (
+                    size is not None
+                    and isinstance(array, Array | np.ndarray)
+                    and array.dtype.kind in "iu"
+                ):
                     check_token_ids(name, array, size)
         return inputs
 
@@ -174,7 +208,8 @@ def _check_one_of_each_layer(what: str, given: str, names: Sequence[str]) -> Non
     parts = list(dict.fromkeys(re.sub(r"(?<=layers\.)\d+(?=\.)", "?", name) for name in names))
     if len(parts) > 1:
         raise InputError(
-            f"{what} is {shortened(given)}; it must match one activation of each layer: {' or '.join(parts[:3])}"
+            f"{what} is {shortened(given)}; it must match one activation of each layer:"
+            f" {' or '.join(parts[:3])}"
         )
 
 
@@ -214,8 +249,12 @@ def generate(
         InputError: the prompt has invalid token ids, the text is longer than the model allows, or the logits are not
             finite; or as in `transformer_jax.patch`.
     """
-    check_token_ids("prompt", prompt, getattr(inspected.model, "vocabulary_size", np.iinfo(np.int32).max))
-    tokens, scores, seen = inspected.apply(_generated, prompt, length, patches or {}, names, key, temperature, **kwargs)
+    check_token_ids(
+        "prompt", prompt, getattr(inspected.model, "vocabulary_size", np.iinfo(np.int32).max)
+    )
+    tokens, scores, seen = inspected.apply(
+        _generated, prompt, length, patches or {}, names, key, temperature, **kwargs
+    )
     check_scores(scores, "the patched model returned logits")
     return tokens, Activations(seen)
 
@@ -232,7 +271,11 @@ def _generated(
     **kwargs: Any,
 ) -> tuple[Int[Array, "B T_plus_length"], Float[Array, "B _"], dict[str, Array]]:
     parts = [part for change in patches.values() for part in parts_of(change)]
-    is_cached = isinstance(model, TransformerLM) and not kwargs and all(isinstance(x, Filled) for x in parts)
+    is_cached = (
+        isinstance(model, TransformerLM)
+        and not kwargs
+        and all(isinstance(x, Filled) for x in parts)
+    )
     start = prompt.shape[1]
     tokens = jnp.pad(prompt, ((0, 0), (0, length)))
 
@@ -251,6 +294,8 @@ def _generated(
     cache = None
     if is_cached:
         cache = model.apply(unstack_layers(variables), *tokens.shape, method="start_decoding")
-    tokens, _ = jax.lax.fori_loop(1 if is_cached else start, start + length, with_token, (tokens, cache))
+    tokens, _ = jax.lax.fori_loop(
+        1 if is_cached else start, start + length, with_token, (tokens, cache)
+    )
     logits, seen = patch(model, variables, tokens, patches=patches, names=names, **kwargs)
     return tokens, logits.max(-1), seen

@@ -44,7 +44,11 @@ class Computation:
 
     @classmethod
     def of(
-        cls, model: nn.Module, variables: Variables, inputs: Sequence[object], kwargs: Mapping[str, Any]
+        cls,
+        model: nn.Module,
+        variables: Variables,
+        inputs: Sequence[object],
+        kwargs: Mapping[str, Any],
     ) -> "Computation":
         """Wrap one forward pass of a model.
 
@@ -52,18 +56,28 @@ class Computation:
             InputError: the variables lack "params", or an input is text.
         """
         for given in inputs:
-            if isinstance(given[0] if isinstance(given, list | tuple) and given else given, str | bytes):
+            if isinstance(
+                given[0] if isinstance(given, list | tuple) and given else given, str | bytes
+            ):
                 raise InputError(
-                    f"the input is {shortened(given)}; a model takes arrays. Encode the text: "
-                    "np.array([tokenizer.encode(text).ids]), or call load_transformers(directory).capture(text, names)"
+                    f"the input is {shortened(given)}; a model takes arrays. Encode the text:"
+                    " np.array([tokenizer.encode(text).ids]), or call"
+                    " load_transformers(directory).capture(text, names)"
                 )
         if isinstance(variables, Mapping) and variables and "params" not in variables:
             names = ", ".join(list(variables)[:3])
-            raise InputError(f'variables has {names}; it must be {{"params": …}}, such as {{"params": run.params}}')
-        inputs = [as_array("input", given) if isinstance(given, np.ndarray) else given for given in inputs]
+            raise InputError(
+                f'variables has {names}; it must be {{"params": …}}, such as {{"params":'
+                " run.params}"
+            )
+        inputs = [
+            as_array("input", given) if isinstance(given, np.ndarray) else given for given in inputs
+        ]
         return cls(lambda: model.apply(unstack_layers(variables), *inputs, **kwargs))
 
-    def run(self, names: Sequence[str] = (), patches: Mapping[str, Change] | None = None) -> tuple[Any, Captured]:
+    def run(
+        self, names: Sequence[str] = (), patches: Mapping[str, Change] | None = None
+    ) -> tuple[Any, Captured]:
         """Run the computation with activations captured and patched.
 
         Returns:
@@ -86,15 +100,21 @@ class Computation:
         """
         of_pass = InspectedPass(patterns, {}, keeps_values=False)
         with nn.intercept_methods(of_pass.intercept):
-            jax.eval_shape(lambda: self._call())  # a new function, because JAX caches the trace of a known one
+            # a new function, because JAX caches the trace of a known one
+            jax.eval_shape(lambda: self._call())
         of_pass.check()
-        return [each for each in of_pass.activations if any(matches(each.name, pattern) for pattern in patterns)]
+        return [
+            each
+            for each in of_pass.activations
+            if any(matches(each.name, pattern) for pattern in patterns)
+        ]
 
 
 class Attention(NamedTuple):
     """An attention of a model."""
 
-    head_outputs: str  # name of its activation `[B, H, T, d]`, `decoder.layers.1.cross_attention.head_outputs`
+    # name of its activation `[B, H, T, d]`, `decoder.layers.1.cross_attention.head_outputs`
+    head_outputs: str
     stack: str  # `decoder`; empty in a stack without a model around it
     kind: str  # `encoder`, `decoder`, `cross`; `self` in a stack without a model around it
     num_heads: int  # H
@@ -133,7 +153,9 @@ def check_axes(found: Sequence[ActivationSite], by: Sequence[str]) -> None:
         raise InputError(f"by is {by!r}; it must hold {' or '.join(map(repr, PLACES))}, or both")
     for each, axis in itertools.product(found, by):
         if each.size(axis) is None:
-            raise InputError(f"by holds {axis!r}; {each.name} is [{each.letters}] and has no {axis}")
+            raise InputError(
+                f"by holds {axis!r}; {each.name} is [{each.letters}] and has no {axis}"
+            )
 
 
 def map_over_sites(
@@ -156,27 +178,44 @@ def map_over_sites(
         The results by activation; their leading axes are those of `by`, in the same order.
     """
     grids = [tuple(size for axis in by if (size := each.size(axis)) is not None) for each in found]
-    places = [(number, *place, 0, 0)[:3] for number, grid in enumerate(grids) for place in np.ndindex(*grid)]
+    places = [
+        (number, *place, 0, 0)[:3]
+        for number, grid in enumerate(grids)
+        for place in np.ndindex(*grid)
+    ]
     starts = [0, *np.cumsum([math.prod(grid) for grid in grids]).tolist()]
 
     def of_place(row: Int[Array, " 3"]) -> Result:
         turns = jnp.arange(len(found)) == row[0]
         chosen = [_chosen(each, by, row[1:], turn) for each, turn in zip(found, turns, strict=True)]
-        return run({each.name: change(each.name, of_it) for each, of_it in zip(found, chosen, strict=True)})
+        return run(
+            {each.name: change(each.name, of_it) for each, of_it in zip(found, chosen, strict=True)}
+        )
 
     results = jax.lax.map(of_place, np.array(places), batch_size=min(AT_ONCE, len(places)))
     return {
-        each.name: jax.tree.map(lambda rows, s=slice(*ends), g=grid: rows[s].reshape(*g, *rows.shape[1:]), results)
+        each.name: jax.tree.map(
+            lambda rows, s=slice(*ends), g=grid: rows[s].reshape(*g, *rows.shape[1:]), results
+        )
         for each, grid, ends in zip(found, grids, itertools.pairwise(starts), strict=True)
     }
 
 
-def _chosen(site: ActivationSite, by: Sequence[str], place: Int[Array, "2"], is_selected: Bool[Array, ""]) -> Chosen:
+def _chosen(
+    site: ActivationSite, by: Sequence[str], place: Int[Array, "2"], is_selected: Bool[Array, ""]
+) -> Chosen:
     """Masks of one place along each axis of `by`, and of all along other axes; all False if not selected."""
     sizes = {axis: size for axis in PLACES if (size := site.size(axis)) is not None}
     tried = [axis for axis in by if axis in sizes]
     return {
-        axis: is_selected & (jnp.arange(size) == place[tried.index(axis)] if axis in tried else jnp.ones(size, bool))
+        axis: (
+            is_selected
+            & (
+                jnp.arange(size) == place[tried.index(axis)]
+                if axis in tried
+                else jnp.ones(size, bool)
+            )
+        )
         for axis, size in sizes.items()
     }
 

@@ -14,7 +14,13 @@ from jax.typing import ArrayLike
 
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.names import ActivationSite, activation_name, check_found, is_layer, matches
+from transformer_jax.inspection.names import (
+    ActivationSite,
+    activation_name,
+    check_found,
+    is_layer,
+    matches,
+)
 from transformer_jax.inspection.patches import Change, Filled, Patch, parts_of
 from transformer_jax.nn.attention import AttentionCall, MultiheadAttention
 from transformer_jax.nn.blocks import Block
@@ -23,7 +29,12 @@ from transformer_jax.nn.encoder import Stack
 from transformer_jax.nn.layers import Tapped, add_bias
 
 NORMS = nn.LayerNorm.__call__, nn.RMSNorm.__call__  # methods that subclasses may inherit
-NORM_OF_WIDTH = {"reduction_axes": -1, "feature_axes": -1, "axis_name": None, "force_float32_reductions": True}
+NORM_OF_WIDTH = {
+    "reduction_axes": -1,
+    "feature_axes": -1,
+    "axis_name": None,
+    "force_float32_reductions": True,
+}
 HEAD_RESULTS = "head_results"
 OWN_PACKAGE = f"{__name__.partition('.')[0]}."
 
@@ -39,13 +50,18 @@ class InspectedPass:
         keeps_values: whether to capture activations; if False, the pass only lists them.
     """
 
-    def __init__(self, names: Sequence[str], patches: Mapping[str, Change], *, keeps_values: bool = True) -> None:
+    def __init__(
+        self, names: Sequence[str], patches: Mapping[str, Change], *, keeps_values: bool = True
+    ) -> None:
         self._keeps_values = keeps_values
-        self.captured: dict[str, Array] = OrderedDict()  # `jax.jit` keeps its order, unlike that of a dict
+        # `jax.jit` keeps its order, unlike that of a dict
+        self.captured: dict[str, Array] = OrderedDict()
         self.activations: list[ActivationSite] = []  # all activations of the pass
         self._names = names
         self._patches = [
-            (_acting_at(part, pattern), part) for pattern in patches for part in parts_of(patches[pattern])
+            (_acting_at(part, pattern), part)
+            for pattern in patches
+            for part in parts_of(patches[pattern])
         ]
         self._wanted = (*names, *patches)  # each must match an activation
         self._counts: Counter[str] = Counter()  # activations so far, by name
@@ -66,7 +82,9 @@ class InspectedPass:
         if isinstance(module, Tapped) and method == "tap":
             return self._tapped(module, *args, **kwargs)
         if isinstance(module, Tapped) and method == "is_requested":
-            return not args or self._is_requested(*(activation_name(module.path, name) for name in args))
+            return not args or self._is_requested(
+                *(activation_name(module.path, name) for name in args)
+            )
         if method == "decode_step":
             self._first = argument("position", args, kwargs, context)
         elif method == "start_decoding" and "prefix" in kwargs:
@@ -75,7 +93,11 @@ class InspectedPass:
             return self._attended(module, call, *args)
         if method == "__call__" and type(module).__call__ in NORMS and _is_of_width(module):
             call = functools.partial(self._norm, module, call)
-        if method == "__call__" and module.name == "output_proj" and isinstance(module.parent, MultiheadAttention):
+        if (
+            method == "__call__"
+            and module.name == "output_proj"
+            and isinstance(module.parent, MultiheadAttention)
+        ):
             call = functools.partial(self._projected, module, call)
         if method != "__call__" or any(outer is module for outer in self._inside):
             return call(*args, **kwargs)
@@ -113,19 +135,25 @@ class InspectedPass:
         """Record an activation, and return it with its patches applied."""
         shown = jnp.asarray(x)
         site = ActivationSite(
-            self._numbered(name), letters, shown.shape, self._first if "T" in letters.split() else None
+            self._numbered(name),
+            letters,
+            shown.shape,
+            self._first if "T" in letters.split() else None,
         )
         self._counts[name] += 1
         self._known.add(site.name)
         self.activations.append(site)
         changes = [part for pattern, part in self._patches if matches(site.name, pattern)]
-        is_captured = self._keeps_values and any(matches(site.name, pattern) for pattern in self._names)
+        is_captured = self._keeps_values and any(
+            matches(site.name, pattern) for pattern in self._names
+        )
         if (changes or is_captured) and current_trace() != self._trace:
             # The value cannot leave this trace, which Flax may run twice or reuse for passes that are not inspected.
             raise InputError(
-                f"{site.name} is inside a loop or another transformation of a module (nn.scan, nn.remat, nn.jit, "
-                "jax.vmap, …), where it can be neither captured nor patched from outside; capture or patch inside its "
-                "body, such as one decoding step with method='decode_step', and return the values from the body"
+                f"{site.name} is inside a loop or another transformation of a module (nn.scan,"
+                " nn.remat, nn.jit, jax.vmap, …), where it can be neither captured nor patched"
+                " from outside; capture or patch inside its body, such as one decoding step with"
+                " method='decode_step', and return the values from the body"
             )
         for part in changes:
             shown = part.apply(shown, site)
@@ -133,11 +161,17 @@ class InspectedPass:
             self.captured[site.name] = shown
         return shown
 
-    def _block(self, module: nn.Module, call: Callable[..., Any], x: Any, *args: object, **kwargs: object) -> Any:
+    def _block(
+        self, module: nn.Module, call: Callable[..., Any], x: Any, *args: object, **kwargs: object
+    ) -> Any:
         x = self._shown(activation_name(module.path, "input"), x, "B T D")
-        return self._with_first(call(x, *args, **kwargs), activation_name(module.path, "output"), "B T D")
+        return self._with_first(
+            call(x, *args, **kwargs), activation_name(module.path, "output"), "B T D"
+        )
 
-    def _output_shown(self, module: nn.Module, call: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+    def _output_shown(
+        self, module: nn.Module, call: Callable[..., Any], *args: object, **kwargs: object
+    ) -> Any:
         """Call a module and return its result; the output of a user's module is an activation."""
         name = activation_name(module.path, "output")
         before = self._numbered(name)
@@ -148,7 +182,9 @@ class InspectedPass:
         if not isinstance(first, jax.Array):
             return result
         leading = "BT"[: max(first.ndim - 1, 0)]
-        return self._with_first(result, name, " ".join([*leading, *map(str, first.shape[len(leading) :])]))
+        return self._with_first(
+            result, name, " ".join([*leading, *map(str, first.shape[len(leading) :])])
+        )
 
     def _with_first(self, result: Any, name: str, letters: str) -> Any:
         """Show a result, or the first element if it is a tuple."""
@@ -158,15 +194,22 @@ class InspectedPass:
 
     def _attended(self, module: nn.Module, call: Callable[..., Any], given: AttentionCall) -> Any:
         """Call an attention's `attend`, with taps of logits and weights if one of them is requested."""
-        is_requested = self._is_requested(*(activation_name(module.path, name) for name in ("logits", "weights")))
-        return call(given._replace(tap=functools.partial(self._tapped, module) if is_requested else None))
+        is_requested = self._is_requested(
+            *(activation_name(module.path, name) for name in ("logits", "weights"))
+        )
+        return call(
+            given._replace(tap=functools.partial(self._tapped, module) if is_requested else None)
+        )
 
     def _projected(self, module: nn.Module, call: Callable[..., Array], x: Array) -> Array:
         """Apply an attention's output projection, as a sum over heads if their results are requested."""
         attention: Any = module.parent
         name = activation_name(attention.path, HEAD_RESULTS)
-        is_named = not self._keeps_values or any(HEAD_RESULTS in pattern for pattern in self._wanted)
-        if not (is_named and self._is_requested(name)):  # H times as large as others, so `*` does not request it
+        is_named = not self._keeps_values or any(
+            HEAD_RESULTS in pattern for pattern in self._wanted
+        )
+        # H times as large as others, so `*` does not request it
+        if not (is_named and self._is_requested(name)):
             return call(x)
         weights = jax.tree.map(jnp.asarray, module.variables["params"])
         heads = x.reshape(*x.shape[:-1], -1, attention.width())  # [B T H d]
@@ -174,28 +217,41 @@ class InspectedPass:
         results = self._shown(name, jnp.einsum("bthd,hdm->bhtm", heads, kernel), "B H T D")
         return add_bias(results.sum(1), weights["bias"]) if "bias" in weights else results.sum(1)
 
-    def _norm(self, module: nn.Module, call: Callable[..., Array], x: ArrayLike, mask: object = None) -> Array:
+    def _norm(
+        self, module: nn.Module, call: Callable[..., Array], x: ArrayLike, mask: object = None
+    ) -> Array:
         if mask is not None:
             return call(x, mask=mask)
         name = activation_name(module.path, "scale")
         is_of_keys = module.name == "key_norm"
-        heads, positions = "Hkv" if is_of_keys else "H", "S" if is_of_keys and self._first is None else "T"
-        leading, width = {3: ("B T", "D"), 4: (f"B {heads} {positions}", "d")}.get(jnp.ndim(x), ("...", "D"))
+        heads, positions = (
+            "Hkv" if is_of_keys else "H",
+            "S" if is_of_keys and self._first is None else "T",
+        )
+        leading, width = {3: ("B T", "D"), 4: (f"B {heads} {positions}", "d")}.get(
+            jnp.ndim(x), ("...", "D")
+        )
         if self._is_requested(name):
-            y = _normalized(module, jnp.asarray(x), lambda factor: self._shown(name, factor, f"{leading} 1"))
+            y = _normalized(
+                module, jnp.asarray(x), lambda factor: self._shown(name, factor, f"{leading} 1")
+            )
         else:
             y = call(x)
         return self._shown(activation_name(module.path, "normalized"), y, f"{leading} {width}")
 
 
 def _is_block(module: nn.Module) -> bool:
-    return isinstance(module, Block) or (isinstance(module.parent, Stack) and is_layer(module.path[-1]))
+    return isinstance(module, Block) or (
+        isinstance(module.parent, Stack) and is_layer(module.path[-1])
+    )
 
 
 def _is_foreign(module: nn.Module) -> bool:
     """Whether a module's class is a user's: not of this package, nor, inside a module of this package, of Flax."""
     is_below_ours = type(module.parent).__module__.startswith(OWN_PACKAGE)
-    return not type(module).__module__.startswith((OWN_PACKAGE, "flax.") if is_below_ours else OWN_PACKAGE)
+    return not type(module).__module__.startswith(
+        (OWN_PACKAGE, "flax.") if is_below_ours else OWN_PACKAGE
+    )
 
 
 def _is_of_width(norm: nn.Module) -> bool:
@@ -218,7 +274,11 @@ def _normalized(module: Any, x: Array, change: Callable[[Array], Array]) -> Arra
         change: function of the factor `[..., 1]`, 1/√(variance + ε) or 1/√(mean square + ε), before the learned scale.
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    mean = wide.mean(-1, keepdims=True) if isinstance(module, nn.LayerNorm) else jnp.zeros((), wide.dtype)
+    mean = (
+        wide.mean(-1, keepdims=True)
+        if isinstance(module, nn.LayerNorm)
+        else jnp.zeros((), wide.dtype)
+    )
     variance = jnp.square(wide - mean).mean(-1, keepdims=True)
     factor = change(jax.lax.rsqrt(variance + module.epsilon))
     learned = module.variables.get("params", {})

@@ -18,7 +18,12 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected_call import OUTPUTS, Chosen, Computation, map_over_sites
 from transformer_jax.inspection.names import residual_stream
 from transformer_jax.inspection.patches import swap
-from transformer_jax.inspection.summed_stream import is_summed, mapped, written_by_biases, written_by_parts
+from transformer_jax.inspection.summed_stream import (
+    is_summed,
+    mapped,
+    written_by_biases,
+    written_by_parts,
+)
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.outside_files import as_input_error
@@ -81,7 +86,9 @@ def attribute_logits(
     if is_summed(model):
         at_end, of_biases = values[stream], written_by_biases(variables["params"], written)
         tangents = jnp.zeros_like(at_end) + of_biases, biases
-        _, of_biases = jax.jvp(lambda x, biases: logits({stream: x}, biases), (at_end, biases), tangents)
+        _, of_biases = jax.jvp(
+            lambda x, biases: logits({stream: x}, biases), (at_end, biases), tangents
+        )
         _, change = jax.linearize(lambda x: logits({stream: x}, biases), at_end)
         alone = mapped(change, written_by_parts(variables["params"], written))
         return OrderedDict({**alone, BIASES: of_biases + constant})
@@ -91,7 +98,9 @@ def attribute_logits(
     def only(name: str, chosen: Chosen) -> Array:
         return swap(written[name], **chosen).apply(nothing[name], sites[name])
 
-    alone = map_over_sites([sites[name] for name in written], ["heads"], only, lambda kept: change(kept, no_bias))
+    alone = map_over_sites(
+        [sites[name] for name in written], ["heads"], only, lambda kept: change(kept, no_bias)
+    )
     return OrderedDict({**alone, BIASES: change(nothing, biases) + constant})
 
 
@@ -138,9 +147,15 @@ def _components(names: Collection[str]) -> list[str]:
     for block in (name.removesuffix("output") for name in blocks):
         after = f"{block}after_"
         sublayers = [block + name.removeprefix(after) for name in names if name.startswith(after)]
-        writers = [f"{each}.{OUTPUTS}" if f"{each}.{OUTPUTS}" in names else f"{each}.output" for each in sublayers]
+        writers = [
+            f"{each}.{OUTPUTS}" if f"{each}.{OUTPUTS}" in names else f"{each}.output"
+            for each in sublayers
+        ]
         if not writers or not set(writers) <= set(names):
-            raise InputError(f"{block[:-1]} has no residual connection named after each sub-layer (mixer_residual)")
+            raise InputError(
+                f"{block[:-1]} has no residual connection named after each sub-layer"
+                " (mixer_residual)"
+            )
         written += writers
     return written
 
@@ -150,13 +165,22 @@ def _check_head(model: nn.Module) -> None:
     if isinstance(model, TransformerMLM):
         activation = model.settings.activation
         if model.head == "classes" or (model.head == "tokens" and activation is not nn.relu):
-            raise InputError(f"head of the TransformerMLM is {model.head!r}; its logits are not a sum of components")
+            raise InputError(
+                f"head of the TransformerMLM is {model.head!r}; its logits are not a sum of"
+                " components"
+            )
     if isinstance(model, TransformerPredictor) and model.pools:
-        raise InputError("pools of the TransformerPredictor is True; its logits are not a sum of components")
+        raise InputError(
+            "pools of the TransformerPredictor is True; its logits are not a sum of components"
+        )
 
 
 def _check_linear(of: Callable[[Array], Array], logits: Array) -> None:
     """Raise an `InputError` if a function of the logits is not linear: JAX transposes only linear ones."""
     result = jax.eval_shape(of, logits)  # raises the errors of `of` itself
-    with as_input_error("of is not linear in the logits; it must be, like one logit or a difference", Exception):
-        jax.eval_shape(lambda: jax.linear_transpose(of, logits)(jax.tree.map(jnp.zeros_like, result)))
+    with as_input_error(
+        "of is not linear in the logits; it must be, like one logit or a difference", Exception
+    ):
+        jax.eval_shape(
+            lambda: jax.linear_transpose(of, logits)(jax.tree.map(jnp.zeros_like, result))
+        )

@@ -14,7 +14,13 @@ ALIASES = {"self_attn": "attention", "cross_attn": "cross_attention"}
 OF_ENCODING = ("token_embeddings", "positions")
 RESIDUAL = "_residual"  # end of the name of a residual connection
 # Letters of the axes along which a patch selects.
-AXES = {"heads": ("H", "Hkv"), "positions": ("T", "S"), "units": ("F", "D", "d"), "queries": ("T",), "keys": ("S",)}
+AXES = {
+    "heads": ("H", "Hkv"),
+    "positions": ("T", "S"),
+    "units": ("F", "D", "d"),
+    "queries": ("T",),
+    "keys": ("S",),
+}
 
 
 # TransformerLens's names of activations, and ours (docs/pretrained.md).
@@ -62,11 +68,15 @@ class ActivationSite(NamedTuple):
     name: str
     letters: str  # of its axes: "B H T d"
     shape: tuple[int, ...]
-    first: Start | None = None  # in cached decoding, position of its first element along T, if it has a T
+    # in cached decoding, position of its first element along T, if it has a T
+    first: Start | None = None
 
     def axis(self, what: str) -> int | None:
         """Number of the first axis of heads, positions, units, queries or keys; None if there is none."""
-        return next((number for number, letter in enumerate(self.letters.split()) if letter in AXES[what]), None)
+        return next(
+            (number for number, letter in enumerate(self.letters.split()) if letter in AXES[what]),
+            None,
+        )
 
     def size(self, what: str) -> int | None:
         """Length of the first axis of heads, positions, units, queries or keys; None if there is none."""
@@ -106,11 +116,18 @@ def residual_stream(names: Iterable[str]) -> list[str]:
     Raises:
         InputError: the model has no blocks.
     """
-    blocks = [match for name in names if (match := re.fullmatch(r"(?P<stack>.*)layers\.\d+\.output", name))]
+    blocks = [
+        match
+        for name in names
+        if (match := re.fullmatch(r"(?P<stack>.*)layers\.\d+\.output", name))
+    ]
     if not blocks:
         raise InputError("the model has no blocks in a stack, so it has no residual stream")
     stack = blocks[-1]["stack"]
-    return [f"{stack}layers.0.input", *(match.string for match in blocks if match["stack"] == stack)]
+    return [
+        f"{stack}layers.0.input",
+        *(match.string for match in blocks if match["stack"] == stack),
+    ]
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -119,7 +136,11 @@ def matches(name: str, pattern: str) -> bool:
     `?` matches a layer's number even if it has several digits: `encoder.layers.?.output` matches layer 10.
     """
     as_one = re.sub(r"(?<=\.)\d\d+(?=\.)", "#", name)
-    return name == pattern or fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(as_one, pattern)
+    return (
+        name == pattern
+        or fnmatch.fnmatchcase(name, pattern)
+        or fnmatch.fnmatchcase(as_one, pattern)
+    )
 
 
 def our_name(name: str) -> str:
@@ -129,7 +150,10 @@ def our_name(name: str) -> str:
     """
     block = re.match(r"blocks\.(\d+|[*?])\.", name)
     end = name[block.end() :] if block else name
-    found = next((ours for theirs, ours in TRANSFORMER_LENS.items() if f".{theirs}".endswith(f".{end}")), name)
+    found = next(
+        (ours for theirs, ours in TRANSFORMER_LENS.items() if f".{theirs}".endswith(f".{end}")),
+        name,
+    )
     return found.replace("layers.0.", f"layers.{block[1]}.") if block else found
 
 
@@ -143,5 +167,10 @@ def check_found(pattern: str, names: Collection[str]) -> None:
     if not any(matches(name, pattern) for name in names):
         ours = our_name(pattern)
         layers = re.search(r"layers\.[*?]\.", ours)
-        near = meant(ours, [re.sub(r"layers\.\d+\.", layers[0], name) for name in names] if layers else names)
-        raise InputError(f"{pattern!r} is not an activation of this pass; activation_names(model) lists all{near}")
+        near = meant(
+            ours, [re.sub(r"layers\.\d+\.", layers[0], name) for name in names] if layers else names
+        )
+        raise InputError(
+            f"{pattern!r} is not an activation of this pass; activation_names(model) lists"
+            f" all{near}"
+        )

@@ -55,7 +55,8 @@ class Applied(Patch):
 class Filled(Patch):
     """Replace the selected part of an activation by an array, or add the array to it."""
 
-    how: Literal["zero", "hide", "replace", "add", "swap"] = static_field()  # "hide" sets logits to -∞
+    # "hide" sets logits to -∞
+    how: Literal["zero", "hide", "replace", "add", "swap"] = static_field()
     array: object = None  # `apply` checks that it is an array
     heads: Indices = None
     positions: Indices = None
@@ -65,10 +66,16 @@ class Filled(Patch):
 
     def apply(self, x: Array, site: ActivationSite) -> Array:
         if self.how == "hide" and (site.letters != "B H T S" or "logits" not in site.name):
-            raise InputError(f"knock_out is for logits and weights of attention; {site.name} is [{site.letters}]")
+            raise InputError(
+                f"knock_out is for logits and weights of attention; {site.name} is [{site.letters}]"
+            )
         number = {"zero": 0, "hide": -jnp.inf}.get(self.how)
-        array = _fitting(self.array, x, site, is_whole=self.how == "swap") if number is None else number
-        changed = (x + array if self.how == "add" else jnp.broadcast_to(array, x.shape)).astype(x.dtype)
+        array = (
+            _fitting(self.array, x, site, is_whole=self.how == "swap") if number is None else number
+        )
+        changed = (x + array if self.how == "add" else jnp.broadcast_to(array, x.shape)).astype(
+            x.dtype
+        )
         return jnp.where(_chosen(site, **{what: getattr(self, what) for what in AXES}), changed, x)
 
 
@@ -77,7 +84,9 @@ def zero(heads: Indices = None, positions: Indices = None, units: Indices = None
     return Filled("zero", None, heads, positions, units)
 
 
-def mean(array: ArrayLike, heads: Indices = None, positions: Indices = None, units: Indices = None) -> Patch:
+def mean(
+    array: ArrayLike, heads: Indices = None, positions: Indices = None, units: Indices = None
+) -> Patch:
     """Replace chosen heads, positions and units by an average (mean ablation); the same as `replace`.
 
     Args:
@@ -88,17 +97,23 @@ def mean(array: ArrayLike, heads: Indices = None, positions: Indices = None, uni
     return replace(array, heads, positions, units)
 
 
-def replace(array: ArrayLike, heads: Indices = None, positions: Indices = None, units: Indices = None) -> Patch:
+def replace(
+    array: ArrayLike, heads: Indices = None, positions: Indices = None, units: Indices = None
+) -> Patch:
     """Replace chosen heads, positions and units by an array, which is broadcast to the activation."""
     return Filled("replace", array, heads, positions, units)
 
 
-def add(direction: ArrayLike, heads: Indices = None, positions: Indices = None, units: Indices = None) -> Patch:
+def add(
+    direction: ArrayLike, heads: Indices = None, positions: Indices = None, units: Indices = None
+) -> Patch:
     """Add a direction, broadcast to the activation, at chosen heads, positions and units (steering)."""
     return Filled("add", direction, heads, positions, units)
 
 
-def swap(array: ArrayLike, heads: Indices = None, positions: Indices = None, units: Indices = None) -> Patch:
+def swap(
+    array: ArrayLike, heads: Indices = None, positions: Indices = None, units: Indices = None
+) -> Patch:
     """Take chosen heads, positions and units from the same activation for another input (activation patching).
 
     Args:
@@ -152,23 +167,38 @@ def _chosen_along(what: str, chosen: Indices, site: ActivationSite) -> Bool[Arra
     """
     axis = site.axis(what)
     if axis is None:
-        raise InputError(f"{what} is {shortened(chosen)}; {site.name} is [{site.letters}] and has no {what}")
+        raise InputError(
+            f"{what} is {shortened(chosen)}; {site.name} is [{site.letters}] and has no {what}"
+        )
     size, array = site.shape[axis], _as_indices(what, chosen)
-    first = site.first if site.letters.split()[axis] == "T" else None  # positions count from the text's start
+    # positions count from the text's start
+    first = site.first if site.letters.split()[axis] == "T" else None
     places = jnp.arange(size) if first is None else first + jnp.arange(size)
     of_examples = what == "positions" and array.ndim == 2 and site.letters.startswith("B ")
     if array.dtype == bool:
         if array.ndim != 1 or (first is None and len(array) != size):
-            raise InputError(f"{what} of {site.name} has shape {array.shape}; a boolean mask must be ({size},)")
+            raise InputError(
+                f"{what} of {site.name} has shape {array.shape}; a boolean mask must be ({size},)"
+            )
         is_chosen = jnp.asarray(array).at[places].get(mode="fill", fill_value=False)
     else:
         if of_examples and len(array) != site.shape[0]:
-            raise InputError(f"positions of {site.name} has {len(array)} rows; there are {site.shape[0]} examples")
-        _check_indices(what, array.ravel() if of_examples else array, size if first is None else None, site)
+            raise InputError(
+                f"positions of {site.name} has {len(array)} rows; there are {site.shape[0]}"
+                " examples"
+            )
+        _check_indices(
+            what, array.ravel() if of_examples else array, size if first is None else None, site
+        )
         indices = jnp.asarray(array).reshape(*array.shape[: array.ndim - 1], -1, 1)
         from_end = 0 if first is not None else size
-        is_chosen = (jnp.where(indices < 0, indices + from_end, indices) == places).any(-2)  # [size] or [B size]
-    others = [number for number in range(len(site.shape)) if number != axis and (number or not of_examples)]
+        # [size] or [B size]
+        is_chosen = (jnp.where(indices < 0, indices + from_end, indices) == places).any(-2)
+    others = [
+        number
+        for number in range(len(site.shape))
+        if number != axis and (number or not of_examples)
+    ]
     return jnp.expand_dims(is_chosen, others)
 
 
@@ -181,15 +211,22 @@ def _as_indices(what: str, chosen: Indices) -> Array | np.ndarray:
     return as_array(what, chosen) if chosen else np.zeros(0, int)
 
 
-def _check_indices(what: str, array: Array | np.ndarray, size: int | None, site: ActivationSite) -> None:
+def _check_indices(
+    what: str, array: Array | np.ndarray, size: int | None, site: ActivationSite
+) -> None:
     if not jnp.issubdtype(array.dtype, jnp.integer) or array.ndim > 1:
         raise InputError(
-            f"{what} of {site.name} is {shortened(array)}; it must be integers or a boolean mask, with one axis"
+            f"{what} of {site.name} is {shortened(array)}; it must be integers or a boolean mask,"
+            " with one axis"
         )
     known = known_values(array)
     lowest, end = (0, np.inf) if size is None else (-size, size)
     if known is not None and (outside := known[(known < lowest) | (known >= end)]).size:
-        there = f"there are {size}, 0 … {size - 1}" if size else "in cached decoding they count from the text's start"
+        there = (
+            f"there are {size}, 0 … {size - 1}"
+            if size
+            else "in cached decoding they count from the text's start"
+        )
         raise InputError(f"{what} of {site.name} holds {outside.flat[0]}; {there}")
 
 
@@ -204,8 +241,11 @@ def _fitting(array: object, x: Array, site: ActivationSite, *, is_whole: bool) -
         ) from None
     if site.first is not None:
         axis = site.letters.split().index("T") - x.ndim
-        if given.ndim >= -axis and given.shape[axis] > x.shape[axis]:  # current positions of a whole text
-            given = jax.lax.dynamic_slice_in_dim(given, site.first, x.shape[axis], axis + given.ndim)
+        # current positions of a whole text
+        if given.ndim >= -axis and given.shape[axis] > x.shape[axis]:
+            given = jax.lax.dynamic_slice_in_dim(
+                given, site.first, x.shape[axis], axis + given.ndim
+            )
     if given.shape != x.shape if is_whole else not broadcasts(given.shape, x.shape):
         needed = f"{'be' if is_whole else 'broadcast to'} {x.shape}, [{site.letters}]"
         raise InputError(f"the patch of {site.name} has shape {given.shape}; it must {needed}")

@@ -59,10 +59,15 @@ def linear_probe(
     from sklearn.preprocessing import StandardScaler
 
     arrays = {"features": features, "labels": labels, "types": types, "is_train": is_train}
-    features, labels, types, is_train = (np.asarray(as_array(name, array)) for name, array in arrays.items())
+    features, labels, types, is_train = (
+        np.asarray(as_array(name, array)) for name, array in arrays.items()
+    )
     shapes = [array.shape for array in (features, labels, types, is_train)]
     if len({shape[:1] for shape in shapes}) > 1 or features.ndim != 2:
-        raise InputError(f"features, labels, types and is_train have shapes {shapes}; they must be [N, D] and [N]")
+        raise InputError(
+            f"features, labels, types and is_train have shapes {shapes}; they must be [N, D]"
+            " and [N]"
+        )
     check_numbers({"features": features.astype(np.float64)}, "the arguments")
     kinds, of_kind = np.unique(types, return_inverse=True)
     scaler = StandardScaler().fit(features[is_train].astype(np.float64))
@@ -84,4 +89,10 @@ def linear_probe(
     if len(probe.classes_) == 2:  # scikit-learn has only their log-odds
         parts = [np.concatenate([-part / 2, part / 2]) for part in parts]
     weights = parts[0] / scaler.scale_
-    return Probe(accuracy(probe, labels), of_control, probe.classes_, weights, parts[1] - weights @ scaler.mean_)
+    return Probe(
+        accuracy(probe, labels),
+        of_control,
+        probe.classes_,
+        weights,
+        parts[1] - weights @ scaler.mean_,
+    )

@@ -27,7 +27,10 @@ def linear_cka(x: Float[ArrayLike, "..."], y: Float[ArrayLike, "..."]) -> Float[
     """
     x, y = jnp.asarray(as_array("x", x)), jnp.asarray(as_array("y", y))
     if x.shape[:-1] != y.shape[:-1] or x.size < 2 * x.shape[-1]:
-        raise InputError(f"x has shape {x.shape}, y {y.shape}; their leading axes must agree, with at least 2 rows")
+        raise InputError(
+            f"x has shape {x.shape}, y {y.shape}; their leading axes must agree, with at least 2"
+            " rows"
+        )
     x, y = (rows.reshape(-1, rows.shape[-1]) for rows in (x, y))
     x, y = x - x.mean(0), y - y.mean(0)
     norms = jnp.linalg.norm(x.T @ x) * jnp.linalg.norm(y.T @ y)
@@ -47,4 +50,6 @@ def cka_table(
         InputError: as in `linear_cka`.
         ValueError: `first` or `second` is empty.
     """
-    return jnp.stack([jnp.stack([linear_cka(x, y) for y in second.values()]) for x in first.values()])
+    return jnp.stack(
+        [jnp.stack([linear_cka(x, y) for y in second.values()]) for x in first.values()]
+    )

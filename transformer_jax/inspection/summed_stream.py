@@ -32,7 +32,9 @@ def is_summed(model: nn.Module) -> bool:
     return getattr(model, "decoder_block", getattr(model, "block", None)) in BLOCKS
 
 
-def written_by_parts(params: Params, written: Mapping[str, Array]) -> dict[str, Float[Array, "parts B T D"]]:
+def written_by_parts(
+    params: Params, written: Mapping[str, Array]
+) -> dict[str, Float[Array, "parts B T D"]]:
     """Compute what each component, and each head of an attention, writes into the residual stream, by name.
 
     Args:
@@ -43,7 +45,9 @@ def written_by_parts(params: Params, written: Mapping[str, Array]) -> dict[str, 
     def parts(name: str, value: Array) -> Float[Array, "parts B T D"]:
         if not name.endswith(OUTPUTS):
             return value[None]
-        kernel = _output_projection(params, name)["kernel"].reshape(value.shape[1], value.shape[3], -1)
+        kernel = _output_projection(params, name)["kernel"].reshape(
+            value.shape[1], value.shape[3], -1
+        )
         return jnp.einsum("bhtd,hdm->hbtm", value, kernel)
 
     return {name: parts(name, value) for name, value in written.items()}
@@ -55,7 +59,9 @@ def written_by_biases(params: Params, written: Iterable[str]) -> Float[Array, " 
     return sum(_output_projection(params, name).get("bias", 0.0) for name in attentions)
 
 
-def mapped(change: Callable[[Array], Array], parts: dict[str, Float[Array, "parts B T D"]]) -> dict[str, Array]:
+def mapped(
+    change: Callable[[Array], Array], parts: dict[str, Float[Array, "parts B T D"]]
+) -> dict[str, Array]:
     """Apply a linear function of the residual stream to each component, and to each head, whose axis comes first.
 
     If the function has few outputs, their gradients are computed, each of which serves all components; if it has many,
@@ -66,7 +72,10 @@ def mapped(change: Callable[[Array], Array], parts: dict[str, Float[Array, "part
     if result.size < sum(map(len, parts.values())):
         basis = jnp.eye(result.size, dtype=result.dtype).reshape(-1, *result.shape)
         (slopes,) = jax.vmap(jax.linear_transpose(change, like))(basis)  # [numbers B T D]
-        found = {name: jnp.einsum("nbtd,pbtd->pn", slopes, of).reshape(-1, *result.shape) for name, of in parts.items()}
+        found = {
+            name: jnp.einsum("nbtd,pbtd->pn", slopes, of).reshape(-1, *result.shape)
+            for name, of in parts.items()
+        }
     else:
         found = {name: jax.lax.map(change, of, batch_size=AT_ONCE) for name, of in parts.items()}
     return {name: of if name.endswith(OUTPUTS) else of[0] for name, of in found.items()}
@@ -75,6 +84,10 @@ def mapped(change: Callable[[Array], Array], parts: dict[str, Float[Array, "part
 def _output_projection(params: Params, head_outputs: str) -> dict[str, Array]:
     """Output projection of the attention with these head outputs; shared layers have that of the first layer."""
     flat = flatten_dict(unstack_layers(params))
-    paths = {activation_name(path[:-2], OUTPUTS): path[:-1] for path in flat if path[-2:-1] == ("output_proj",)}
+    paths = {
+        activation_name(path[:-2], OUTPUTS): path[:-1]
+        for path in flat
+        if path[-2:-1] == ("output_proj",)
+    }
     path = paths.get(head_outputs) or paths[re.sub(r"layers\.\d+", "layers.0", head_outputs)]
     return {name: flat[*path, name] for name in ("kernel", "bias") if (*path, name) in flat}

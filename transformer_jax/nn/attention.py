@@ -12,7 +12,14 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from transformer_jax.argument_checks import Positive, Probability, Size, check_fields, check_kv_heads, check_sequence
+from transformer_jax.argument_checks import (
+    Positive,
+    Probability,
+    Size,
+    check_fields,
+    check_kv_heads,
+    check_sequence,
+)
 from transformer_jax.attention.biases import BiasArgument, Biases, as_attention_bias
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.dropout import AttentionDropout
@@ -71,7 +78,8 @@ class AttentionCall(NamedTuple):
     bias: Biases | None = None
     dropout: AttentionDropout | None = None
     wants_weights: bool = False
-    tap: Callable[[str, Array, str], Array] | None = None  # `tap` of a module, for logits and weights
+    # `tap` of a module, for logits and weights
+    tap: Callable[[str, Array, str], Array] | None = None
 
 
 class MultiheadAttention(Tapped):
@@ -90,12 +98,16 @@ class MultiheadAttention(Tapped):
             support the width of a head.
     """
 
-    embed_dim: Size  # D, the width of the output; also the width of all heads together unless `head_width` is set
+    # D, the width of the output; also the width of all heads together unless `head_width` is set
+    embed_dim: Size
     num_heads: Size  # H
-    dropout_prob: Probability | None = None  # of the attention weights; None: the value in the settings
+    # of the attention weights; None: the value in the settings
+    dropout_prob: Probability | None = None
     settings: AttentionSettings = AttentionSettings()
-    positions: Positions = NoPositions()  # for self-attention; positions added to embeddings have no effect here
-    looks_ahead: bool = True  # whether queries may see later keys; if not, a learned bias has no buckets for these
+    # for self-attention; positions added to embeddings have no effect here
+    positions: Positions = NoPositions()
+    # whether queries may see later keys; if not, a learned bias has no buckets for these
+    looks_ahead: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,17 +116,23 @@ class MultiheadAttention(Tapped):
 
     def setup(self) -> None:
         settings, num_kv_heads = self.settings, self.settings.num_kv_heads or self.num_heads
-        xavier = functools.partial(nn.initializers.variance_scaling, mode="fan_avg", distribution="uniform")
+        xavier = functools.partial(
+            nn.initializers.variance_scaling, mode="fan_avg", distribution="uniform"
+        )
         # With twice this variance, docs/papers.md's Transformer-Tiny learned no cross-attention: BLEU 11.6, not 36.9.
         project = functools.partial(Dense, kernel_init=xavier(0.5), use_bias=settings.input_bias)
         self.query_proj = project(self.num_heads * self.width())
         self.key_proj = project(num_kv_heads * self.width())
         self.value_proj = project(num_kv_heads * self.width())
-        self.output_proj = Dense(self.embed_dim, kernel_init=xavier(1.0), use_bias=settings.output_bias)
+        self.output_proj = Dense(
+            self.embed_dim, kernel_init=xavier(1.0), use_bias=settings.output_bias
+        )
         if settings.qk_norm is not None:
             self.query_norm = settings.qk_norm()
             self.key_norm = settings.qk_norm()
-        self.attention_positions = self.positions.in_attention(self.num_heads, self.looks_ahead) or AttentionPositions()
+        self.attention_positions = (
+            self.positions.in_attention(self.num_heads, self.looks_ahead) or AttentionPositions()
+        )
 
     @nn.nowrap
     def width(self) -> int:
@@ -164,10 +182,14 @@ class MultiheadAttention(Tapped):
         of_positions = self.attention_positions.bias()
         if of_positions is not None:
             bias = of_positions if bias is None else of_positions + bias
-        attended = self.attend(AttentionCall(query, key, value, mask, bias, dropout, return_attention))
+        attended = self.attend(
+            AttentionCall(query, key, value, mask, bias, dropout, return_attention)
+        )
         values, weights = attended if return_attention else (attended, None)
         values = self.tap("head_outputs", values, "B H T d").swapaxes(-3, -2)  # [B T H d]
-        output = self.tap("output", self.output_proj(values.reshape(*values.shape[:-2], -1)), "B T D")
+        output = self.tap(
+            "output", self.output_proj(values.reshape(*values.shape[:-2], -1)), "B T D"
+        )
         return (output, weights) if return_attention else output
 
     def keys_and_values(self, memory: Float[ArrayLike, "B S D_memory"]) -> KeyValue:
@@ -191,18 +213,29 @@ class MultiheadAttention(Tapped):
 
             how = "plain" if wants_weights else implementation
             return dot_product_attention(
-                query, key, value, mask, bias, dropout, implementation=how, return_attention=wants_weights, tap=tap
+                query,
+                key,
+                value,
+                mask,
+                bias,
+                dropout,
+                implementation=how,
+                return_attention=wants_weights,
+                tap=tap,
             )
         if wants_weights or tap is not None:
-            raise InputError("implementation is a function, which returns no weights; choose auto or plain")
+            raise InputError(
+                "implementation is a function, which returns no weights; choose auto or plain"
+            )
         if bias is None:
             return implementation(query, key, value, mask, None, dropout)
         argument = BiasArgument(as_attention_bias(bias), (*query.shape[:-1], key.shape[-2]))
         values = implementation(query, key, value, mask, argument, dropout)
         if not argument.is_read:
             raise InputError(
-                f"implementation is {shown(implementation)}, which ignores the bias {argument.bias}; it must "
-                "compute logits + bias; if it cannot, choose other positions, such as RotaryPositions()"
+                f"implementation is {shown(implementation)}, which ignores the bias"
+                f" {argument.bias}; it must compute logits + bias; if it cannot, choose other"
+                " positions, such as RotaryPositions()"
             )
         return values
 
@@ -218,8 +251,11 @@ class MultiheadAttention(Tapped):
             check_sequence("memory", memory)
         if self.positions.is_in_attention:
             raise InputError(
-                f"memory is given, but positions is {self.positions}, which works in self-attention only, since x and "
-                "memory have no common positions"
+                f"memory is given, but positions is {self.positions}, which works in self-attention"
+                " only, since x and memory have no common positions"
             )
         if jnp.shape(memory)[0] != jnp.shape(x)[0]:
-            raise InputError(f"memory has {jnp.shape(memory)[0]} rows and x has {jnp.shape(x)[0]}; they must be equal")
+            raise InputError(
+                f"memory has {jnp.shape(memory)[0]} rows and x has {jnp.shape(x)[0]}; they must be"
+                " equal"
+            )

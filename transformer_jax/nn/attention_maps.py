@@ -42,7 +42,10 @@ def attention_maps(
     maps: dict[str, Weights] = {}
 
     def intercept(
-        call: Callable[..., Any], args: Any, kwargs: dict[str, Any], context: nn.module.InterceptorContext
+        call: Callable[..., Any],
+        args: Any,
+        kwargs: dict[str, Any],
+        context: nn.module.InterceptorContext,
     ) -> Any:
         attention = context.module
         if context.method_name == "attend" and isinstance(attention, MultiheadAttention):
@@ -60,7 +63,8 @@ def attention_maps(
 
     unbound = module.clone(parent=None)
     with nn.intercept_methods(intercept):
-        unbound.apply(unstack_layers(module.variables), *inputs, **options)  # a scan cannot return its weights
+        # a scan cannot return its weights
+        unbound.apply(unstack_layers(module.variables), *inputs, **options)
     return maps
 
 
@@ -68,6 +72,8 @@ def of_layers(maps: Mapping[str, Weights], *, last: bool = True) -> dict[str, We
     """Select the last attention of each layer, or the first, by the path of the layer: `encoder/layers_0`."""
     found: dict[str, Weights] = {}
     for path, weights in maps.items():
-        if (layer := re.match(r"(.*/)?layers_\d+(?=/)", f"{path}/")) and (last or layer[0] not in found):
+        if (layer := re.match(r"(.*/)?layers_\d+(?=/)", f"{path}/")) and (
+            last or layer[0] not in found
+        ):
             found[layer[0]] = weights
     return found

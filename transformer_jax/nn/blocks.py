@@ -13,7 +13,13 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from transformer_jax.argument_checks import Positive, Probability, Size, check_fields, check_kv_heads
+from transformer_jax.argument_checks import (
+    Positive,
+    Probability,
+    Size,
+    check_fields,
+    check_kv_heads,
+)
 from transformer_jax.attention.score_block import Chosen
 from transformer_jax.errors import InputError, check_value, head_width
 from transformer_jax.nn.attention import AttentionSettings, MultiheadAttention
@@ -38,10 +44,13 @@ class BlockSettings:
         InputError: the type or value of a field is invalid, or layers are both shared and scanned.
     """
 
-    dropout_prob: Probability = 0.0  # of the sub-layers' outputs and of the feed-forward's hidden units
-    norm_first: bool = False  # pre-norm (Xiong et al. 2020) instead of the original paper's post-norm
+    # of the sub-layers' outputs and of the feed-forward's hidden units
+    dropout_prob: Probability = 0.0
+    # pre-norm (Xiong et al. 2020) instead of the original paper's post-norm
+    norm_first: bool = False
     activation: ActivationFunction = nn.relu  # of the feed-forward
-    layer_norm_epsilon: Positive = 1e-6  # added to the variance, or the mean square; PyTorch's default is 1e-5
+    # added to the variance, or the mean square; PyTorch's default is 1e-5
+    layer_norm_epsilon: Positive = 1e-6
     # Activations of a block recomputed in the backward pass to save memory (Chen et al. 2016): none, all but products
     # with parameters (`dots`), or all.
     remat: Remat = "none"
@@ -51,7 +60,8 @@ class BlockSettings:
     share_layers: bool = False
     # Positional encoding.
     positions: Positions = dataclasses.field(default=SinusoidalPositions())
-    norm: NormFactory = LayerNorm  # of the residual connections and after each stack, called with `epsilon`
+    # of the residual connections and after each stack, called with `epsilon`
+    norm: NormFactory = LayerNorm
     feed_forward: FeedForwardFactory = FeedForward  # called with F, dropout_prob and activation
     attention: AttentionSettings = dataclasses.field(default=AttentionSettings())
 
@@ -59,7 +69,8 @@ class BlockSettings:
         check_fields(self)
         if self.share_layers and self.scan_layers:
             raise InputError(
-                "scan_layers is True; with share_layers it must be False, since scanned layers have separate parameters"
+                "scan_layers is True; with share_layers it must be False, since scanned layers have"
+                " separate parameters"
             )
 
     def check(self, width: int, num_heads: int, name: str = "num_heads") -> None:
@@ -92,7 +103,9 @@ class SettingsModule(Tapped):
             settings = dataclasses.replace(settings, dropout_prob=shorthand)
         module.settings, module.dropout_prob = settings, settings.dropout_prob
         super().__post_init__()
-        settings.check(module.input_dim if hasattr(self, "input_dim") else module.model_dim, module.num_heads)
+        settings.check(
+            module.input_dim if hasattr(self, "input_dim") else module.model_dim, module.num_heads
+        )
 
     @property
     def has_attention_maps(self) -> bool:
@@ -101,7 +114,11 @@ class SettingsModule(Tapped):
         return isinstance(module.settings.attention.implementation, str)
 
     def get_attention_maps(
-        self, *inputs: Any, queries: Chosen | None = None, heads: Chosen | None = None, **options: Any
+        self,
+        *inputs: Any,
+        queries: Chosen | None = None,
+        heads: Chosen | None = None,
+        **options: Any,
     ) -> Any:
         """Return the attention weights of every layer in a forward pass without dropout.
 
@@ -134,8 +151,9 @@ class SettingsModule(Tapped):
         """Apply the module, as `flax.linen.Module.apply` does."""
         if "return_attention" in kwargs:
             raise InputError(
-                "return_attention is not an argument of a whole model; use method='get_attention_maps' for the "
-                "weights, or transformer_jax.capture for the output and the weights"
+                "return_attention is not an argument of a whole model; use"
+                " method='get_attention_maps' for the weights, or transformer_jax.capture for the"
+                " output and the weights"
             )
         return super().apply(variables, *args, **kwargs)
 
@@ -169,7 +187,9 @@ class Residual(Tapped):
         x = jnp.asarray(x)
         output = sublayer(self.norm(x) if self.settings.norm_first else x)
         if jnp.shape(output) != x.shape:  # the sum could broadcast
-            raise InputError(f"sublayer returned shape {jnp.shape(output)}; it must be the shape of x, {x.shape}")
+            raise InputError(
+                f"sublayer returned shape {jnp.shape(output)}; it must be the shape of x, {x.shape}"
+            )
         y = x + self.dropout(output, train=train)
         return self.after(y if self.settings.norm_first else self.norm(y))
 
@@ -202,7 +222,9 @@ class Block(SettingsModule):
     @nn.nowrap
     def position_wise(self) -> Callable[..., Array]:
         """Return a feed-forward network with this block's settings, to be assigned in `setup`."""
-        return self.settings.feed_forward(self.dim_feedforward, self.settings.dropout_prob, self.settings.activation)
+        return self.settings.feed_forward(
+            self.dim_feedforward, self.settings.dropout_prob, self.settings.activation
+        )
 
     @nn.nowrap
     def attention(self, positions: Positions | None = None) -> MultiheadAttention:

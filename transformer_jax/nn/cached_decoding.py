@@ -33,11 +33,14 @@ Tree = TypeVar("Tree")
 class DecodingCache(NamedTuple):
     """State of token-by-token decoding; the first axis of every array is the batch."""
 
-    decoded: dict[str, KeyValue]  # keys and values of all positions, by the path of each self-attention
-    memory: dict[str, KeyValue]  # keys and values of the encoder's output, by the path of each cross-attention
+    # keys and values of all positions, by the path of each self-attention
+    decoded: dict[str, KeyValue]
+    # keys and values of the encoder's output, by the path of each cross-attention
+    memory: dict[str, KeyValue]
     encoded: Float[Array, "B S D"] | None = None  # the encoder's output
     source_mask: Bool[Array, "B 1 1 S"] | None = None
-    padding: Int[Array, " B"] | None = None  # number of padding tokens at the left of each text; None: no padding
+    # number of padding tokens at the left of each text; None: no padding
+    padding: Int[Array, " B"] | None = None
 
     @property
     def length(self) -> int:
@@ -48,7 +51,9 @@ class DecodingCache(NamedTuple):
         """Raise an `InputError` unless the cache has a row for each token, and room for the position."""
         num_rows = len(next(iter(self.decoded.values())).key)
         if (given := jnp.shape(tokens)[0]) != num_rows:  # the shapes could broadcast
-            raise InputError(f"tokens has {given} rows and the cache has {num_rows}; they must be equal")
+            raise InputError(
+                f"tokens has {given} rows and the cache has {num_rows}; they must be equal"
+            )
         check_offset("position", position, 0, self.length - 1)
 
     def grow(self, length: int) -> "DecodingCache":
@@ -87,14 +92,20 @@ def start_cache(
     num_rows, num_given = tokens.shape
     if padding is not None:
         padding = _checked_padding(padding, num_rows, num_given)
-    _, cache = run_cached(lambda: run(tokens), DecodingCache({}, {}, padding=padding), 0, max(length, num_given))
-    if prefix is None:  # the pass was needed for the shapes, and for the keys and values of the encoder's output
+    _, cache = run_cached(
+        lambda: run(tokens), DecodingCache({}, {}, padding=padding), 0, max(length, num_given)
+    )
+    # the pass was needed for the shapes, and for the keys and values of the encoder's output
+    if prefix is None:
         cache = cache._replace(decoded=_empty(cache.decoded, length))
     return cache
 
 
 def run_cached(
-    call: Callable[[], Result], cache: DecodingCache, position: Int[ArrayLike, ""], length: int | None = None
+    call: Callable[[], Result],
+    cache: DecodingCache,
+    position: Int[ArrayLike, ""],
+    length: int | None = None,
 ) -> tuple[Result, DecodingCache]:
     """Run a model on the positions from `position` on.
 
@@ -126,7 +137,8 @@ class _CachedPass:
         self.decoded, self.memory = dict(cache.decoded), dict(cache.memory)
         self._padding, self._first, self._length = cache.padding, first, length
         self._of_memory: set[str] = set()  # paths of cross-attention modules
-        self._projected: set[str] = set()  # paths of self-attention modules whose new keys are in the cache
+        # paths of self-attention modules whose new keys are in the cache
+        self._projected: set[str] = set()
 
     def intercept(
         self,
@@ -141,7 +153,9 @@ class _CachedPass:
             if method == "__call__" and argument("memory", args, kwargs, context) is not None:
                 self._of_memory.add(path)
             if STACKED in module.path:
-                raise InputError("layers are stacked; a model decodes with unstack_layers(variables)")
+                raise InputError(
+                    "layers are stacked; a model decodes with unstack_layers(variables)"
+                )
             if method == "keys_and_values":
                 return self._keys_and_values(path, call, *args, **kwargs)
             if method == "attend" and path not in self._of_memory:
@@ -151,12 +165,17 @@ class _CachedPass:
             return self._encoded(call, *args, **kwargs)
         return call(*args, **kwargs)
 
-    def _encoded(self, call: Callable[..., Array], x: Array, first: Any = None, length: Any = None) -> Array:
+    def _encoded(
+        self, call: Callable[..., Array], x: Array, first: Any = None, length: Any = None
+    ) -> Array:
         """Add or encode the positions of this pass; `first` and `length`, which the caller gives, are replaced."""
-        first = self._first if self._padding is None else self._first - self._padding  # position within each text
+        # position within each text
+        first = self._first if self._padding is None else self._first - self._padding
         return call(x, first, self._length)
 
-    def _keys_and_values(self, path: str, call: Callable[..., KeyValue], memory: ArrayLike) -> KeyValue:
+    def _keys_and_values(
+        self, path: str, call: Callable[..., KeyValue], memory: ArrayLike
+    ) -> KeyValue:
         if path in self._of_memory:
             if path not in self.memory:
                 self.memory[path] = call(memory)
@@ -167,7 +186,9 @@ class _CachedPass:
         """Write keys and values of the new positions into the cache, and return the cached ones."""
         self._projected.add(path)
         old = self.decoded.get(path) or _empty(new, self._length)
-        self.decoded[path] = jax.tree.map(lambda before, added: _written(before, added, self._first), old, new)
+        self.decoded[path] = jax.tree.map(
+            lambda before, added: _written(before, added, self._first), old, new
+        )
         return self.decoded[path]
 
     def _later(self, path: str, given: AttentionCall) -> AttentionCall:
@@ -175,17 +196,24 @@ class _CachedPass:
         if path not in self._projected:  # by `keys_and_values`
             pair = self._of_all_positions(path, KeyValue(given.key, given.value))
             given = given._replace(key=pair.key, value=pair.value)
-        mask: Masks | None = None if given.mask is None else as_attention_mask(given.mask).shifted(self._first)
+        mask: Masks | None = (
+            None if given.mask is None else as_attention_mask(given.mask).shifted(self._first)
+        )
         if self._padding is not None:
             mask = combine_masks(mask, Padding(jnp.arange(self._length) >= self._padding[:, None]))
         bias = None if given.bias is None else as_attention_bias(given.bias).shifted(self._first)
         return given._replace(mask=mask, bias=bias)
 
 
-def _checked_padding(padding: Int[ArrayLike, " B"], num_rows: int, num_given: int) -> Int[Array, " B"]:
+def _checked_padding(
+    padding: Int[ArrayLike, " B"], num_rows: int, num_given: int
+) -> Int[Array, " B"]:
     array = jnp.asarray(padding)
     if array.shape != (num_rows,) or not jnp.issubdtype(array.dtype, jnp.integer):
-        raise InputError(f"padding has type {array.dtype} and shape {array.shape}; it must be {num_rows} whole numbers")
+        raise InputError(
+            f"padding has type {array.dtype} and shape {array.shape}; it must be {num_rows} whole"
+            " numbers"
+        )
     for known in () if isinstance(array, jax.core.Tracer) else array.tolist():
         check_offset("padding", known, 0, num_given - 1)
     return array
@@ -196,7 +224,9 @@ def _empty(like: Tree, length: int) -> Tree:
     return jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], length, x.shape[3]), x.dtype), like)
 
 
-def _written(old: Float[Array, "B Hkv S d"], new: Float[Array, "B Hkv T d"], first: Start) -> Float[Array, "B Hkv S d"]:
+def _written(
+    old: Float[Array, "B Hkv S d"], new: Float[Array, "B Hkv T d"], first: Start
+) -> Float[Array, "B Hkv S d"]:
     """Write new positions into a cache array from `first` on.
 
     The update is in a `cond` whose condition is always true. Otherwise XLA would fuse copies of the update into the

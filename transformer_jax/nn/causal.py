@@ -49,7 +49,9 @@ class ParallelBlock(CausalBlock):
         first, second = self.self_attn_residual, self.feed_forward_residual
         attended = self.self_attn(first.norm(x), mask=mask, bias=bias, train=train)
         after = first.after(x + first.dropout(attended, train=train))
-        return second.after(after + second.dropout(self.feed_forward(second.norm(x), train=train), train=train))
+        return second.after(
+            after + second.dropout(self.feed_forward(second.norm(x), train=train), train=train)
+        )
 
 
 class CausalStack(TransformerEncoder):
@@ -59,9 +61,12 @@ class CausalStack(TransformerEncoder):
         InputError: also if the blocks look ahead.
     """
 
-    block: type[Block] = CausalBlock  # class of the blocks: CausalBlock, or one with the same attributes
+    # class of the blocks: CausalBlock, or one with the same attributes
+    block: type[Block] = CausalBlock
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.block.looks_ahead:
-            raise InputError(f"block is {self.block.__name__}, which looks ahead; it must be a CausalBlock")
+            raise InputError(
+                f"block is {self.block.__name__}, which looks ahead; it must be a CausalBlock"
+            )

@@ -51,15 +51,22 @@ class DecoderBlock(Block):
         if self.is_border:
             check_sequence("x", x, self.input_dim)
             check_sequence("memory", memory)
-        x = self.self_attn_residual(x, lambda h: self.self_attn(h, mask=mask, bias=bias, train=train), train=train)
-        x = self.cross_attn_residual(x, lambda h: self.cross_attn(h, memory, memory_mask, train=train), train=train)
-        return self.feed_forward_residual(x, lambda h: self.feed_forward(h, train=train), train=train)
+        x = self.self_attn_residual(
+            x, lambda h: self.self_attn(h, mask=mask, bias=bias, train=train), train=train
+        )
+        x = self.cross_attn_residual(
+            x, lambda h: self.cross_attn(h, memory, memory_mask, train=train), train=train
+        )
+        return self.feed_forward_residual(
+            x, lambda h: self.feed_forward(h, train=train), train=train
+        )
 
 
 class TransformerDecoder(Stack):
     """Stack of decoder blocks: position t sees positions up to t. Its fields and errors are those of `Stack`."""
 
-    block: type[Block] = DecoderBlock  # class of the blocks, with the constructor and call of DecoderBlock
+    # class of the blocks, with the constructor and call of DecoderBlock
+    block: type[Block] = DecoderBlock
 
     def __call__(
         self,

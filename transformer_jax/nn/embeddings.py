@@ -23,10 +23,13 @@ class EmbeddingSettings:
         InputError: the type or value of a field is invalid.
     """
 
-    is_scaled: bool = True  # multiply embeddings by √D, so that they start as large as the added positions
+    # multiply embeddings by √D, so that they start as large as the added positions
+    is_scaled: bool = True
     ties_output: bool = True  # if embeddings are tied, their matrix also projects to logits
-    output_bias: bool | None = None  # whether logits have a bias; None: only if the projection is not tied
-    output_scale: Positive = 1.0  # factor of the vectors before the tied projection to logits; 1/√D in T5
+    # whether logits have a bias; None: only if the projection is not tied
+    output_bias: bool | None = None
+    # factor of the vectors before the tied projection to logits; 1/√D in T5
+    output_scale: Positive = 1.0
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -34,7 +37,9 @@ class EmbeddingSettings:
 
 def token_embedding(vocabulary_size: int, width: int) -> nn.Embed:
     """Return an embedding for `embedded`, to be assigned in `setup`, initialized with standard deviation 1/√D."""
-    return nn.Embed(vocabulary_size, width, embedding_init=nn.initializers.normal(1 / math.sqrt(width)))
+    return nn.Embed(
+        vocabulary_size, width, embedding_init=nn.initializers.normal(1 / math.sqrt(width))
+    )
 
 
 def rows_of(table: Float[ArrayLike, "V D"], tokens: Int[Array, "..."]) -> Float[Array, "... D"]:
@@ -79,7 +84,9 @@ class TokenModel(SettingsModule):
         elif num_logits is not None and bias:
             self.output_bias = self.param("output_bias", nn.initializers.zeros, (num_logits,))
 
-    def embedded(self, embedding: nn.Embed, tokens: Int[ArrayLike, "B T"], *, train: bool) -> Float[Array, "B T D"]:
+    def embedded(
+        self, embedding: nn.Embed, tokens: Int[ArrayLike, "B T"], *, train: bool
+    ) -> Float[Array, "B T D"]:
         """Embed tokens, add positions and apply dropout."""
         x = rows_of(embedding.embedding, jnp.asarray(tokens))
         if self.embeddings.is_scaled:

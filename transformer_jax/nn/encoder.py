@@ -80,7 +80,8 @@ class Stack(SettingsModule):
     dim_feedforward: Size  # F
     dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
     settings: BlockSettings = BlockSettings()
-    final_norm: bool | None = None  # norm after the last block; None: only with pre-norm, which needs it
+    # norm after the last block; None: only with pre-norm, which needs it
+    final_norm: bool | None = None
     block: type[Block] = Block  # class of the blocks; subclasses set a default
 
     def setup(self) -> None:
@@ -130,7 +131,8 @@ class TransformerEncoder(Stack):
     Blocks with `looks_ahead = False` get the causal mask, combined with the mask of the caller.
     """
 
-    block: type[Block] = EncoderBlock  # class of the blocks, with the constructor and call of EncoderBlock
+    # class of the blocks, with the constructor and call of EncoderBlock
+    block: type[Block] = EncoderBlock
 
     def __call__(
         self, x: Float[ArrayLike, "B T D"], mask: Masks | None = None, *, train: bool = False

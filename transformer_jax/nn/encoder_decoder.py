@@ -59,9 +59,12 @@ class Transformer(TokenModel):
     num_decoder_layers: Count = 6
     dim_feedforward: Size = 2048  # F
     dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
-    settings: BlockSettings = BlockSettings(dropout_prob=0.1)  # settings of your own have dropout 0 unless set
-    final_norm: bool | None = None  # norm after each stack; None: only with pre-norm, which needs it
-    tie_embeddings: bool = False  # one matrix embeds source and target and projects to logits (section 3.4)
+    # settings of your own have dropout 0 unless set
+    settings: BlockSettings = BlockSettings(dropout_prob=0.1)
+    # norm after each stack; None: only with pre-norm, which needs it
+    final_norm: bool | None = None
+    # one matrix embeds source and target and projects to logits (section 3.4)
+    tie_embeddings: bool = False
     max_len: Size = 5000  # longest sequence of tokens
     encoder_block: type[Block] = EncoderBlock  # class of the encoder's blocks
     decoder_block: type[Block] = DecoderBlock  # class of the decoder's blocks
@@ -80,15 +83,24 @@ class Transformer(TokenModel):
         sizes = self.source_vocabulary_size, self.target_vocabulary_size
         if self.tie_embeddings and (sizes[0] != sizes[1] or None in sizes):
             raise InputError(
-                f"tie_embeddings is True, but the vocabulary sizes are {sizes}; they must be given, and equal"
+                f"tie_embeddings is True, but the vocabulary sizes are {sizes}; they must be given,"
+                " and equal"
             )
 
     def setup(self) -> None:
         more = None, self.settings, self.final_norm
         sizes = self.model_dim, self.num_heads, self.dim_feedforward
-        self.encoder = TransformerEncoder(self.num_encoder_layers, *sizes, *more, self.encoder_block)
-        sizes = self.model_dim, self.num_decoder_heads or sizes[1], self.decoder_dim_feedforward or sizes[2]
-        self.decoder = TransformerDecoder(self.num_decoder_layers, *sizes, *more, self.decoder_block)
+        self.encoder = TransformerEncoder(
+            self.num_encoder_layers, *sizes, *more, self.encoder_block
+        )
+        sizes = (
+            self.model_dim,
+            self.num_decoder_heads or sizes[1],
+            self.decoder_dim_feedforward or sizes[2],
+        )
+        self.decoder = TransformerDecoder(
+            self.num_decoder_layers, *sizes, *more, self.decoder_block
+        )
         self.set_up_tokens(self.target_vocabulary_size)
         if self.source_vocabulary_size is not None:
             self.source_embedding = token_embedding(self.source_vocabulary_size, self.model_dim)
@@ -126,7 +138,9 @@ class Transformer(TokenModel):
         memory = self.encode(source, source_mask, train=train)
         return self.decode(target, memory, target_mask, source_mask, train=train)
 
-    def encode(self, source: Source, source_mask: Masks | None = None, *, train: bool = False) -> Float[Array, "B S D"]:
+    def encode(
+        self, source: Source, source_mask: Masks | None = None, *, train: bool = False
+    ) -> Float[Array, "B S D"]:
         """Run the encoder; its output `[B, S, D]` is the `memory` that `decode` attends to."""
         return self.encoder(self._embed(source, "source", train=train), source_mask, train=train)
 
@@ -169,12 +183,18 @@ class Transformer(TokenModel):
         check_sizes(0, length=length)
         memory = self.encode(source, source_mask)
         shape = memory.shape[0], 1, 1, memory.shape[1]
-        mask = jnp.broadcast_to(True if source_mask is None else mask_array(source_mask, shape), shape)
+        mask = jnp.broadcast_to(
+            True if source_mask is None else mask_array(source_mask, shape), shape
+        )
         if prefix is not None:
             self._check_tokens("target", prefix, "[B, P]", "prefix")
             if (num_rows := jnp.shape(prefix)[0]) != len(memory):
-                raise InputError(f"prefix has {num_rows} rows and source has {len(memory)}; they must be equal")
-        cache = start_cache(lambda tokens: self.decode(tokens, memory, None, mask), prefix, len(memory), length)
+                raise InputError(
+                    f"prefix has {num_rows} rows and source has {len(memory)}; they must be equal"
+                )
+        cache = start_cache(
+            lambda tokens: self.decode(tokens, memory, None, mask), prefix, len(memory), length
+        )
         return cache._replace(encoded=memory, source_mask=mask)
 
     def decode_step(
@@ -192,7 +212,9 @@ class Transformer(TokenModel):
         cache.check(tokens, position)
         memory: Any = cache.encoded
         target = jnp.asarray(tokens)[:, None]
-        logits, cache = run_cached(lambda: self.decode(target, memory, None, cache.source_mask), cache, position)
+        logits, cache = run_cached(
+            lambda: self.decode(target, memory, None, cache.source_mask), cache, position
+        )
         return logits[:, 0], cache
 
     def get_attention_maps(  # type: ignore[override]  # it has two sequences
@@ -223,19 +245,28 @@ class Transformer(TokenModel):
         """
         from transformer_jax.nn.attention_maps import attention_maps, of_layers
 
-        queries_of = {"encoder": queries if source_queries is None else source_queries, "decoder": queries}
-        maps = attention_maps(self, source, target, source_mask, target_mask, queries=queries_of, heads=heads)
+        queries_of = {
+            "encoder": queries if source_queries is None else source_queries,
+            "decoder": queries,
+        }
+        maps = attention_maps(
+            self, source, target, source_mask, target_mask, queries=queries_of, heads=heads
+        )
         first, last = of_layers(maps, last=False), of_layers(maps)
 
         def of_stack(stack: str, found: dict[str, Array]) -> list[Array]:
             return [weights for layer, weights in found.items() if layer.startswith(stack)]
 
-        return AttentionMaps(of_stack("encoder", last), of_stack("decoder", first), of_stack("decoder", last))
+        return AttentionMaps(
+            of_stack("encoder", last), of_stack("decoder", first), of_stack("decoder", last)
+        )
 
     def _embed(self, sequence: Target, side: str, *, train: bool = False) -> Float[Array, "B T D"]:
         if jnp.issubdtype(as_array(side, sequence).dtype, jnp.integer):
             self._check_tokens(side, sequence, "[B, T]", side)
-            embedding = self.source_embedding if self.tie_embeddings else getattr(self, f"{side}_embedding")
+            embedding = (
+                self.source_embedding if self.tie_embeddings else getattr(self, f"{side}_embedding")
+            )
             x = self.embedded(embedding, sequence, train=train)
         else:
             check_sequence(side, sequence, self.model_dim)
@@ -245,5 +276,8 @@ class Transformer(TokenModel):
     def _check_tokens(self, side: str, tokens: ArrayLike, shape: str, name: str) -> None:
         size: int | None = getattr(self, f"{side}_vocabulary_size")
         if size is None:
-            raise InputError(f"{name} holds integers; without {side}_vocabulary_size it must hold features [B, T, D]")
+            raise InputError(
+                f"{name} holds integers; without {side}_vocabulary_size it must hold features [B,"
+                " T, D]"
+            )
         check_token_ids(name, tokens, size, shape)

@@ -34,11 +34,14 @@ class TransformerLM(TokenModel):
     num_layers: Size = 6  # L
     dim_feedforward: Size = 2048  # F
     dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
-    settings: BlockSettings = BlockSettings(dropout_prob=0.1)  # settings of your own have dropout 0 unless set
-    final_norm: bool | None = None  # norm after the last block; None: only with pre-norm, which needs it
+    # settings of your own have dropout 0 unless set
+    settings: BlockSettings = BlockSettings(dropout_prob=0.1)
+    # norm after the last block; None: only with pre-norm, which needs it
+    final_norm: bool | None = None
     tie_embeddings: bool = True  # the embedding matrix also projects to logits
     max_len: Size = 5000  # longest sequence to which positions can be added
-    block: type[Block] = CausalBlock  # class of the blocks: CausalBlock, or one with the same attributes
+    # class of the blocks: CausalBlock, or one with the same attributes
+    block: type[Block] = CausalBlock
     embeddings: EmbeddingSettings = EmbeddingSettings()
 
     def setup(self) -> None:
@@ -98,7 +101,9 @@ class TransformerLM(TokenModel):
             check_token_ids("prefix", prefix, self.vocabulary_size)
             num_rows = jnp.shape(prefix)[0]
             if batch_size not in (None, num_rows):
-                raise InputError(f"prefix has {num_rows} rows and batch_size is {batch_size}; they must be equal")
+                raise InputError(
+                    f"prefix has {num_rows} rows and batch_size is {batch_size}; they must be equal"
+                )
             batch_size = num_rows
         if batch_size is None:
             raise InputError("batch_size is None; without a prefix it must be at least 1")

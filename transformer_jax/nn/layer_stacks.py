@@ -22,7 +22,8 @@ Tree = TypeVar("Tree")
 
 STACKED = "stacked_layers"
 LAYER_INPUT = "input of a layer"  # its name for policies of `jax.checkpoint`
-Policy: TypeAlias = Callable[..., bool]  # of `jax.checkpoint`: which values are saved for the backward pass
+# of `jax.checkpoint`: which values are saved for the backward pass
+Policy: TypeAlias = Callable[..., bool]
 # Checkpoint policy by value of the setting `remat`; None saves nothing.
 REMAT_POLICIES: Mapping[str, Policy | None] = {
     "dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,
@@ -33,7 +34,8 @@ REMAT_POLICIES: Mapping[str, Policy | None] = {
 class LayerAccess(NamedTuple):
     """How each iteration of a loop over layers reads its parameters if they are sharded over devices."""
 
-    read: Callable[[str, Params], Params]  # takes the path of a layer and its slice of the stacked parameters
+    # takes the path of a layer and its slice of the stacked parameters
+    read: Callable[[str, Params], Params]
     policy: Policy  # what is saved of an iteration for the backward pass
 
 
@@ -45,9 +47,14 @@ def set_up_layers(stack: Any) -> None:
     """Create the layers in the `setup` of a stack: one module with stacked parameters, or layers that share theirs."""
     if stack.settings.share_layers:  # blocks after the first read the parameters of the first
         shared = nn.map_variables(
-            stack.block, "params", lambda _: {"params": stack.variables["params"][layer_name(0)]}, methods=["__call__"]
+            stack.block,
+            "params",
+            lambda _: {"params": stack.variables["params"][layer_name(0)]},
+            methods=["__call__"],
         )
-        stack.layers = [stack.make_block(shared if number else None) for number in range(stack.num_layers)]
+        stack.layers = [
+            stack.make_block(shared if number else None) for number in range(stack.num_layers)
+        ]
     else:
         stack.stacked_layers = stack.make_block()
 
@@ -65,14 +72,19 @@ def wrapped_layers(stack: Any, *, train: bool) -> list[Callable[..., Array]]:
         *inputs, shared = arrays
         return block(x, *inputs, train=train, **shared)
 
-    policies = [REMAT_POLICIES[stack.settings.remat]] if stack.settings.remat != "none" and train else []
+    policies = (
+        [REMAT_POLICIES[stack.settings.remat]] if stack.settings.remat != "none" and train else []
+    )
     access = layer_access.get() if is_scanned and not stack.is_initializing() else None
     if access is not None:
         path, read = "/".join((*stack.path, layer_name(0))), access.read
-        run_block = nn.map_variables(run_block, "params", lambda held: {"params": read(path, held["params"])})
+        run_block = nn.map_variables(
+            run_block, "params", lambda held: {"params": read(path, held["params"])}
+        )
         policies = policies or [access.policy]
     if policies and not stack.is_requested():
-        run_block = nn.remat(run_block, policy=policies[0], prevent_cse=not is_scanned)  # a loop prevents CSE by itself
+        # a loop prevents CSE by itself
+        run_block = nn.remat(run_block, policy=policies[0], prevent_cse=not is_scanned)
 
     def run_named(block: Any, x: ArrayLike, *arrays: Any) -> Array:
         return run_block(block, checkpoint_name(x, LAYER_INPUT), *arrays)
@@ -114,7 +126,9 @@ def unstack_layers(tree: Tree) -> Tree:
         for name, entry in part.items():
             if name == STACKED:
                 for number in range(len(jax.tree.leaves(entry)[0])):
-                    apart[layer_name(number)] = jax.tree.map(lambda stacked, i=number: stacked[i], entry)
+                    apart[layer_name(number)] = jax.tree.map(
+                        lambda stacked, i=number: stacked[i], entry
+                    )
             else:
                 apart[name] = unstack_layers(entry)
         return apart
@@ -136,7 +150,9 @@ def stack_layers(tree: Tree, like: Tree) -> Tree:
         stacked: dict[str, object] = {}
         for name, entry in like_part.items():
             if name == STACKED and STACKED not in part:
-                layers = [part[layer_name(number)] for number in range(jax.tree.leaves(entry)[0].shape[0])]
+                layers = [
+                    part[layer_name(number)] for number in range(jax.tree.leaves(entry)[0].shape[0])
+                ]
                 stacked[name] = jax.tree.map(lambda *of_layers: jnp.stack(of_layers), *layers)
             else:
                 stacked[name] = stack_layers(part[name], entry)

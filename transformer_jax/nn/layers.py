@@ -65,7 +65,9 @@ class Tapped(Checked):
         return False
 
 
-def add_bias(x: Float[Array, "*leading D"], bias: Float[Array, "..."]) -> Float[Array, "*leading D"]:
+def add_bias(
+    x: Float[Array, "*leading D"], bias: Float[Array, "..."]
+) -> Float[Array, "*leading D"]:
     """Return `x + b` in the dtype of `x`; the gradient of b, a sum over all rows, is summed in float32 or wider."""
     wide = jnp.promote_types(x.dtype, jnp.float32)
     return (x.astype(wide) + bias.astype(wide)).astype(x.dtype)
@@ -92,11 +94,17 @@ class Dense(Checked):
         if self.has_variable("params", "kernel"):
             expected: int = self.get_variable("params", "kernel").shape[0]
             if x.shape[-1] != expected:
-                raise InputError(f"the input of {self.name} has shape {x.shape}; it must be {expected} wide")
+                raise InputError(
+                    f"the input of {self.name} has shape {x.shape}; it must be {expected} wide"
+                )
         kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features))
-        biases = [self.param("bias", nn.initializers.zeros, (self.features,))] if self.use_bias else []
+        biases = (
+            [self.param("bias", nn.initializers.zeros, (self.features,))] if self.use_bias else []
+        )
         *leading, width = x.shape
-        x, kernel, *biases = (jnp.asarray(array) for array in promote_dtype(x, kernel, *biases, dtype=None))
+        x, kernel, *biases = (
+            jnp.asarray(array) for array in promote_dtype(x, kernel, *biases, dtype=None)
+        )
         y = x.reshape(-1, width) @ kernel
         return (add_bias(y, biases[0]) if biases else y).reshape(*leading, self.features)
 
@@ -136,13 +144,17 @@ class FeedForward(Tapped):
         if self.is_border:
             check_sequence("x", x)
         x = jnp.asarray(x)
-        hidden = Dropout(self.dropout_prob)(self.tap("hidden", self.hidden(x), "B T F"), train=train)
+        hidden = Dropout(self.dropout_prob)(
+            self.tap("hidden", self.hidden(x), "B T F"), train=train
+        )
         return self.tap("output", self.dense(x.shape[-1], "contract")(hidden), "B T D")
 
     @nn.nowrap  # so that its layers are those of `__call__`
     def hidden(self, x: Array) -> Array:
         """Compute the hidden units."""
-        return self.activation(self.tap("pre", self.dense(self.dim_feedforward, "expand")(x), "B T F"))
+        return self.activation(
+            self.tap("pre", self.dense(self.dim_feedforward, "expand")(x), "B T F")
+        )
 
     @nn.nowrap
     def dense(self, features: int, name: str) -> Dense:

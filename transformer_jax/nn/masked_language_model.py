@@ -53,11 +53,13 @@ class TransformerMLM(SettingsModule):
     dim_feedforward: Size = 3072  # F
     dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
     settings: BlockSettings = BlockSettings(dropout_prob=0.1, positions=LearnedPositions())
-    max_len: Size = 512  # number of learned positions; with a pad token, the first `pad_token + 1` are not for tokens
+    # number of learned positions; with a pad token, the first `pad_token + 1` are not for tokens
+    max_len: Size = 512
     num_types: Count = 0  # number of token types, e.g. 2 for a first and a second text
     head: Head = "tokens"
     num_classes: Count = 0  # C, number of classes of texts or tokens
-    has_pooler: bool = False  # compute the pooler also without classes, as the activation `pooler.output`
+    # compute the pooler also without classes, as the activation `pooler.output`
+    has_pooler: bool = False
     # Id of padding tokens; if given, positions count the other tokens only, from `pad_token + 1` on (Liu et al. 2019).
     pad_token: Count | None = None
     embedding_dim: Size | None = None  # width of the embeddings, which are projected to D; None: D
@@ -66,7 +68,9 @@ class TransformerMLM(SettingsModule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.settings.positions, LearnedPositions):
-            raise InputError(f"settings.positions is {self.settings.positions}; it must be LearnedPositions()")
+            raise InputError(
+                f"settings.positions is {self.settings.positions}; it must be LearnedPositions()"
+            )
         if self.classifies and not self.num_classes:
             raise InputError(f"num_classes is 0; with head={self.head!r} it must be at least 1")
 
@@ -100,7 +104,9 @@ class TransformerMLM(SettingsModule):
         elif self.head == "tokens":
             self.output_hidden = Dense(width)
             self.output_norm = self.settings.make_norm()
-            self.output_bias = self.param("output_bias", nn.initializers.zeros, (self.vocabulary_size,))
+            self.output_bias = self.param(
+                "output_bias", nn.initializers.zeros, (self.vocabulary_size,)
+            )
 
     def __call__(
         self,
@@ -139,7 +145,9 @@ class TransformerMLM(SettingsModule):
             check_token_ids("types", types, self.num_types)
             x = x + rows_of(self.type_embedding.embedding, jnp.asarray(types))
         elif types is not None:
-            raise InputError("types are given, but num_types is 0; it must be the number of token types")
+            raise InputError(
+                "types are given, but num_types is 0; it must be the number of token types"
+            )
         if self.pad_token is None:
             x = self.positional_encoding(x)
         else:
@@ -156,10 +164,16 @@ class TransformerMLM(SettingsModule):
         """Apply the head to the output of the encoder."""
         pooled = self.pooler(x) if self.has_pooler or self.head == "classes" else x
         if self.head == "classes":
-            return self.tap("logits", self.output_layer(self.output_dropout(pooled, train=train)), "B C")
+            return self.tap(
+                "logits", self.output_layer(self.output_dropout(pooled, train=train)), "B C"
+            )
         if self.head == "token_classes":
-            return self.tap("logits", self.output_layer(self.output_dropout(x, train=train)), "B T C")
+            return self.tap(
+                "logits", self.output_layer(self.output_dropout(x, train=train)), "B T C"
+            )
         if self.head == "none":
             return x
         hidden = self.output_norm(self.settings.activation(self.output_hidden(x)))
-        return self.tap("logits", tied_logits(self.embedding, hidden, bias=self.output_bias), "B T V")
+        return self.tap(
+            "logits", tied_logits(self.embedding, hidden, bias=self.output_bias), "B T V"
+        )

@@ -28,7 +28,13 @@ from jaxtyping import Float
 from transformer_jax.argument_checks import Positive, Size
 from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.nn.positions import AddedPositions, AttentionPositions, First, Positions, positions_of
+from transformer_jax.nn.positions import (
+    AddedPositions,
+    AttentionPositions,
+    First,
+    Positions,
+    positions_of,
+)
 from transformer_jax.nn.positions import SinusoidalPositions as SinusoidalPositions
 
 FrequencyScaling = Callable[[np.ndarray], np.ndarray]
@@ -62,7 +68,9 @@ class LearnedPositions(Positions):
     max_len: Size | None = None  # number of learned positions; None: as many as the model accepts
 
     def encoding(self, d_model: int, max_len: int) -> LearnedEncoding:
-        return LearnedEncoding(d_model, max_len if self.max_len is None else min(self.max_len, max_len))
+        return LearnedEncoding(
+            d_model, max_len if self.max_len is None else min(self.max_len, max_len)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +83,11 @@ class RotaryPositions(Positions):
     """
 
     base: Positive = 10_000.0  # base of the powers that are the angles' frequencies
-    fraction: Positive = 1.0  # rotated fraction of each head, its first elements (Black et al. 2022, section 2.1.1)
+    # rotated fraction of each head, its first elements (Black et al. 2022, section 2.1.1)
+    fraction: Positive = 1.0
     in_halves: bool = False  # whether pairs are (x_i, x_{i + d/2}), as in Llama, or neighbours
-    scaling: FrequencyScaling | None = None  # changes the frequencies, for sequences longer than those in training
+    # changes the frequencies, for sequences longer than those in training
+    scaling: FrequencyScaling | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,7 +97,10 @@ class RotaryPositions(Positions):
     def check(self, head_width: int) -> None:
         width = int(head_width * self.fraction)
         if width % 2 or not width:
-            raise InputError(f"{width} of a head's {head_width} elements are rotated; it must be even and above 0")
+            raise InputError(
+                f"{width} of a head's {head_width} elements are rotated; it must be even and"
+                " above 0"
+            )
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions:
         return RotaryInAttention(self)
@@ -113,14 +126,19 @@ class RelativePositions(Positions):
             distance, or above 2²⁰.
     """
 
-    num_buckets: int = 32  # number of distance buckets; half of them are for keys after the query, if it looks ahead
+    # number of distance buckets; half of them are for keys after the query, if it looks ahead
+    num_buckets: int = 32
     max_distance: int = 128  # this and all larger distances share a bucket
-    is_shared: bool = False  # whether all blocks of a stack share one table, as in T5, or each block has a table
+    # whether all blocks of a stack share one table, as in T5, or each block has a table
+    is_shared: bool = False
 
     def __post_init__(self) -> None:
         check_sizes(4, num_buckets=self.num_buckets)
         if self.num_buckets % 2:
-            raise InputError(f"num_buckets is {self.num_buckets}; it must be even, since each direction uses half")
+            raise InputError(
+                f"num_buckets is {self.num_buckets}; it must be even, since each direction uses"
+                " half"
+            )
         check_sizes(self.num_buckets // 2 + 1, max_distance=self.max_distance)
         if self.max_distance > 2**20:  # the table of buckets has an entry per distance
             raise InputError(f"max_distance is {self.max_distance}; it may be at most {2**20}")
@@ -137,10 +155,16 @@ class RotaryInAttention(AttentionPositions):
 
     kind: RotaryPositions
 
-    def encode(self, x: Float[Array, "B heads T d"], first: First, length: int) -> Float[Array, "B heads T d"]:
+    def encode(
+        self, x: Float[Array, "B heads T d"], first: First, length: int
+    ) -> Float[Array, "B heads T d"]:
         rotary_width = int(x.shape[-1] * self.kind.fraction)
         rotated = rotate(x[..., :rotary_width], first, length, self.kind)
-        return rotated if rotary_width == x.shape[-1] else jnp.concatenate([rotated, x[..., rotary_width:]], axis=-1)
+        return (
+            rotated
+            if rotary_width == x.shape[-1]
+            else jnp.concatenate([rotated, x[..., rotary_width:]], axis=-1)
+        )
 
 
 class ALiBiInAttention(AttentionPositions):
@@ -163,7 +187,9 @@ class RelativeInAttention(AttentionPositions):
 
     def setup(self) -> None:
         # Named like other embeddings, which are excluded from weight decay.
-        self.embedding = self.param("embedding", nn.initializers.zeros, (self.kind.num_buckets, self.num_heads))
+        self.embedding = self.param(
+            "embedding", nn.initializers.zeros, (self.kind.num_buckets, self.num_heads)
+        )
 
     def bias(self) -> AttentionBias:
         from transformer_jax.attention.position_biases import RelativeBias

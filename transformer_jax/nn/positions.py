@@ -17,10 +17,13 @@ from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.layers import Tapped, add_bias
 
 First = Start | Int[Array, " B"]  # position of the first element, for all texts or for each text
-FIRST_OF_PASS = 0  # `first` in a module's call; `nn/cached_decoding.py` replaces it by the first new position
+# `first` in a module's call; `nn/cached_decoding.py` replaces it by the first new position
+FIRST_OF_PASS = 0
 
 
-def sinusoidal_table(length: int, d_model: int, *, in_halves: bool = False) -> Float[np.ndarray, "T D"]:
+def sinusoidal_table(
+    length: int, d_model: int, *, in_halves: bool = False
+) -> Float[np.ndarray, "T D"]:
     """Compute `PE[pos, 2i] = sin(pos / 10000^(2i/D))`, `PE[pos, 2i+1] = cos(pos / 10000^(2i/D))`.
 
     The table is computed in float64 and rounded once to float32. An odd D ends with a sine.
@@ -44,7 +47,9 @@ def sinusoidal_table(length: int, d_model: int, *, in_halves: bool = False) -> F
     return table
 
 
-def positions_of(table: Float[ArrayLike, "length w"], first: First, num: int) -> Float[Array, "*B num w"]:
+def positions_of(
+    table: Float[ArrayLike, "length w"], first: First, num: int
+) -> Float[Array, "*B num w"]:
     """Return the rows `first` … `first + num - 1` of a table; `first` may be traced, or an array `[B]`.
 
     If `first` is an array, positions below 0 are padding and get the first row.
@@ -87,7 +92,9 @@ class AddedPositions(Tapped):
         x = jnp.asarray(x)
         length = length or x.shape[1]
         if length > self.max_len:
-            raise InputError(f"the sequence has {length} positions; it may have at most max_len, {self.max_len}")
+            raise InputError(
+                f"the sequence has {length} positions; it may have at most max_len, {self.max_len}"
+            )
         table = positions_of(self.table(length), first, x.shape[1])
         x = self.tap("token_embeddings", x, "B T D")
         if self.is_requested("positions"):
@@ -117,7 +124,9 @@ class PositionalEncoding(AddedPositions):
 class AttentionPositions(nn.Module):
     """Base class of positions inside self-attention: rotated queries and keys, a bias of the logits, or both."""
 
-    def encode(self, x: Float[Array, "B heads T d"], first: First, length: int) -> Float[Array, "B heads T d"]:
+    def encode(
+        self, x: Float[Array, "B heads T d"], first: First, length: int
+    ) -> Float[Array, "B heads T d"]:
         """Encode the positions `first` … `first + T - 1` in queries or keys.
 
         Args:

@@ -30,10 +30,12 @@ class TransformerPredictor(SettingsModule):
     num_layers: Count  # L
     dropout_prob: Probability | None = None  # shorthand for settings.dropout_prob
     input_dropout_prob: Probability = 0.0  # of the input features
-    settings: BlockSettings = BlockSettings()  # of the blocks; dropout and norm apply to the output network too
+    # of the blocks; dropout and norm apply to the output network too
+    settings: BlockSettings = BlockSettings()
     max_len: Size = 5000  # longest sequence to which positions can be added
     block: type[Block] = EncoderBlock  # class of the encoder's blocks
-    pools: bool = False  # add a vector pooled from all elements (PMA) to each element of the encoder's output
+    # add a vector pooled from all elements (PMA) to each element of the encoder's output
+    pools: bool = False
 
     def setup(self) -> None:
         self.input_dropout = Dropout(self.input_dropout_prob)
@@ -78,8 +80,9 @@ class TransformerPredictor(SettingsModule):
         check_sequence("x", x)
         if self.settings.positions.is_in_attention and not add_positional_encoding:
             raise InputError(
-                f"add_positional_encoding is False, but {self.settings.positions} act inside attention; for a model "
-                "without positions, pass positions=NoPositions() in the settings"
+                f"add_positional_encoding is False, but {self.settings.positions} act inside"
+                " attention; for a model without positions, pass positions=NoPositions() in the"
+                " settings"
             )
         x = self.input_layer(self.input_dropout(x, train=train))  # [B T D]
         if add_positional_encoding and self.positional_encoding is not None:

@@ -47,7 +47,9 @@ class MAB(Block):
             check_sequence("x", x, self.input_dim)
             check_sequence("memory", memory)
         x = self.attn_residual(x, lambda h: self.attn(h, memory, mask, train=train), train=train)
-        return self.feed_forward_residual(x, lambda h: self.feed_forward(h, train=train), train=train)
+        return self.feed_forward_residual(
+            x, lambda h: self.feed_forward(h, train=train), train=train
+        )
 
 
 class SAB(MAB):
@@ -73,7 +75,9 @@ class ISAB(Block):
     num_inducing: Size = 16  # m
 
     def setup(self) -> None:
-        self.inducing = self.param("inducing", nn.initializers.xavier_uniform(), (self.num_inducing, self.input_dim))
+        self.inducing = self.param(
+            "inducing", nn.initializers.xavier_uniform(), (self.num_inducing, self.input_dim)
+        )
         sizes = self.input_dim, self.num_heads, self.dim_feedforward
         self.to_inducing = MAB(*sizes, settings=self.settings)
         self.from_inducing = MAB(*sizes, settings=self.settings)
@@ -105,9 +109,13 @@ class PMA(Block):
     num_seeds: Size = 1  # k
 
     def setup(self) -> None:
-        self.seeds = self.param("seeds", nn.initializers.xavier_uniform(), (self.num_seeds, self.input_dim))
+        self.seeds = self.param(
+            "seeds", nn.initializers.xavier_uniform(), (self.num_seeds, self.input_dim)
+        )
         self.feed_forward = self.position_wise()
-        self.pool = MAB(self.input_dim, self.num_heads, self.dim_feedforward, settings=self.settings)
+        self.pool = MAB(
+            self.input_dim, self.num_heads, self.dim_feedforward, settings=self.settings
+        )
 
     def __call__(
         self,

@@ -40,7 +40,8 @@ class VisionTransformer(SettingsModule):
         super().__post_init__()
         if any(side % self.patch_size for side in self.image_size):
             raise InputError(
-                f"patch_size is {self.patch_size}; it must divide both sides of image_size, {self.image_size}"
+                f"patch_size is {self.patch_size}; it must divide both sides of image_size,"
+                f" {self.image_size}"
             )
 
     @nn.nowrap
@@ -51,8 +52,12 @@ class VisionTransformer(SettingsModule):
 
     def setup(self) -> None:
         self.patch_layer = Dense(self.model_dim)
-        self.class_token = self.param("class_token", nn.initializers.normal(0.02), (self.model_dim,))
-        self.positional_encoding = self.settings.positions.encoding(self.model_dim, self.num_patches() + 1)
+        self.class_token = self.param(
+            "class_token", nn.initializers.normal(0.02), (self.model_dim,)
+        )
+        self.positional_encoding = self.settings.positions.encoding(
+            self.model_dim, self.num_patches() + 1
+        )
         self.embedding_dropout = Dropout(self.settings.dropout_prob)
         sizes = self.num_layers, self.model_dim, self.num_heads, self.dim_feedforward
         self.encoder = TransformerEncoder(*sizes, settings=self.settings, block=self.block)
@@ -81,9 +86,13 @@ class VisionTransformer(SettingsModule):
         """
         shape = as_array("images", images).shape
         if len(shape) != 4 or shape[1:] != (*self.image_size, self.num_channels):
-            raise InputError(f"images has shape {shape}; it must be [B, {self.image_size}, {self.num_channels}]")
+            raise InputError(
+                f"images has shape {shape}; it must be [B, {self.image_size}, {self.num_channels}]"
+            )
         patches = self.patch_layer(self._patches(jnp.asarray(images)))
-        first = jnp.broadcast_to(self.class_token, (len(patches), 1, self.model_dim)).astype(patches.dtype)
+        first = jnp.broadcast_to(self.class_token, (len(patches), 1, self.model_dim)).astype(
+            patches.dtype
+        )
         x = jnp.concatenate([first, patches], axis=1)
         if self.positional_encoding is not None:
             x = self.positional_encoding(x)
@@ -94,9 +103,13 @@ class VisionTransformer(SettingsModule):
         return self.tap("logits", self.output_layer(x[:, 0]), "B C") if self.num_classes else x
 
     @nn.nowrap
-    def _patches(self, images: Float[Array, "B height width channels"]) -> Float[Array, "B T features"]:
+    def _patches(
+        self, images: Float[Array, "B height width channels"]
+    ) -> Float[Array, "B T features"]:
         """Split images into patches, row by row; the pixels of each patch are flattened column by column."""
         batch, height, width, channels = images.shape
         size = self.patch_size
         tiles = images.reshape(batch, height // size, size, width // size, size, channels)
-        return tiles.transpose(0, 1, 3, 4, 2, 5).reshape(batch, self.num_patches(), size * size * channels)
+        return tiles.transpose(0, 1, 3, 4, 2, 5).reshape(
+            batch, self.num_patches(), size * size * channels
+        )

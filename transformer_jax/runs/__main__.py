@@ -13,7 +13,14 @@ from pathlib import Path
 
 from transformer_jax.errors import InputError, visible
 from transformer_jax.flags import Parser, escape_output
-from transformer_jax.runs.listing import STATES, Run, find_runs, read_run, varying_settings, with_varying_settings
+from transformer_jax.runs.listing import (
+    STATES,
+    Run,
+    find_runs,
+    read_run,
+    varying_settings,
+    with_varying_settings,
+)
 
 PROGRAM = "python -m transformer_jax.runs"
 DEFAULT = Path("checkpoints")  # the default of `TrainingConfig.checkpoint_dir`
@@ -34,19 +41,26 @@ def main(arguments: list[str]) -> None:
         return
     (directory,) = chosen.paths
     runs = [] if directory == DEFAULT and not DEFAULT.exists() else find_runs(directory)
-    runs = [run for run in runs if chosen.task in (None, run.task) and chosen.state in (None, run.state)]
+    runs = [
+        run for run in runs if chosen.task in (None, run.task) and chosen.state in (None, run.state)
+    ]
     runs = sorted(runs, key=lambda run: sort_key(run, chosen.sort))
     if chosen.json:
         listed = json.dumps([dataclasses.asdict(run) for run in with_varying_settings(runs)])
-        print(json.dumps(json.loads(listed, parse_constant=lambda name: None), indent=2))  # null for NaN and infinity
+        # null for NaN and infinity
+        print(json.dumps(json.loads(listed, parse_constant=lambda name: None), indent=2))
     elif not runs:
         print(f"No runs in {directory}")
     elif chosen.columns is not None:
         names = chosen.columns.split(",")
         if unknown := [name for name in names if all(run.value(name) is None for run in runs)]:
             known = ", ".join(sorted({metric for run in runs for metric in run.metrics}))
-            raise InputError(f"--columns names {unknown[0]}, which no run has; the metrics are {known}")
-        rows = [[_path(run, directory), *(_shown(run.value(name)) for name in names)] for run in runs]
+            raise InputError(
+                f"--columns names {unknown[0]}, which no run has; the metrics are {known}"
+            )
+        rows = [
+            [_path(run, directory), *(_shown(run.value(name)) for name in names)] for run in runs
+        ]
         print(_lines([["name", *map(_shown, names)], *rows], as_csv=chosen.csv))
     else:
         rows = [_row(run, directory) for run in with_varying_settings(runs)]
@@ -55,25 +69,48 @@ def main(arguments: list[str]) -> None:
 
 def _chosen(arguments: list[str]) -> argparse.Namespace:
     """Parse the flags; raise an `InputError` for flags that are wrong or exclude each other."""
-    parser = Parser(prog=PROGRAM, description="List the runs below a directory, or compare two runs.")
-    help_of_paths = f"directory to search for runs, at any depth (default: {DEFAULT}); with --diff, two runs"
-    parser.add_argument("paths", nargs="*", type=Path, default=[DEFAULT], metavar="DIR", help=help_of_paths)
-    parser.add_argument("--diff", action="store_true", help="show the settings and metrics in which two runs differ")
-    columns = "columns to show: metrics (test/accuracy), settings (lr) and fields of --json (seconds)"
+    parser = Parser(
+        prog=PROGRAM, description="List the runs below a directory, or compare two runs."
+    )
+    help_of_paths = (
+        f"directory to search for runs, at any depth (default: {DEFAULT}); with --diff, two runs"
+    )
+    parser.add_argument(
+        "paths", nargs="*", type=Path, default=[DEFAULT], metavar="DIR", help=help_of_paths
+    )
+    parser.add_argument(
+        "--diff", action="store_true", help="show the settings and metrics in which two runs differ"
+    )
+    columns = (
+        "columns to show: metrics (test/accuracy), settings (lr) and fields of --json (seconds)"
+    )
     parser.add_argument("--columns", metavar="NAME,...", help=columns)
-    parser.add_argument("--csv", action="store_true", help="print comma-separated values instead of a table")
+    parser.add_argument(
+        "--csv", action="store_true", help="print comma-separated values instead of a table"
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
-    parser.add_argument("--sort", choices=SORTS, default="name", help="sort order of the runs (default: name)")
+    parser.add_argument(
+        "--sort", choices=SORTS, default="name", help="sort order of the runs (default: name)"
+    )
     parser.add_argument("--task", help="list only the runs of this task, e.g. ReverseTask")
     parser.add_argument("--state", choices=STATES, help="list only the runs in this state")
     chosen = parser.parse_args(arguments)
     if len(chosen.paths) != (2 if chosen.diff else 1):
         raise InputError(
-            f"DIR is {' '.join(map(str, chosen.paths))}; it must be one directory, or two runs with --diff"
+            f"DIR is {' '.join(map(str, chosen.paths))}; it must be one directory, or two runs with"
+            " --diff"
         )
-    unread = ("json", "columns", "task", "state") if chosen.diff else ("columns", "csv") if chosen.json else ()
+    unread = (
+        ("json", "columns", "task", "state")
+        if chosen.diff
+        else ("columns", "csv")
+        if chosen.json
+        else ()
+    )
     if ignored := [name for name in unread if getattr(chosen, name)]:
-        raise InputError(f"--{ignored[0]} cannot be combined with --{'diff' if chosen.diff else 'json'}")
+        raise InputError(
+            f"--{ignored[0]} cannot be combined with --{'diff' if chosen.diff else 'json'}"
+        )
     return chosen
 
 
@@ -98,7 +135,11 @@ def differences(one: Run, other: Run) -> list[list[str]]:
         if run.state == "damaged":
             raise InputError(f"{run.path} cannot be compared: {run.reason}")
     rows = [["", _shown(one.path), _shown(other.path)]]
-    for name in ("task", *varying_settings([one.settings, other.settings]), *sorted(one.metrics | other.metrics)):
+    for name in (
+        "task",
+        *varying_settings([one.settings, other.settings]),
+        *sorted(one.metrics | other.metrics),
+    ):
         values = [_text(run.value(name)) for run in (one, other)]
         if values[0] != values[1]:
             rows.append([*map(_shown, (name, *values))])

@@ -16,9 +16,23 @@ from transformer_jax.config import Criterion
 from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError, in_one_line
 from transformer_jax.outside_files import Json, as_input_error
-from transformer_jax.runs.record import STATE, Record, Records, best_step, digests_of_files, half_written, may_be_gone
+from transformer_jax.runs.record import (
+    STATE,
+    Record,
+    Records,
+    best_step,
+    digests_of_files,
+    half_written,
+    may_be_gone,
+)
 from transformer_jax.runs.settings import REMEDY
-from transformer_jax.runs.state_arrays import arrays_like, arrays_to_save, digest_of_arrays, plain_path, read_arrays
+from transformer_jax.runs.state_arrays import (
+    arrays_like,
+    arrays_to_save,
+    digest_of_arrays,
+    plain_path,
+    read_arrays,
+)
 
 NEWEST = 2  # newest checkpoints that are kept besides the best
 
@@ -61,12 +75,19 @@ class Checkpoints:
     """
 
     def __init__(
-        self, directory: Path, criterion: Criterion, *, origin: Json | None = None, create: bool = True
+        self,
+        directory: Path,
+        criterion: Criterion,
+        *,
+        origin: Json | None = None,
+        create: bool = True,
     ) -> None:
         self.directory = directory.absolute()  # Orbax accepts no relative path
         self.criterion = criterion
         self._origin: Json = {} if origin is None else dict(origin)
-        self._records = Records(self.directory, lambda line: warnings.warn(f"{line}; it is skipped", stacklevel=5))
+        self._records = Records(
+            self.directory, lambda line: warnings.warn(f"{line}; it is skipped", stacklevel=5)
+        )
         self._is_writer = create
         self._pending: tuple[int, Record] | None = None  # the checkpoint that is being written
         self._opened = contextlib.ExitStack()  # resources of the pending write
@@ -80,7 +101,11 @@ class Checkpoints:
                 from_first(self._records.prepare)
 
     def save(
-        self, step: int, state: PyTree, progress: Mapping[str, object], metrics: Mapping[str, float] | None = None
+        self,
+        step: int,
+        state: PyTree,
+        progress: Mapping[str, object],
+        metrics: Mapping[str, float] | None = None,
     ) -> None:
         """Save the state of the run after `step` steps.
 
@@ -132,7 +157,9 @@ class Checkpoints:
         Raises:
             InputError: a checkpoint is of another format.
         """
-        origins = self._when_written(lambda: [record.origin for record in self._records.all().values()])
+        origins = self._when_written(
+            lambda: [record.origin for record in self._records.all().values()]
+        )
         return origins[-1] if origins else None
 
     def newest(self, like: PyTree | None = None) -> Checkpoint | None:
@@ -151,7 +178,9 @@ class Checkpoints:
             if (checkpoint := self._read_if_intact(step, like)) is not None:
                 return checkpoint
         if steps:
-            raise InputError(f"no checkpoint in {self.directory} can be read; use --no-resume to start afresh")
+            raise InputError(
+                f"no checkpoint in {self.directory} can be read; use --no-resume to start afresh"
+            )
         return None
 
     def best(self, like: PyTree | None = None) -> Checkpoint | None:
@@ -171,7 +200,9 @@ class Checkpoints:
     def check_intact(self) -> None:
         """Raise an `InputError` if a damaged checkpoint was skipped, since it may be the best."""
         if self._when_written(lambda: bool(self._records.damaged)):
-            raise InputError(f"the best checkpoint in {self.directory} can't be read, nor can the next best ones")
+            raise InputError(
+                f"the best checkpoint in {self.directory} can't be read, nor can the next best ones"
+            )
 
     def wait(self) -> None:
         """Wait until everything is written, then delete the checkpoints that are neither among the newest nor the best.
@@ -205,7 +236,9 @@ class Checkpoints:
 
     def _best(self) -> int | None:
         metric = self.criterion.metric
-        return best_step({s: record.value(metric) for s, record in self._records.all().items()}, self.criterion)
+        return best_step(
+            {s: record.value(metric) for s, record in self._records.all().items()}, self.criterion
+        )
 
     def _read_if_intact(self, step: int, like: PyTree | None) -> Checkpoint | None:
         def check(step: int) -> Json:
@@ -214,14 +247,20 @@ class Checkpoints:
         content = self._when_written(lambda: self._records.unless_damaged(step, check))
         if content is None:
             return None
-        return self._records.unless_damaged(step, lambda step: self._restored(step, Record(**content), like))
+        return self._records.unless_damaged(
+            step, lambda step: self._restored(step, Record(**content), like)
+        )
 
     def _restored(self, step: int, record: Record, like: PyTree | None) -> Checkpoint:
         """Read a checkpoint's arrays; each process reads only those that it needs."""
         try:
             with plain_path(self.directory / str(step) / STATE) as directory:
                 state = read_arrays(directory, like)
-            if record.state is not None and jax.process_count() == 1 and record.state != digest_of_arrays(state):
+            if (
+                record.state is not None
+                and jax.process_count() == 1
+                and record.state != digest_of_arrays(state)
+            ):
                 raise ValueError("its arrays do not match their digest")
         except Exception as error:  # Orbax raises many classes, for damage in format 4 and for files deleted meanwhile
             if may_be_gone(error):
@@ -229,8 +268,9 @@ class Checkpoints:
             is_intact = record.files is not None and (self.directory / str(step)).exists()
             if is_intact or isinstance(error, InputError):
                 raise InputError(
-                    f"the checkpoint of step {step} in {self.directory} is intact, but was written with other "
-                    f"settings of JAX, code or libraries: {in_one_line(error)}; {REMEDY}"
+                    f"the checkpoint of step {step} in {self.directory} is intact, but was written"
+                    f" with other settings of JAX, code or libraries: {in_one_line(error)};"
+                    f" {REMEDY}"
                 ) from error
             raise self._records.damage(step, error) from None
         return Checkpoint(step, arrays_like(state, like), record.progress, record.origin)

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 def run_path(config: TrainingConfig, task: str) -> Path:
     """Return the directory of a run or an evaluation, for a task of this name."""
     name = task if config.name is None else config.name
-    return Path(config.checkpoint_dir) / (name if config.pretrained is None else f"{name}{OF_EVALUATION}")
+    return Path(config.checkpoint_dir) / (
+        name if config.pretrained is None else f"{name}{OF_EVALUATION}"
+    )
 
 
 def kept_file(config: TrainingConfig, task: str, name: str) -> Path | None:
@@ -98,15 +100,21 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         model: Json | None = None,
     ) -> None:
         self.path, self.settings = run_path(config, task), settings_of(task, config)
-        self._file_lock = FileLock(self.path / LOCK)  # released by the operating system when the process ends
+        # released by the operating system when the process ends
+        self._file_lock = FileLock(self.path / LOCK)
         origin: Json = {"settings": self.settings, "data": data, "initial_params": initial_params}
         origin |= {"jax": settings_of_jax(), "model": model or {}}
-        origin["files"] = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in (files or {}).items()}
+        origin["files"] = {
+            name: hashlib.sha256(text.encode()).hexdigest() for name, text in (files or {}).items()
+        }
         # On an error, closes the files and locks opened so far, in reverse order.
         with writing_into("checkpoint_dir", config.checkpoint_dir), contextlib.ExitStack() as held:
             from_first(lambda: self._hold(config, held))
             self.checkpoints = Checkpoints(
-                self.path / CHECKPOINTS, config.criterion, origin=origin, create=config.pretrained is None
+                self.path / CHECKPOINTS,
+                config.criterion,
+                origin=origin,
+                create=config.pretrained is None,
             )
             held.callback(self.checkpoints.close)
             saved = self.checkpoints.origin()
@@ -137,7 +145,11 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
     @property
     def files(self) -> list[str]:
         """Names of the directory's entries, without hidden ones."""
-        return from_first(lambda: sorted(path.name for path in self.path.iterdir() if not path.name.startswith(".")))
+        return from_first(
+            lambda: sorted(
+                path.name for path in self.path.iterdir() if not path.name.startswith(".")
+            )
+        )
 
     def check(self) -> None:
         """Raise an `InputError` if the directory or its config.json has vanished, since Orbax would recreate it."""
@@ -204,7 +216,8 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         if config.pretrained is not None:
             if (self.path / CHECKPOINTS).exists():
                 raise InputError(
-                    f"{self.path} holds a training run, not an evaluation; choose another checkpoint_dir or name"
+                    f"{self.path} holds a training run, not an evaluation; choose another"
+                    " checkpoint_dir or name"
                 )
             self._clear(overwrite=True)
         elif not config.resume:
@@ -213,7 +226,9 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
     def _lock(self, held: contextlib.ExitStack) -> None:
         held.enter_context(locked(self._file_lock, self.path, "checkpoint_dir or name"))
 
-    def _begin(self, config: TrainingConfig, saved: Json | None, origin: Json, derived: frozenset[str]) -> None:
+    def _begin(
+        self, config: TrainingConfig, saved: Json | None, origin: Json, derived: frozenset[str]
+    ) -> None:
         """Check that the run in the directory is this one, and write `config.json`.
 
         Args:
@@ -236,7 +251,8 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             check_settings(self.path, stored, settings, keeps_result | derived | fields_of_model)
         if saved is not None:
             check_beginning(self.path, saved, origin, config.init_from)
-        for ignored in (derived - {"max_epochs"}, frozenset[str]()):  # the others follow from max_epochs
+        # the others follow from max_epochs
+        for ignored in (derived - {"max_epochs"}, frozenset[str]()):
             check_settings(self.path, stored or settings, settings, keeps_result | ignored)
         write_settings(self.path, self.settings)
         (self.path / STATUS).unlink(missing_ok=True)

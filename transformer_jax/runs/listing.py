@@ -45,11 +45,14 @@ class Run:
     num_steps: int | None = None  # of the whole training; None if no checkpoint has it
     best_metric: str | None = None  # by which the best checkpoint is chosen, e.g. val/accuracy
     best_value: float | None = None
-    seconds: float | None = None  # of training, evaluation and compilation, in all processes of the run
+    # of training, evaluation and compilation, in all processes of the run
+    seconds: float | None = None
     bytes: int = 0  # on disk
     time: float = 0.0  # of the last change, in seconds since 1970
-    metrics: dict[str, float] = dataclasses.field(default_factory=dict)  # of a finished run, e.g. test/accuracy
-    settings: Json = dataclasses.field(default_factory=dict)  # all; in a list of runs, only those that differ
+    # of a finished run, e.g. test/accuracy
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    # all; in a list of runs, only those that differ
+    settings: Json = dataclasses.field(default_factory=dict)
     mode: str = "max"  # whether higher (max) or lower (min) values are better
 
     def value(self, name: str) -> object:
@@ -71,9 +74,13 @@ def find_runs(directory: Path) -> list[Run]:
 def with_varying_settings(runs: Sequence[Run]) -> list[Run]:
     """Return the runs, reduced to the settings in which runs of the same task differ."""
     tasks = {run.task for run in runs}
-    names = {task: varying_settings([run.settings for run in runs if run.task == task]) for task in tasks}
+    names = {
+        task: varying_settings([run.settings for run in runs if run.task == task]) for task in tasks
+    }
     return [
-        dataclasses.replace(run, settings={n: run.settings[n] for n in names[run.task] if n in run.settings})
+        dataclasses.replace(
+            run, settings={n: run.settings[n] for n in names[run.task] if n in run.settings}
+        )
         for run in runs
     ]
 
@@ -86,7 +93,14 @@ def read_run(path: Path) -> Run:
         found["task"], settings = read_settings(path)
         found["settings"] = completed(TrainingConfig, settings)  # the tasks' own classes need JAX
         found |= _progress(path)
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:  # of any JSON
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+    ) as error:  # of any JSON
         found |= {"state": "damaged", "reason": in_one_line(error, with_class=True)}
     return Run(**found)
 
@@ -94,7 +108,9 @@ def read_run(path: Path) -> Run:
 def varying_settings(of_runs: Sequence[Json]) -> list[str]:
     """Names of the settings that differ between runs, without those that do not change results."""
     ignored = OWN | TrainingConfig.fields_with("keeps_result") - {"pretrained"}
-    names = {name for settings in of_runs for name in differing_settings(settings, of_runs[0], ignored)}
+    names = {
+        name for settings in of_runs for name in differing_settings(settings, of_runs[0], ignored)
+    }
     return sorted(names)
 
 
@@ -119,14 +135,17 @@ def _run_directories(directory: Path) -> Iterator[Path]:
         below.sort()
         if {WEIGHTS, PARAMETERS}.intersection(files):
             continue  # a saved model
-        if CONFIG in files or (LOCK in files and CHECKPOINTS in below):  # other programs have lock files too
+        # other programs have lock files too
+        if CONFIG in files or (LOCK in files and CHECKPOINTS in below):
             yield Path(path)
             below[:] = [name for name in below if name != CHECKPOINTS]
 
 
 def _progress(path: Path) -> Json:
     """Return the fields of `Run` that hold state and progress."""
-    results, status = (read_json(path / name) if (path / name).exists() else None for name in (RESULTS, STATUS))
+    results, status = (
+        read_json(path / name) if (path / name).exists() else None for name in (RESULTS, STATUS)
+    )
     damage: list[str] = []
     records = Records(path / CHECKPOINTS, damage.append).all()
     found: Json = {"state": "interrupted", "steps": 0}
@@ -135,12 +154,21 @@ def _progress(path: Path) -> Json:
         criterion, seconds = _criterion(newest), newest["seconds"]
         values = {step: record.value(criterion.metric) for step, record in records.items()}
         best = values.get(best_step(values, criterion))  # type: ignore[arg-type]  # None is no step
-        found |= {"steps": max(records), "num_steps": newest.get("num_steps"), **_summary(criterion, best, seconds)}
+        found |= {
+            "steps": max(records),
+            "num_steps": newest.get("num_steps"),
+            **_summary(criterion, best, seconds),
+        }
     if results is not None:
-        criterion, seconds = _criterion(results), {name: results[f"{name}_seconds"] for name in TIMED}
+        criterion, seconds = (
+            _criterion(results),
+            {name: results[f"{name}_seconds"] for name in TIMED},
+        )
         best = float(results["val"][criterion.metric])
         metrics = {
-            f"{split}/{name}": value for split in ("val", "test") for name, value in results.get(split, {}).items()
+            f"{split}/{name}": value
+            for split in ("val", "test")
+            for name, value in results.get(split, {}).items()
         }
         found |= {"state": "finished", "steps": int(results["steps"]), "metrics": metrics}
         found |= _summary(criterion, best, seconds)
@@ -155,7 +183,12 @@ def _progress(path: Path) -> Json:
 
 def _summary(criterion: Criterion, best: float | None, seconds: Json) -> Json:
     total = sum(float(seconds[name]) for name in TIMED)
-    return {"best_metric": f"val/{criterion.metric}", "best_value": best, "seconds": total, "mode": criterion.mode}
+    return {
+        "best_metric": f"val/{criterion.metric}",
+        "best_value": best,
+        "seconds": total,
+        "mode": criterion.mode,
+    }
 
 
 def _criterion(written: Json) -> Criterion:
@@ -169,4 +202,6 @@ def _size_and_time(path: Path) -> tuple[int, float]:
     for below in path.rglob("*"):
         with contextlib.suppress(OSError):  # deleted meanwhile by the training process
             stats.append(below.stat())
-    return sum(stat.st_size for stat in stats if S_ISREG(stat.st_mode)), max(stat.st_mtime for stat in stats)
+    return sum(stat.st_size for stat in stats if S_ISREG(stat.st_mode)), max(
+        stat.st_mtime for stat in stats
+    )

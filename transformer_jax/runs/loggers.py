@@ -21,7 +21,8 @@ class LogPosition(NamedTuple):
     """Position from which a run resumes; later entries are those of a killed process, and will be logged again."""
 
     step: int = 0  # step of the checkpoint, 0 if there is none
-    states: Mapping[str, Any] = MappingProxyType({})  # by class, each logger's `state` at the checkpoint; JSON
+    # by class, each logger's `state` at the checkpoint; JSON
+    states: Mapping[str, Any] = MappingProxyType({})
 
 
 class Logger:
@@ -71,7 +72,9 @@ def cut_back(files: Iterable[Path], sizes: Mapping[str, int] | None, position: L
                 stream.truncate(kept[name])
     lost = [name for name in kept if name not in found or found[name].stat().st_size < kept[name]]
     if lost:
-        warnings.warn(f"log files are missing or truncated: {', '.join(sorted(lost))}", stacklevel=4)
+        warnings.warn(
+            f"log files are missing or truncated: {', '.join(sorted(lost))}", stacklevel=4
+        )
 
 
 class CsvLogger(Logger):
@@ -85,11 +88,13 @@ class CsvLogger(Logger):
     """
 
     @check_arguments
-    def __init__(self, directory: Path | str, position: LogPosition = LogPosition()) -> None:  # noqa: B008  # it is immutable
+    # it is immutable
+    def __init__(self, directory: Path | str, position: LogPosition = LogPosition()) -> None:  # noqa: B008
         self._file = Path(directory) / CURVES
         size = position.states.get(type(self).__name__)
         cut_back(self._file.parent.glob(CURVES), None if size is None else {CURVES: size}, position)
-        self._stream = open(self._file, "a", newline="", encoding="utf-8", opener=no_link)  # noqa: SIM115  # see `close`
+        # see `close`
+        self._stream = open(self._file, "a", newline="", encoding="utf-8", opener=no_link)  # noqa: SIM115
         self._writer = csv.writer(self._stream, lineterminator="\n")
         if not self.state():
             self._writer.writerow(("step", "name", "value"))

@@ -11,8 +11,10 @@ from filelock import FileLock, Timeout
 from transformer_jax.errors import InputError
 
 RECORD_OF_FILES = ".files"  # names of the pictures and texts that the run wrote, one per line
-LISTING_SECONDS = 0.1  # the list of runs takes a lock for less time, which does not mean that the run is in use
-OF_A_SWEEP = "summary.json"  # of `transformer_jax.tasks.sweep`: a run may lie beside the runs of a sweep
+# the list of runs takes a lock for less time, which does not mean that the run is in use
+LISTING_SECONDS = 0.1
+# of `transformer_jax.tasks.sweep`: a run may lie beside the runs of a sweep
+OF_A_SWEEP = "summary.json"
 
 
 def write_whole(file: Path, content: bytes) -> None:
@@ -23,7 +25,8 @@ def write_whole(file: Path, content: bytes) -> None:
         with temporary.open("xb") as stream:
             stream.write(content)
             stream.flush()
-            os.fsync(stream.fileno())  # else a power failure may leave an empty file under the new name
+            # else a power failure may leave an empty file under the new name
+            os.fsync(stream.fileno())
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
@@ -43,17 +46,24 @@ def no_link(path: str, flags: int) -> int:
 def write_listed(directory: Path, name: str, content: bytes) -> None:
     """Write a file that a new run in this directory removes when it starts afresh."""
     names = {*_recorded(directory), name}
-    write_whole(directory / RECORD_OF_FILES, "".join(f"{written}\n" for written in sorted(names)).encode())
+    write_whole(
+        directory / RECORD_OF_FILES, "".join(f"{written}\n" for written in sorted(names)).encode()
+    )
     write_whole(directory / name, content)
 
 
 def check_unused(directory: Path, checkpoints: str) -> None:
     """Raise an `InputError` if a directory that is not a run's holds other files or checkpoints."""
-    found = [path.name for path in directory.iterdir() if not (path.is_dir() or path.name.startswith("."))]
+    found = [
+        path.name
+        for path in directory.iterdir()
+        if not (path.is_dir() or path.name.startswith("."))
+    ]
     found += [checkpoints] if any((directory / checkpoints).glob("*")) else []
     if others := sorted({*found} - {OF_A_SWEEP}):
         raise InputError(
-            f"{directory} is not a run's directory, but holds {others[0]}; choose another checkpoint_dir or name"
+            f"{directory} is not a run's directory, but holds {others[0]}; choose another"
+            " checkpoint_dir or name"
         )
 
 
@@ -63,14 +73,22 @@ def clear(directory: Path, checkpoints: str, *patterns: str) -> None:
         if path.name.isdecimal() and path.is_dir():
             shutil.rmtree(path)
     files = [file for pattern in patterns for file in directory.glob(pattern)]
-    for file in [*files, *(directory / name for name in _recorded(directory)), directory / RECORD_OF_FILES]:
+    for file in [
+        *files,
+        *(directory / name for name in _recorded(directory)),
+        directory / RECORD_OF_FILES,
+    ]:
         file.unlink(missing_ok=True)
 
 
 def _recorded(directory: Path) -> list[str]:
     try:
-        with open(directory / RECORD_OF_FILES, encoding="utf-8", newline="\n", opener=no_link) as stream:
-            return [name for name in stream.read(2**20).split("\n") if name and name == Path(name).name]
+        with open(
+            directory / RECORD_OF_FILES, encoding="utf-8", newline="\n", opener=no_link
+        ) as stream:
+            return [
+                name for name in stream.read(2**20).split("\n") if name and name == Path(name).name
+            ]
     except (OSError, UnicodeDecodeError):
         return []
 
@@ -84,4 +102,6 @@ def locked(lock: FileLock, path: Path, argument: str) -> contextlib.AbstractCont
     try:
         return lock.acquire(timeout=LISTING_SECONDS, poll_interval=LISTING_SECONDS / 10)
     except Timeout:
-        raise InputError(f"{path} is in use by another process; wait for it, or choose another {argument}") from None
+        raise InputError(
+            f"{path} is in use by another process; wait for it, or choose another {argument}"
+        ) from None

@@ -39,7 +39,8 @@ class Record(NamedTuple):
 
     def write(self, checkpoint: Path, step: int) -> None:
         """Write the record into a checkpoint's directory, with a digest of its content and of the step."""
-        content: Json = json.loads(json.dumps({"format": FORMAT, **self._asdict()}))  # keys become strings
+        # keys become strings
+        content: Json = json.loads(json.dumps({"format": FORMAT, **self._asdict()}))
         (checkpoint / RECORD).parent.mkdir(exist_ok=True)
         write_json(checkpoint / RECORD, {**content, "digest": _digest(step, content)})
 
@@ -107,7 +108,11 @@ class Records:
         Raises:
             InputError: one is of another format, or can't be read now.
         """
-        found = {step: self.unless_damaged(step, self.read) for step in self.steps() if step not in self.damaged}
+        found = {
+            step: self.unless_damaged(step, self.read)
+            for step in self.steps()
+            if step not in self.damaged
+        }
         return {step: record for step, record in found.items() if record is not None}
 
     def unless_damaged(self, step: int, read: Callable[[int], T]) -> T | None:
@@ -146,18 +151,23 @@ class Records:
     def delete(self, step: int) -> None:
         """Delete the checkpoint of a step."""
         # Renamed first, so that neither a reader nor a crash leaves half of it under its name.
-        shutil.rmtree((self.directory / str(step)).rename(self.directory / f"deleted{half_suffix()}"))
+        shutil.rmtree(
+            (self.directory / str(step)).rename(self.directory / f"deleted{half_suffix()}")
+        )
         self.damaged.discard(step)
 
     def damage(self, step: int, reason: object) -> DamagedError:
         """Return the error for a checkpoint that can't be read."""
         line = str(reason).split("\n")[0][:200]
-        return DamagedError(f"the checkpoint of step {step} in {self.directory} can't be read: {line}")
+        return DamagedError(
+            f"the checkpoint of step {step} in {self.directory} can't be read: {line}"
+        )
 
 
 def half_suffix() -> str:
     """Suffix by which Orbax marks an unfinished directory; it also marks one that is being deleted."""
-    from orbax.checkpoint.utils import TMP_DIR_SUFFIX  # takes a second, which the list of runs avoids
+    # takes a second, which the list of runs avoids
+    from orbax.checkpoint.utils import TMP_DIR_SUFFIX
 
     return str(TMP_DIR_SUFFIX)
 

@@ -15,7 +15,12 @@ CARD, DIGESTS = "README.md", "SHA256SUMS"
 
 
 def save_model(
-    directory: Path, settings: Json, params: Params, card: str, results: Json, texts: Mapping[str, str]
+    directory: Path,
+    settings: Json,
+    params: Params,
+    card: str,
+    results: Json,
+    texts: Mapping[str, str],
 ) -> None:
     """Write a model into its own directory.
 
@@ -53,7 +58,9 @@ def write_digests(directory: Path, files: tuple[str, ...]) -> None:
     write_whole(directory / DIGESTS, "".join(lines).encode())
 
 
-def card_of(settings: Json, changed: Mapping[str, object], results: Json, versions: Mapping[str, object]) -> str:
+def card_of(
+    settings: Json, changed: Mapping[str, object], results: Json, versions: Mapping[str, object]
+) -> str:
     """Return the card of a saved model.
 
     Args:
@@ -65,9 +72,15 @@ def card_of(settings: Json, changed: Mapping[str, object], results: Json, versio
     flags = " ".join(flag_of(name, value) for name, value in changed.items())
     trained = f"with `{flags}`" if flags else "with the defaults"
     splits = {split: results.get(split, {}) for split in ("val", "test")}
-    rows = [f"| {split} | {name} | {value:.6g} |\n" for split, of in splits.items() for name, value in of.items()]
+    rows = [
+        f"| {split} | {name} | {value:.6g} |\n"
+        for split, of in splits.items()
+        for name, value in of.items()
+    ]
     table = f"\n| set | metric | value |\n| --- | --- | --- |\n{''.join(rows)}" if rows else ""
-    used = ", ".join(f"{name} {version}" for name, version in versions.items() if version is not None)
+    used = ", ".join(
+        f"{name} {version}" for name, version in versions.items() if version is not None
+    )
     return f"""# {settings["task"]}
 
 A model of transformer-jax, trained {trained}. Settings are in `{CONFIG}`, parameters in `{WEIGHTS}`;

@@ -25,9 +25,11 @@ MAX_CONFIG_BYTES = 2**20
 
 # Format number of config.json and checkpoints. Raise it by one with every change that would make older files misread.
 FORMAT = 5
-OLDEST_FORMAT = 4  # that is still read; its checkpoints have a digest of the arrays instead of digests of the files
+# that is still read; its checkpoints have a digest of the arrays instead of digests of the files
+OLDEST_FORMAT = 4
 MISSING = "missing"  # shown for a setting that a run does not have
-FOLLOWING_EPOCHS = {"max_epochs", "warmup", "eval_every"}  # a task may choose the others by the number of epochs
+# a task may choose the others by the number of epochs
+FOLLOWING_EPOCHS = {"max_epochs", "warmup", "eval_every"}
 REMEDY = "choose another checkpoint_dir or name, or restore what differs to continue that run"
 
 
@@ -39,7 +41,9 @@ def check_format(name: str, content: Json) -> None:
     """Raise a `FormatError` unless the JSON object `content`, of a file of this name, has a format that is read."""
     number = content.get("format", 1)  # before there were numbers
     if number not in range(OLDEST_FORMAT, FORMAT + 1):
-        raise FormatError(f"{name} has format {number}; this version reads {FORMAT} and {OLDEST_FORMAT}")
+        raise FormatError(
+            f"{name} has format {number}; this version reads {FORMAT} and {OLDEST_FORMAT}"
+        )
 
 
 def write_json(file: Path, content: Mapping[str, object]) -> None:
@@ -50,7 +54,9 @@ def write_json(file: Path, content: Mapping[str, object]) -> None:
     """
     text = (json.dumps(content, indent=2) + "\n").encode()
     if len(text) > MAX_JSON_BYTES:
-        raise InputError(f"{file} would have {len(text)} bytes; it may have at most {MAX_JSON_BYTES}")
+        raise InputError(
+            f"{file} would have {len(text)} bytes; it may have at most {MAX_JSON_BYTES}"
+        )
     write_whole(file, text)
 
 
@@ -70,7 +76,9 @@ def description(part: object) -> object:
     if isinstance(part, list | tuple):
         return [description(entry) for entry in part]
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        names = [field.name for field in dataclasses.fields(part) if field.name not in ("parent", "name")]
+        names = [
+            field.name for field in dataclasses.fields(part) if field.name not in ("parent", "name")
+        ]
         kind, fields = type(part), {name: description(getattr(part, name)) for name in names}
         return {"class": kind.__name__, "module": kind.__module__.split(".")[0], **fields}
     return getattr(part, "__name__", type(part).__name__)
@@ -88,7 +96,9 @@ def completed(config_class: type[TrainingConfig], stored: Mapping[str, object]) 
     changes results, translate the settings of older runs here; `tests/older_runs` holds such runs.
     """
     fields = dataclasses.fields(config_class)
-    defaults = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+    defaults = {
+        field.name: field.default for field in fields if field.default is not dataclasses.MISSING
+    }
     return as_json({**defaults, **stored})
 
 
@@ -101,10 +111,15 @@ def differing_settings(one: Json, other: Json, ignored: Collection[str] = ()) ->
 def differences(stored: Json, settings: Json, ignored: Collection[str] = ()) -> list[str]:
     """Name each setting that differs, with both values."""
     differing = differing_settings(stored, settings, ignored)
-    return [f"{name} was {stored.get(name, MISSING)} and is {settings.get(name, MISSING)}" for name in differing]
+    return [
+        f"{name} was {stored.get(name, MISSING)} and is {settings.get(name, MISSING)}"
+        for name in differing
+    ]
 
 
-def with_kept_files(config_class: type[TrainingConfig], settings: Mapping[str, object], directory: Path) -> Json:
+def with_kept_files(
+    config_class: type[TrainingConfig], settings: Mapping[str, object], directory: Path
+) -> Json:
     """Return a run's settings with the paths of original files replaced by those of the copies in its directory."""
     kept = {name: directory / file for name, file in config_class.kept_files().items()}
     return {**settings, **{name: str(file) for name, file in kept.items() if os.path.lexists(file)}}
@@ -149,7 +164,9 @@ class ConfigFile(NamedTuple):
     task: str | None  # the file's key `task`: the task of the settings
     settings: Json  # from TOML or JSON, unchecked
 
-    def values(self, config_class: type[TrainingConfig], known_elsewhere: Collection[str] = ()) -> Json:
+    def values(
+        self, config_class: type[TrainingConfig], known_elsewhere: Collection[str] = ()
+    ) -> Json:
         """Return the values for the fields of a config, converted to the fields' types; a run's file has all of them.
 
         Args:
@@ -179,7 +196,9 @@ def read_config_file(path: Path) -> ConfigFile:
             settings = tomllib.loads(file.read_text(encoding="utf-8"))
         return ConfigFile(path, False, settings.pop("task", None), settings)
     if path.name != CONFIG:
-        raise InputError(f"config is {path}; it must be a TOML file, NAME.toml, or a run's {CONFIG}")
+        raise InputError(
+            f"config is {path}; it must be a TOML file, NAME.toml, or a run's {CONFIG}"
+        )
     task, settings = read_settings(path.parent)
     return ConfigFile(path, True, task, settings)
 
@@ -187,7 +206,9 @@ def read_config_file(path: Path) -> ConfigFile:
 def check_settings(path: Path, stored: Json, settings: Json, ignored: Collection[str]) -> None:
     """Raise an `InputError` if settings differ."""
     if differing := differences(stored, settings, ignored):
-        raise InputError(f"{path} holds a run with different settings: {', '.join(differing)}; {REMEDY}")
+        raise InputError(
+            f"{path} holds a run with different settings: {', '.join(differing)}; {REMEDY}"
+        )
 
 
 def check_beginning(path: Path, saved: Json, origin: Json, init_from: str | None) -> None:
@@ -206,4 +227,6 @@ def check_beginning(path: Path, saved: Json, origin: Json, init_from: str | None
     digests = saved.get("initial_params"), origin["initial_params"]
     if digests[0] != digests[1] and (init_from is None or None not in digests):
         source = "the arrays passed to fit" if init_from is None else init_from
-        raise InputError(f"{path} holds a run with different initial parameters: {source} have changed; {REMEDY}")
+        raise InputError(
+            f"{path} holds a run with different initial parameters: {source} have changed; {REMEDY}"
+        )

@@ -22,7 +22,8 @@ from transformer_jax.runs.settings import differences
 
 # Orbax finds files by glob patterns, and takes `gs:` for a server; TensorStore takes `\\` for `/`, and needs UTF-8.
 SPECIAL = re.compile(r"[*?\[\]\\:\ud800-\udfff]")
-JAX_SETTINGS = ("JAX_DEFAULT_PRNG_IMPL", "JAX_ENABLE_X64")  # they change the dtypes and shapes of a training state
+# they change the dtypes and shapes of a training state
+JAX_SETTINGS = ("JAX_DEFAULT_PRNG_IMPL", "JAX_ENABLE_X64")
 
 
 def settings_of_jax() -> Json:
@@ -53,10 +54,13 @@ def read_arrays(directory: Path, like: PyTree | None) -> PyTree:
     metadata = handler.metadata(directory).tree
     if like is None:
         # NumPy arrays of these shapes that take no memory, since Orbax would otherwise require the run's devices.
-        target = jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), metadata)
+        target = jax.tree.map(
+            lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), metadata
+        )
     else:
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, without_typed_keys(like))
-        for difference in differences(*map(_shapes, (metadata, target))):  # Orbax would convert other dtypes
+        # Orbax would convert other dtypes
+        for difference in differences(*map(_shapes, (metadata, target))):
             raise InputError(difference)
     return handler.restore(directory, args=ocp.args.StandardRestore(target))
 
@@ -90,14 +94,18 @@ def _is_typed_key(leaf: object) -> bool:
 
 def without_typed_keys(tree: PyTree) -> PyTree:
     """Replace the random keys of a state, which have no NumPy dtype, by integers `[..., 2]`."""
-    return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_typed_key(leaf) else leaf, tree)
+    return jax.tree.map(
+        lambda leaf: jax.random.key_data(leaf) if _is_typed_key(leaf) else leaf, tree
+    )
 
 
 def arrays_like(tree: PyTree, like: PyTree | None) -> PyTree:
     """Invert `without_typed_keys`: arrays that are random keys in `like` become keys; with None, none do."""
     if like is None:
         return tree
-    return jax.tree.map(lambda a, b: jax.random.wrap_key_data(a) if _is_typed_key(b) else a, tree, like)
+    return jax.tree.map(
+        lambda a, b: jax.random.wrap_key_data(a) if _is_typed_key(b) else a, tree, like
+    )
 
 
 def digest_of_arrays(tree: PyTree) -> str:

@@ -22,7 +22,8 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.runs.loggers import EVENTS, Logger, LogPosition, cut_back
 
 SETTINGS = "settings/text_summary"  # tag of the settings as text
-OF_SETTINGS = ".settings"  # suffix of the settings' event file, which is rewritten whenever the run is resumed
+# suffix of the settings' event file, which is rewritten whenever the run is resumed
+OF_SETTINGS = ".settings"
 
 
 def tensorboard_command(directory: Path) -> str:
@@ -43,13 +44,17 @@ class TensorBoardLogger(Logger):
     """
 
     @check_arguments
-    def __init__(self, directory: Path | str, position: LogPosition = LogPosition()) -> None:  # noqa: B008  # it is immutable
+    # it is immutable
+    def __init__(self, directory: Path | str, position: LogPosition = LogPosition()) -> None:  # noqa: B008
         self._directory = Path(directory)
         cut_back(self._files(), position.states.get(type(self).__name__), position)
         self._writer = EventFileWriter(str(directory))
-        if position.step > 0:  # makes an open TensorBoard forget the entries that were cut off (its `purge_step`)
+        # makes an open TensorBoard forget the entries that were cut off (its `purge_step`)
+        if position.step > 0:
             restart = SessionLog(status=SessionLog.START)
-            self._writer.add_event(Event(wall_time=time.time(), step=position.step + 1, session_log=restart))
+            self._writer.add_event(
+                Event(wall_time=time.time(), step=position.step + 1, session_log=restart)
+            )
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write scalars after `step` steps."""
@@ -63,14 +68,25 @@ class TensorBoardLogger(Logger):
         height, width = image.shape
         png = io.BytesIO()
         Image.fromarray(image).save(png, format="png")
-        encoded = Summary.Image(height=height, width=width, colorspace=1, encoded_image_string=png.getvalue())
+        encoded = Summary.Image(
+            height=height, width=width, colorspace=1, encoded_image_string=png.getvalue()
+        )
         self._write(step, Summary.Value(tag=name, image=encoded))
 
     def log_settings(self, settings: Mapping[str, object]) -> None:
         """Write the settings as text and for TensorBoard's HPARAMS page."""
-        table = "\n".join(["| setting | value |", "| --- | --- |", *(f"| {n} | {v} |" for n, v in settings.items())])
+        table = "\n".join(
+            [
+                "| setting | value |",
+                "| --- | --- |",
+                *(f"| {n} | {v} |" for n, v in settings.items()),
+            ]
+        )
         kinds = bool | int | float | str
-        plain = {n: value if isinstance(value, kinds) else json.dumps(value) for n, value in settings.items()}
+        plain = {
+            n: value if isinstance(value, kinds) else json.dumps(value)
+            for n, value in settings.items()
+        }
         for earlier in self._directory.glob(EVENTS + OF_SETTINGS):
             earlier.unlink()
         writer = EventFileWriter(str(self._directory), filename_suffix=OF_SETTINGS)
@@ -81,7 +97,9 @@ class TensorBoardLogger(Logger):
 
     def log_results(self, metrics: Mapping[str, float]) -> None:
         """Mark the run as finished on the HPARAMS page, which uses the last value of each curve as a metric."""
-        end = HParamsPluginData(session_end_info=SessionEndInfo(end_time_secs=time.time(), status="STATUS_SUCCESS"))
+        end = HParamsPluginData(
+            session_end_info=SessionEndInfo(end_time_secs=time.time(), status="STATUS_SUCCESS")
+        )
         metadata = hparams_metadata.create_summary_metadata(end)
         name, nothing = hparams_metadata.SESSION_END_INFO_TAG, hparams_metadata.NULL_TENSOR
         self._write(0, Summary.Value(tag=name, metadata=metadata, tensor=nothing))
@@ -99,7 +117,11 @@ class TensorBoardLogger(Logger):
         self._writer.close()
 
     def _files(self) -> list[Path]:
-        return [file for file in self._directory.glob(EVENTS) if not file.name.endswith(OF_SETTINGS)]
+        return [
+            file for file in self._directory.glob(EVENTS) if not file.name.endswith(OF_SETTINGS)
+        ]
 
     def _write(self, step: int, value: Summary.Value) -> None:
-        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=[value])))
+        self._writer.add_event(
+            Event(wall_time=time.time(), step=step, summary=Summary(value=[value]))
+        )

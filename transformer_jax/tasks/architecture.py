@@ -43,18 +43,30 @@ class Architecture(NamedTuple):
         """
         model = model_of_config(self.file)
         if not isinstance(model, kind):
-            raise InputError(f"architecture is {self.file}, a {type(model).__name__}; it must be a {kind.__name__}")
+            raise InputError(
+                f"architecture is {self.file}, a {type(model).__name__}; it must be a"
+                f" {kind.__name__}"
+            )
         if model.max_len < length:
             value = getattr(config, setting)
-            raise InputError(f"{setting} is {value}; the model of {self.file} takes at most {model.max_len} tokens")
+            raise InputError(
+                f"{setting} is {value}; the model of {self.file} takes at most {model.max_len}"
+                " tokens"
+            )
         attention = dataclasses.replace(model.settings.attention, implementation=config.attention)
-        computed = {name: getattr(config, name) for name in ("dropout_prob", "remat", "scan_layers")}
-        return model.clone(settings=dataclasses.replace(model.settings, attention=attention, **computed))
+        computed = {
+            name: getattr(config, name) for name in ("dropout_prob", "remat", "scan_layers")
+        }
+        return model.clone(
+            settings=dataclasses.replace(model.settings, attention=attention, **computed)
+        )
 
     def check_vocabulary(self, setting: str, tokens: int, size: int | None) -> None:
         """Raise an `InputError` if the model's vocabulary is smaller than that of a setting's tokenizer."""
         if (size or 0) < tokens:
-            raise InputError(f"{setting} has {tokens} tokens; the model of {self.file} has only {size}")
+            raise InputError(
+                f"{setting} has {tokens} tokens; the model of {self.file} has only {size}"
+            )
 
     def text(self) -> str:
         """Content of the file, for `model_files`."""

@@ -25,7 +25,9 @@ def encode(text: str | bytes) -> Ids:
     try:
         content = text if isinstance(text, bytes) else text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"the text {text!r} has characters that cannot be written as UTF-8: {error}") from None
+        raise InputError(
+            f"the text {text!r} has characters that cannot be written as UTF-8: {error}"
+        ) from None
     return np.frombuffer(content, np.uint8).astype(np.int32)
 
 
@@ -39,10 +41,15 @@ def labels(ids: Sequence[int] | Integer[np.ndarray, " T"]) -> list[str]:
     is_byte = array < PAD
     try:
         text = array[is_byte].astype(np.uint8).tobytes().decode()
-        characters = iter("".join(character + "·" * (len(character.encode()) - 1) for character in text))
+        characters = iter(
+            "".join(character + "·" * (len(character.encode()) - 1) for character in text)
+        )
         return [next(characters) if number < PAD else names[number] for number in array.tolist()]
     except UnicodeDecodeError:
-        return [names.get(number) or (chr(number) if number < 128 else f"{number:02X}") for number in array.tolist()]
+        return [
+            names.get(number) or (chr(number) if number < 128 else f"{number:02X}")
+            for number in array.tolist()
+        ]
 
 
 def pad(sequences: Sequence[Ids], length: int, filler: int = PAD) -> Int[np.ndarray, "B {length}"]:

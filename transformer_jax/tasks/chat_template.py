@@ -11,7 +11,11 @@ from transformer_jax.errors import InputError, in_one_line, shortened
 from transformer_jax.outside_files import Json, outside_file, read_json
 from transformer_jax.tasks.tokenization import import_extra
 
-TEMPLATE, SETTINGS, SPECIAL = "chat_template.jinja", "tokenizer_config.json", "special_tokens_map.json"
+TEMPLATE, SETTINGS, SPECIAL = (
+    "chat_template.jinja",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
 MAX_FILE_BYTES = 2**22
 Message = Mapping[str, object]  # {"role": "user", "content": "…"}
 
@@ -27,18 +31,35 @@ def chat_text(directory: Path, messages: Sequence[Message]) -> str:
             mapping; or `jinja2` is not installed.
     """
     if not messages or not all(isinstance(message, Mapping) for message in messages):
-        raise InputError(f'messages is {shortened(messages)}; it must be a list of {{"role": …, "content": …}}')
-    files = [read_json(directory / name) for name in (SPECIAL, SETTINGS) if os.path.lexists(directory / name)]
+        raise InputError(
+            f'messages is {shortened(messages)}; it must be a list of {{"role": …, "content": …}}'
+        )
+    files = [
+        read_json(directory / name)
+        for name in (SPECIAL, SETTINGS)
+        if os.path.lexists(directory / name)
+    ]
     settings: Json = {name: value for file in files for name, value in file.items()}
     source = _template(directory, settings)
-    tokens = {name: value.get("content") if isinstance(value, dict) else value for name, value in settings.items()}
-    special = {name: value for name, value in tokens.items() if name.endswith("_token") and isinstance(value, str)}
+    tokens = {
+        name: value.get("content") if isinstance(value, dict) else value
+        for name, value in settings.items()
+    }
+    special = {
+        name: value
+        for name, value in tokens.items()
+        if name.endswith("_token") and isinstance(value, str)
+    }
     given = {"messages": [dict(message) for message in messages], "add_generation_prompt": True}
     environment = _environment()
     try:
-        text: str = environment.from_string(source).render(**special, **given, tools=None, documents=None)
+        text: str = environment.from_string(source).render(
+            **special, **given, tools=None, documents=None
+        )
     except Exception as error:  # a template may raise any exception
-        raise InputError(f"the chat template of {directory} cannot be used: {in_one_line(error)}") from error
+        raise InputError(
+            f"the chat template of {directory} cannot be used: {in_one_line(error)}"
+        ) from error
     return text
 
 
@@ -48,9 +69,13 @@ def _template(directory: Path, settings: Json) -> str:
             return file.read_text("utf-8")
     found = settings.get("chat_template")
     if isinstance(found, list):  # several named templates
-        found = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}.get("default")
+        found = {
+            each.get("name"): each.get("template") for each in found if isinstance(each, dict)
+        }.get("default")
     if not isinstance(found, str):
-        raise InputError(f"{directory} has no {TEMPLATE}, nor a chat_template in {SETTINGS}; use predict instead")
+        raise InputError(
+            f"{directory} has no {TEMPLATE}, nor a chat_template in {SETTINGS}; use predict instead"
+        )
     return found
 
 
@@ -61,7 +86,8 @@ def _environment() -> Any:  # of a library that is imported when it is needed
     def raise_exception(message: str) -> NoReturn:
         raise ValueError(message)
 
-    def to_json(value: object, ensure_ascii: bool = False, **options: Any) -> str:  # jinja2's own filter escapes HTML
+    # jinja2's own filter escapes HTML
+    def to_json(value: object, ensure_ascii: bool = False, **options: Any) -> str:
         return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
     found = sandbox.ImmutableSandboxedEnvironment(

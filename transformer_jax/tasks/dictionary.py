@@ -42,7 +42,8 @@ class DictionaryConfig(TrainingConfig):
     model_dim: int = 32  # width of the activation that the dictionary reads
     # width of the activation that a transcoder predicts; none: an autoencoder
     output_dim: int | None = setting(None, defines_model=True, least=1, most=MAX_WIDTH)
-    num_features: int = setting(256, defines_model=True, least=1, most=MAX_WIDTH)  # number of dictionary features
+    # number of dictionary features
+    num_features: int = setting(256, defines_model=True, least=1, most=MAX_WIDTH)
     # maximum number of active features per row; none: gated features, whose number is limited by sparsity
     k: int | None = setting(8, defines_model=True, least=1)
     # weight of the gates' L1 norm in the loss, if k is none; the squared error grows with the square of the activation
@@ -72,19 +73,26 @@ def dictionary_data(config: DictionaryConfig) -> TaskData:
         InputError: there is no such file, or it has too few rows or rows of another width.
     """
     if config.data is None or not config.data.is_file():
-        raise InputError(f"data is {config.data}; it must be a file of rows from ActivationStream.write")
+        raise InputError(
+            f"data is {config.data}; it must be a file of rows from ActivationStream.write"
+        )
     with outside_file(config.data, "a NumPy array", sys.maxsize) as file:
         rows = np.load(file, mmap_mode="r", allow_pickle=False)
     width = config.model_dim + (config.output_dim or 0)
     if rows.ndim != 2 or rows.shape[1] != width or rows.dtype.kind != "f":
         raise InputError(
-            f"data is {config.data} with {rows.dtype} {rows.shape}; it must be an array of floats [N, {width}]"
+            f"data is {config.data} with {rows.dtype} {rows.shape}; it must be an array of floats"
+            f" [N, {width}]"
         )
     if len(rows) <= 2 * config.held_out:
-        raise InputError(f"held_out is {config.held_out}; it must be less than half of the {len(rows)} rows")
+        raise InputError(
+            f"held_out is {config.held_out}; it must be less than half of the {len(rows)} rows"
+        )
     parts = np.split(rows, [len(rows) - 2 * config.held_out, len(rows) - config.held_out])
     mean = parts[0][:FOR_MEAN, -config.target_dim :].mean(0, dtype=np.float64).astype(np.float32)
-    return TaskData(*task_loaders(config, *(ArrayDataset(part, ()) for part in parts)), constants=mean)
+    return TaskData(
+        *task_loaders(config, *(ArrayDataset(part, ()) for part in parts)), constants=mean
+    )
 
 
 class DictionaryTrainer(TrainerModule):
@@ -121,13 +129,20 @@ class DictionaryTrainer(TrainerModule):
         params = super().initial_params(key, inputs, constants)
         return params if constants is None else {**params, "decoder_bias": constants}
 
-    def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
+    def loss_function(
+        self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool
+    ) -> Elements:
         target = self.target(batch.inputs)
         output, features = self.apply(params, batch.inputs, key, train=train)
         losses = jnp.square(target - output).sum(-1)  # [B]
         if self.config.k is None:
             losses += self.apply(
-                params, batch.inputs, train=train, method="gate_loss", target=target, sparsity=self.config.sparsity
+                params,
+                batch.inputs,
+                train=train,
+                method="gate_loss",
+                target=target,
+                sparsity=self.config.sparsity,
             )
         return {"loss": (losses, 1.0), "active": ((features > 0).sum(-1), 1.0)}
 
@@ -142,7 +157,10 @@ class DictionaryTrainer(TrainerModule):
         for inputs, _ in loader:
             output, features = self.forward(inputs, params=params)
             target = np.asarray(self.target(inputs), np.float64)
-            error, square = error + np.square(target - output).sum(), square + np.square(target).sum()
+            error, square = (
+                error + np.square(target - output).sum(),
+                square + np.square(target).sum(),
+            )
             total, number = total + target.sum(0), number + len(target)
             fired |= (features > 0).any(0)
         variance = square - np.square(total).sum() / number
@@ -150,7 +168,9 @@ class DictionaryTrainer(TrainerModule):
 
 
 @check_arguments
-def train_dictionary(config: DictionaryConfig | None = None, **settings: object) -> tuple[DictionaryTrainer, Results]:
+def train_dictionary(
+    config: DictionaryConfig | None = None, **settings: object
+) -> tuple[DictionaryTrainer, Results]:
     """Train and test; leave a run directory with checkpoints and results.
 
     Args:

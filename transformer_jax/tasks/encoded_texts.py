@@ -12,7 +12,13 @@ from jaxtyping import Bool, Float, Int
 from transformer_jax.argument_checks import check_scores
 from transformer_jax.errors import check_value
 from transformer_jax.nn.masked_language_model import TransformerMLM
-from transformer_jax.tasks.padded_texts import Text, filled_up, in_batches, length_for, padded_output
+from transformer_jax.tasks.padded_texts import (
+    Text,
+    filled_up,
+    in_batches,
+    length_for,
+    padded_output,
+)
 from transformer_jax.trees import Params
 
 Pooling = Literal["mean", "first", "last", "max", "mean_sqrt"]
@@ -30,7 +36,13 @@ class EncodedTexts:
         self._longest = model.longest_text
         bare = model.clone(head="none")
 
-        def pooled(params: Params, ids: Int[Array, "B T"], is_token: Bool[Array, "B T"], *, pooling: Pooling) -> Found:
+        def pooled(
+            params: Params,
+            ids: Int[Array, "B T"],
+            is_token: Bool[Array, "B T"],
+            *,
+            pooling: Pooling,
+        ) -> Found:
             x = padded_output(bare, params, ids, is_token)
             vectors = _pooled(x, is_token, pooling)
             return vectors, vectors
@@ -48,7 +60,9 @@ class EncodedTexts:
 
         self._pooled, self._answers = jax.jit(pooled, static_argnames="pooling"), jax.jit(answers)
 
-    def answers(self, params: Params, texts: Sequence[Text], types: Sequence[Text] | None = None) -> list[np.ndarray]:
+    def answers(
+        self, params: Params, texts: Sequence[Text], types: Sequence[Text] | None = None
+    ) -> list[np.ndarray]:
         """Logits of the classes of each text or token, or the most probable token at each position.
 
         Args:
@@ -58,7 +72,9 @@ class EncodedTexts:
         """
         return self._outputs(self._answers, params, texts, types)
 
-    def vectors(self, params: Params, texts: Sequence[Text], pooling: Pooling) -> Float[np.ndarray, "texts D"]:
+    def vectors(
+        self, params: Params, texts: Sequence[Text], pooling: Pooling
+    ) -> Float[np.ndarray, "texts D"]:
         """The outputs at each text's tokens, pooled to one vector.
 
         Raises:
@@ -78,9 +94,13 @@ class EncodedTexts:
         sizes = [(length_for(len(ids), self._longest),) for ids in texts]
         found: dict[int, np.ndarray] = {}
         for numbers in in_batches(sizes):
-            ids = filled_up([texts[number] for number in numbers], *sizes[numbers[0]], at_left=False)
+            ids = filled_up(
+                [texts[number] for number in numbers], *sizes[numbers[0]], at_left=False
+            )
             if types is not None:
-                of_rows = filled_up([types[number] for number in numbers], *sizes[numbers[0]], at_left=False)
+                of_rows = filled_up(
+                    [types[number] for number in numbers], *sizes[numbers[0]], at_left=False
+                )
                 options["types"] = np.maximum(of_rows, 0)
             rows, scores = jax.device_get(run(params, np.maximum(ids, 0), ids >= 0, **options))
             named = [f"text {number}" for number in numbers]
@@ -89,7 +109,9 @@ class EncodedTexts:
         return [found[number] for number in range(len(texts))]
 
 
-def _pooled(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"], pooling: Pooling) -> Float[Array, "B D"]:
+def _pooled(
+    x: Float[Array, "B T D"], is_token: Bool[Array, "B T"], pooling: Pooling
+) -> Float[Array, "B D"]:
     """Pool the outputs at each text's tokens to one vector."""
     if pooling == "max":
         return jnp.max(jnp.where(is_token[..., None], x, -jnp.inf), axis=1)

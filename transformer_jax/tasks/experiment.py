@@ -18,7 +18,12 @@ from transformer_jax.runs.tensorboard import tensorboard_command
 from transformer_jax.tasks.registry import trainer_class_of
 from transformer_jax.tasks.sweep import SUMMARY, lines, members, write_summary
 from transformer_jax.tasks.task_data import TaskData
-from transformer_jax.trained.named import check_fits, find_initial, find_trained, settings_of_initial
+from transformer_jax.trained.named import (
+    check_fits,
+    find_initial,
+    find_trained,
+    settings_of_initial,
+)
 from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
 from transformer_jax.training.progress import quietly
 from transformer_jax.training.trainer import TrainerModule
@@ -28,12 +33,15 @@ Trainer = TypeVar("Trainer", bound=TrainerModule)
 Data = TypeVar("Data", bound="TaskData")
 
 Results = Json  # what `results.json` holds
-PREDICTIONS = "predictions.tsv"  # answers to the first examples of the test set, in a run's directory
+# answers to the first examples of the test set, in a run's directory
+PREDICTIONS = "predictions.tsv"
 MAX_PREDICTIONS = 1_000
 MOST_SHOWN = 10  # mistakes that are printed
 
 
-def chosen_config(config: Config | None, default: Config, settings: Mapping[str, Any], task: str) -> Config:
+def chosen_config(
+    config: Config | None, default: Config, settings: Mapping[str, Any], task: str
+) -> Config:
     """Replace settings in a config. The default config also takes the settings of the model that `init_from` names.
 
     Args:
@@ -101,13 +109,17 @@ def _train_one(
     config, trained = find_trained(trainer_class, config)
     data = load_data(config)
     config = config if trained is None else config.resolved(len(data.train_loader))  # as `fit` does
-    trainer = trainer_class(config, data.constants, model=None if trained is None else trained.model)
+    trainer = trainer_class(
+        config, data.constants, model=None if trained is None else trained.model
+    )
     with quietly(config), trainer:  # the run's directory is held until the end
         if trained is None:
             example = data.train_loader.example()
             # The parameters are not bound to a name here, so that `fit` can free them.
             trainer.fit(
-                data.train_loader, data.val_loader, initial_params=find_initial(trainer, trainer_class_of, example)
+                data.train_loader,
+                data.val_loader,
+                initial_params=find_initial(trainer, trainer_class_of, example),
             )
         else:
             check_fits("pretrained", trained, trainer, data.train_loader.example())
@@ -131,7 +143,9 @@ def _save_answers(trainer: TrainerModule) -> None:
             trainer.run.save_figure(trainer.attention_picture, trainer.maps_of(examples[0]).plot())
         answers = trainer.answers(examples) if trainer.writes_predictions else []
         if answers:
-            trainer.run.save_text(PREDICTIONS, prediction_table(zip(examples, answers, strict=True)))
+            trainer.run.save_text(
+                PREDICTIONS, prediction_table(zip(examples, answers, strict=True))
+            )
     except Exception as error:  # of any class: the model's output may be anything
         what = "answers to the test set, or no picture of attention"
         print(f"No {what}: {in_one_line(error, with_class=not isinstance(error, InputError))}")
@@ -141,7 +155,11 @@ def _save_answers(trainer: TrainerModule) -> None:
 
 def _print_mistakes(examples: Sequence[InspectedExample], answers: Sequence[Answer]) -> None:
     """Print the number of wrong answers and the first of them; nothing if the right answers are unknown."""
-    known = [(one, answer) for one, answer in zip(examples, answers, strict=True) if one.expected is not None]
+    known = [
+        (one, answer)
+        for one, answer in zip(examples, answers, strict=True)
+        if one.expected is not None
+    ]
     wrong = [(one, answer) for one, answer in known if answer.text != one.expected]
     if known:
         print(f"Mistakes: {len(wrong)} of the first {len(known)} examples of the test set")
@@ -155,7 +173,8 @@ def _train_all(
     """Train and test the runs of a sweep, one after another in this process, and write their summary."""
     directory = run_path(config, trainer_class(config).name)
     runs = members(config, directory)
-    if not jax.config.values["jax_compilation_cache_dir"]:  # runs that differ in the seed have the same programs
+    # runs that differ in the seed have the same programs
+    if not jax.config.values["jax_compilation_cache_dir"]:
         prepare_jax(dataclasses.replace(config, compilation_cache=directory / "compiled"))
     outcomes: list[Results | FloatingPointError] = []
     trainer: Trainer | None = None
@@ -171,8 +190,12 @@ def _train_all(
     summary = write_summary(directory, runs, outcomes)
     with quietly(config):
         print(*lines(summary, config.criterion.metric), sep="\n")
-        print(f"Summary: {directory / SUMMARY}", f"Next: {tensorboard_command(directory)}", sep="\n")
+        print(
+            f"Summary: {directory / SUMMARY}", f"Next: {tensorboard_command(directory)}", sep="\n"
+        )
     diverged = [str(run["name"]) for run in summary["runs"] if run["results"] is None]
     if diverged or trainer is None:
-        raise FloatingPointError(f"{len(diverged)} of {len(runs)} runs diverged: {', '.join(diverged)}")
+        raise FloatingPointError(
+            f"{len(diverged)} of {len(runs)} runs diverged: {', '.join(diverged)}"
+        )
     return trainer, summary

@@ -40,7 +40,13 @@ UNSUPPORTED: Mapping[str, object] = {
     "sequence_bias": None, "stop_strings": None, "token_healing": False, "use_mtp": False, "watermarking_config": None,
     "assistant_early_exit": None,
 }  # fmt: skip
-UNSUPPORTED_DRAWS = {"epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "min_p": None, "top_h": None, "typical_p": 1.0}
+UNSUPPORTED_DRAWS = {
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "min_p": None,
+    "top_h": None,
+    "typical_p": 1.0,
+}
 UNSUPPORTED_BEAMS = {
     "do_sample": False, "diversity_penalty": 0.0, "num_beam_groups": 1, "renormalize_logits": False,
 }  # fmt: skip
@@ -57,7 +63,8 @@ class Generation:
     """Supported keys of `generation_config.json`, with their default values."""
 
     # Length.
-    max_length: int | None = None  # tokens with the prompt, or with the start token of an encoder-decoder
+    # tokens with the prompt, or with the start token of an encoder-decoder
+    max_length: int | None = None
     max_new_tokens: int | None = None
     min_length: int = 0
     min_new_tokens: int | None = None
@@ -67,7 +74,8 @@ class Generation:
     top_k: int = 50  # 0: all
     top_p: float = 1.0
     num_beams: int = 1
-    length_penalty: float = 1.0  # a hypothesis' log-probability is divided by its length to this power
+    # a hypothesis' log-probability is divided by its length to this power
+    length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
     # Tokens.
     bos_token_id: int | None = None
@@ -94,15 +102,25 @@ class Generation:
         Raises:
             InputError: no key sets it.
         """
-        found = self.bos_token_id if self.decoder_start_token_id is None else self.decoder_start_token_id
+        found = (
+            self.bos_token_id
+            if self.decoder_start_token_id is None
+            else self.decoder_start_token_id
+        )
         if found is None:
-            raise InputError(f"decoder_start_token_id is not in {GENERATION}, nor is bos_token_id; pass one of them")
+            raise InputError(
+                f"decoder_start_token_id is not in {GENERATION}, nor is bos_token_id; pass one of"
+                " them"
+            )
         return found
 
     def refusal(self) -> str:
         """Message if the keys that exclude tokens leave none to choose from."""
         keys = ", ".join(name for name in EXCLUDING if getattr(self, name))
-        return f"{keys}, in {GENERATION} or the call, leave no token to choose; pass None for one of these keys"
+        return (
+            f"{keys}, in {GENERATION} or the call, leave no token to choose; pass None for one of"
+            " these keys"
+        )
 
     def num_new(self, prompt_length: int) -> int:
         """Maximum number of new tokens after a prompt; the start token of an encoder-decoder is a prompt of length 1.
@@ -112,9 +130,16 @@ class Generation:
         """
         if self.max_new_tokens is None and self.max_length is None:
             return DEFAULT_NEW
-        found = (self.max_length or 0) - prompt_length if self.max_new_tokens is None else self.max_new_tokens
+        found = (
+            (self.max_length or 0) - prompt_length
+            if self.max_new_tokens is None
+            else self.max_new_tokens
+        )
         if found < 1:
-            raise InputError(f"max_length is {self.max_length} with a prompt of {prompt_length} tokens; pass max_new")
+            raise InputError(
+                f"max_length is {self.max_length} with a prompt of {prompt_length} tokens; pass"
+                " max_new"
+            )
         return found
 
     def processors(self, num_new: int) -> list[LogitsProcessor]:
@@ -128,7 +153,9 @@ class Generation:
             found.append(repetition_penalty(self.repetition_penalty))
         if self.no_repeat_ngram_size:
             found.append(no_repeated_ngrams(self.no_repeat_ngram_size))
-        bad_words = [word for word in self.bad_words_ids if len(word) != 1 or word[0] not in self.end_tokens]
+        bad_words = [
+            word for word in self.bad_words_ids if len(word) != 1 or word[0] not in self.end_tokens
+        ]
         if bad_words:
             found.append(excluded_sequences(bad_words))
         if self.min_new_tokens is not None:
@@ -147,7 +174,9 @@ class Generation:
             found.append(suppressed_tokens(self.begin_suppress_tokens, begin, begin + 1))
         return found
 
-    def search(self, num_new: int, key: PRNGKeyArray, prompt: Int[jax.Array, "B P"] | None) -> Callable[..., Decoded]:
+    def search(
+        self, num_new: int, key: PRNGKeyArray, prompt: Int[jax.Array, "B P"] | None
+    ) -> Callable[..., Decoded]:
         """Create the decoding function, which takes a step, its cache, the batch size, and start and padding tokens.
 
         Args:
@@ -158,16 +187,28 @@ class Generation:
         Returns:
             A function that returns one result for each batch element.
         """
-        options: dict[str, Any] = {"processors": self.processors(num_new), "prompt": prompt, "max_length": num_new}
+        options: dict[str, Any] = {
+            "processors": self.processors(num_new),
+            "prompt": prompt,
+            "max_length": num_new,
+        }
         options["end_token"] = self.end_tokens
         if self.do_sample:
             draws: dict[str, Any] = {name: getattr(self, name) for name in DRAWS}
             return partial(sample, key=key, **draws | {"top_k": self.top_k or None}, **options)
         if self.num_beams == 1:
             return partial(greedy_decode, **options)
-        options |= {"beam_width": self.num_beams, "n_best": 1, "early_stopping": self.early_stopping}
-        search = partial(beam_search, length_penalty=lambda length: length**self.length_penalty, **options)
-        return lambda *arguments, **more: jax.tree.map(lambda leaf: leaf[:, 0], search(*arguments, **more))
+        options |= {
+            "beam_width": self.num_beams,
+            "n_best": 1,
+            "early_stopping": self.early_stopping,
+        }
+        search = partial(
+            beam_search, length_penalty=lambda length: length**self.length_penalty, **options
+        )
+        return lambda *arguments, **more: jax.tree.map(
+            lambda leaf: leaf[:, 0], search(*arguments, **more)
+        )
 
 
 def read_generation(directory: Path) -> Json:
@@ -180,7 +221,9 @@ def read_generation(directory: Path) -> Json:
     return read_json(directory / (GENERATION if has_own else CONFIG))
 
 
-def generation_of(keys: Mapping[str, object], chosen: Mapping[str, object], *, is_translator: bool) -> Generation:
+def generation_of(
+    keys: Mapping[str, object], chosen: Mapping[str, object], *, is_translator: bool
+) -> Generation:
     """Combine the generation settings of a model's file and of a call.
 
     Args:
@@ -195,26 +238,37 @@ def generation_of(keys: Mapping[str, object], chosen: Mapping[str, object], *, i
     fields = {field.name: field.type for field in dataclasses.fields(Generation)}
     known = [*fields, *UNSUPPORTED, *UNSUPPORTED_DRAWS, *UNSUPPORTED_BEAMS]
     if unknown := [name for name in chosen if name not in known]:
-        raise InputError(f"{unknown[0]} is given; it must be a key of {GENERATION}{meant(unknown[0], known)}")
+        raise InputError(
+            f"{unknown[0]} is given; it must be a key of {GENERATION}{meant(unknown[0], known)}"
+        )
     draws = {name: chosen[name] for name in DRAWS if chosen.get(name) is not None}
     merged = {**keys, **({"do_sample": True} if draws else {}), **chosen}
     values = {name: value for name, value in merged.items() if value is not None}
     if "top_k" in chosen:
         values.setdefault("top_k", 0)
     found = Generation(
-        **{name: check_value(name, values[name], kind) for name, kind in fields.items() if name in values}
+        **{
+            name: check_value(name, values[name], kind)
+            for name, kind in fields.items()
+            if name in values
+        }
     )
     if not 1 <= found.num_beams <= MAX_BEAMS:
         raise InputError(
-            f"num_beams is {found.num_beams}, a key of {GENERATION} or beam_width; it must be 1 … {MAX_BEAMS}"
+            f"num_beams is {found.num_beams}, a key of {GENERATION} or beam_width; it must be 1 …"
+            f" {MAX_BEAMS}"
         )
-    required = {**UNSUPPORTED, "forced_bos_token_id": values.get("forced_bos_token_id") if is_translator else None}
+    required = {
+        **UNSUPPORTED,
+        "forced_bos_token_id": values.get("forced_bos_token_id") if is_translator else None,
+    }
     required |= UNSUPPORTED_DRAWS if found.do_sample else {}
     required |= UNSUPPORTED_BEAMS if found.num_beams > 1 else {}
     for name, value in required.items():
         if values.get(name, value) != value:
             raise InputError(
-                f"{name} is {shortened(values[name])}, a key of {GENERATION}, which is not supported"
-                f"{f' with num_beams = {found.num_beams}' if name == 'do_sample' else ''}; pass {name}={value}"
+                f"{name} is {shortened(values[name])}, a key of {GENERATION}, which is not"
+                f" supported{f' with num_beams = {found.num_beams}' if name == 'do_sample' else ''};"
+                f" pass {name}={value}"
             )
     return found

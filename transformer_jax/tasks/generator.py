@@ -41,7 +41,11 @@ class Generator:
         self._decode = jax.jit(self._decoded, static_argnames=("generation", "num_new"))
 
     def __call__(
-        self, params: Params, prompts: Sequence[Text], keys: Key[Array, " texts"], generation: Generation
+        self,
+        params: Params,
+        prompts: Sequence[Text],
+        keys: Key[Array, " texts"],
+        generation: Generation,
     ) -> list[Text]:
         """Generate the tokens of the answer to each prompt, without the end token.
 
@@ -59,13 +63,19 @@ class Generator:
         answers: dict[int, Text] = {}
         for numbers in in_batches(sizes, 1 if generation.do_sample else MOST_ROWS):
             length, num_new = sizes[numbers[0]]
-            ids = filled_up([prompts[number] for number in numbers], length, at_left=self._is_continued)
-            found = self._decode(params, ids, keys[numbers[0]], generation=generation, num_new=num_new)
+            ids = filled_up(
+                [prompts[number] for number in numbers], length, at_left=self._is_continued
+            )
+            found = self._decode(
+                params, ids, keys[numbers[0]], generation=generation, num_new=num_new
+            )
             tokens, lengths, scores = jax.device_get(found)
             if np.isneginf(scores).any():
                 raise InputError(generation.refusal())
             named = [f"text {number}" for number in numbers]
-            check_scores(scores[: len(numbers)], f"{type(self.model).__name__} returned logits", named)
+            check_scores(
+                scores[: len(numbers)], f"{type(self.model).__name__} returned logits", named
+            )
             for row, number in enumerate(numbers):
                 answer = tokens[row, : lengths[row]]
                 answers[number] = answer[:-1] if answer[-1] in generation.end_tokens else answer
@@ -85,7 +95,13 @@ class Generator:
         return length_for(size, longest), num_new
 
     def _decoded(
-        self, params: Params, ids: Int[Array, "B T"], key: PRNGKeyArray, *, generation: Generation, num_new: int
+        self,
+        params: Params,
+        ids: Int[Array, "B T"],
+        key: PRNGKeyArray,
+        *,
+        generation: Generation,
+        num_new: int,
     ) -> Decoded:
         apply = functools.partial(self.model.apply, {"params": params})
         step = functools.partial(apply, method="decode_step")
@@ -93,12 +109,15 @@ class Generator:
         search = generation.search(num_new, key, ids if self._is_continued else None)
         with hidden_padding(is_token):
             if self._is_continued:
-                return tokens_after(apply, step, tokens, ids.shape[1], search, num_new, jnp.sum(~is_token, axis=1))
+                return tokens_after(
+                    apply, step, tokens, ids.shape[1], search, num_new, jnp.sum(~is_token, axis=1)
+                )
             cache = apply(tokens, padding_mask(is_token), length=num_new, method="start_decoding")
         return search(step, cache, len(ids), start_token=generation.start_token, pad_token=0)
 
 
-def check_length(model: Any, length: int, what: str) -> None:  # a model with or without a longest text
+# a model with or without a longest text
+def check_length(model: Any, length: int, what: str) -> None:
     """Raise an `InputError` if a text is longer than a model takes; `what` names the text."""
     longest = getattr(model, "longest_text", getattr(model, "max_len", length))
     if length > longest:

@@ -21,7 +21,9 @@ MOST_ROWS = 16  # in a batch
 Text: TypeAlias = Int[np.ndarray, " _"]  # ids of its tokens
 
 
-def filled_up(texts: Sequence[Text], length: int, *, at_left: bool) -> Int[np.ndarray, "rows {length}"]:
+def filled_up(
+    texts: Sequence[Text], length: int, *, at_left: bool
+) -> Int[np.ndarray, "rows {length}"]:
     """Pad texts with `ABSENT`, and rows to a power of two by repeating the last text."""
     found = np.full((_power_of_two(len(texts)), length), ABSENT, np.int32)
     for row in range(len(found)):
@@ -40,7 +42,9 @@ def in_batches(keys: Sequence[tuple[int, ...]], most_rows: int = MOST_ROWS) -> I
     """Yield batches of indices of texts that have the same key."""
     for key in sorted(set(keys)):
         numbers = [number for number, of_it in enumerate(keys) if of_it == key]
-        yield from (numbers[start : start + most_rows] for start in range(0, len(numbers), most_rows))
+        yield from (
+            numbers[start : start + most_rows] for start in range(0, len(numbers), most_rows)
+        )
 
 
 def hidden_padding(is_token: Bool[Array, "B T"]) -> contextlib.AbstractContextManager[None]:

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 MASKS = "[MASK]", "<mask>"
 NO_ANSWER = Answer("", None, ())  # of an encoder without a head
-KEYS = {"max_new": "max_new_tokens", "beam_width": "num_beams"}  # arguments that are keys of `generation_config.json`
+# arguments that are keys of `generation_config.json`
+KEYS = {"max_new": "max_new_tokens", "beam_width": "num_beams"}
 
 
 class PretrainedText(TextTrainer):
@@ -78,13 +79,19 @@ class PretrainedText(TextTrainer):
 
     @functools.cached_property
     def _embedding(self) -> Embedding:
-        return read_embedding(self.directory, self.tokenizer, self.model.model_dim, self.model.longest_text)
+        return read_embedding(
+            self.directory, self.tokenizer, self.model.model_dim, self.model.longest_text
+        )
 
     def model_inputs(self, inputs: Any) -> tuple[Any, ...]:
         return inputs if isinstance(inputs, tuple) else (inputs,)
 
-    def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
-        raise InputError("PretrainedText cannot be trained; fine-tune its model in a task with init_from")
+    def loss_function(
+        self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool
+    ) -> Elements:
+        raise InputError(
+            "PretrainedText cannot be trained; fine-tune its model in a task with init_from"
+        )
 
     def predict(
         self,
@@ -145,10 +152,16 @@ class PretrainedText(TextTrainer):
         text = chat_text(self.directory, messages)
         check_sizes(0, seed=seed)
         ids = self._encode(text, add_special_tokens=False)  # the template has added them
-        return self._decode(self._generated([ids], seed, self._chosen(max_new, beam_width, settings))[0])
+        return self._decode(
+            self._generated([ids], seed, self._chosen(max_new, beam_width, settings))[0]
+        )
 
     def embed(
-        self, texts: str | Sequence[str], pooling: Pooling | None = None, *, normalize: bool | None = None
+        self,
+        texts: str | Sequence[str],
+        pooling: Pooling | None = None,
+        *,
+        normalize: bool | None = None,
     ) -> Float[np.ndarray, "*texts D"]:
         """Embed a text, or each text of a list, as the model's files of `sentence-transformers` say.
 
@@ -165,8 +178,14 @@ class PretrainedText(TextTrainer):
             InputError: as `predict`; the model is not an encoder; or its files say something that is not supported.
         """
         if not isinstance(self.model, TransformerMLM):
-            raise InputError(f"a {type(self.model).__name__} cannot embed texts; use an encoder, such as BERT")
-        how = self._embedding if pooling is None else self._embedding._replace(pooling=pooling, layers=[unit_length])
+            raise InputError(
+                f"a {type(self.model).__name__} cannot embed texts; use an encoder, such as BERT"
+            )
+        how = (
+            self._embedding
+            if pooling is None
+            else self._embedding._replace(pooling=pooling, layers=[unit_length])
+        )
         ids = [self._encoding([text], how.tokenizer).ids for text in texts_in(texts, str)]
         vectors = how.finished(self._encoder.vectors(self.params, ids, how.pooling), normalize)
         return vectors[0] if isinstance(texts, str) else vectors
@@ -188,12 +207,18 @@ class PretrainedText(TextTrainer):
         ids = self._encode(text)[None]
         labels = self._names(ids[0])
         if getattr(self.model, "head", "") == "none":
-            return InspectedExample(inputs=ids, labels=labels, title=text, answer=lambda output: NO_ANSWER)
+            return InspectedExample(
+                inputs=ids, labels=labels, title=text, answer=lambda output: NO_ANSWER
+            )
         if not isinstance(self.model, Transformer):
-            return InspectedExample(inputs=ids, labels=labels, title=text, answer=functools.partial(self._said, labels))
+            return InspectedExample(
+                inputs=ids, labels=labels, title=text, answer=functools.partial(self._said, labels)
+            )
         # Only `predict` raises an error for unsupported keys.
         generation = self._generation({**UNSUPPORTED, **UNSUPPORTED_BEAMS, "max_new_tokens": 64})
-        (answer,) = self._generator(self.params, [ids[0]], jax.random.split(jax.random.key(0), 1), generation)
+        (answer,) = self._generator(
+            self.params, [ids[0]], jax.random.split(jax.random.key(0), 1), generation
+        )
         target = np.concatenate([[generation.start_token], answer])[None]
         read = self._names(target[0])
         return InspectedExample(
@@ -209,12 +234,21 @@ class PretrainedText(TextTrainer):
         ids = output[: len(places)].argmax(-1)
         return answer._replace(text=self._decode(ids), probability=None)
 
-    def _chosen(self, max_new: int | None, beam_width: int | None, settings: Mapping[str, object]) -> Json:
+    def _chosen(
+        self, max_new: int | None, beam_width: int | None, settings: Mapping[str, object]
+    ) -> Json:
         """The arguments of a call as keys of `generation_config.json`."""
-        given = {name: size for name, size in (("max_new", max_new), ("beam_width", beam_width)) if size is not None}
+        given = {
+            name: size
+            for name, size in (("max_new", max_new), ("beam_width", beam_width))
+            if size is not None
+        }
         check_sizes(**given)
         if (given or settings) and isinstance(self.model, TransformerMLM):
-            raise InputError(f"{[*given, *settings][0]} is given; a {type(self.model).__name__} cannot generate text")
+            raise InputError(
+                f"{[*given, *settings][0]} is given; a {type(self.model).__name__} cannot generate"
+                " text"
+            )
         return {**settings, **{KEYS[name]: size for name, size in given.items()}}
 
     def _answers(self, texts: Sequence[Any], seed: int, chosen: Json) -> list[Any]:
@@ -225,10 +259,16 @@ class PretrainedText(TextTrainer):
             pairs = zip(texts, self._generated(texts, seed, chosen), strict=True)
             return [text_after(self._decode, text, answer) for text, answer in pairs]
         if self.model.head == "none":
-            raise InputError("the model has no head to answer with; use embed, which returns a vector for each text")
+            raise InputError(
+                "the model has no head to answer with; use embed, which returns a vector for each"
+                " text"
+            )
         answers = self._encoder.answers(self.params, texts)
         masked = [token for token in map(self.tokenizer.token_to_id, MASKS) if token is not None]
-        filled = (np.where(np.isin(ids, masked), of[: len(ids)], ids) for ids, of in zip(texts, answers, strict=True))
+        filled = (
+            np.where(np.isin(ids, masked), of[: len(ids)], ids)
+            for ids, of in zip(texts, answers, strict=True)
+        )
         return [self._decode(ids) for ids in filled]
 
     def _generated(self, texts: Sequence[Text], seed: int, chosen: Json) -> list[Text]:
@@ -236,7 +276,9 @@ class PretrainedText(TextTrainer):
         return self._generator(self.params, texts, keys, self._generation(chosen))
 
     def _generation(self, chosen: Json) -> Generation:
-        return generation_of(self.generation, chosen, is_translator=isinstance(self.model, Transformer))
+        return generation_of(
+            self.generation, chosen, is_translator=isinstance(self.model, Transformer)
+        )
 
     def _texts(self, inputs: object) -> list[Any]:
         return texts_in(inputs, str)

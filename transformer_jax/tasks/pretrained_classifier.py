@@ -33,10 +33,14 @@ class PretrainedClassifier(PretrainedText):
         return isinstance(inputs, str) or (self._takes_pairs and isinstance(inputs, tuple))
 
     def read_lines(self, lines: Sequence[str]) -> list[InspectedExample]:
-        return self.examples([tuple(line.split("\t")) if self._takes_pairs else line for line in lines])
+        return self.examples(
+            [tuple(line.split("\t")) if self._takes_pairs else line for line in lines]
+        )
 
     def answers(self, examples: Sequence[InspectedExample]) -> list[Answer]:
-        logits = self._logits([(example.inputs[0][0], example.inputs[2][0]) for example in examples])
+        logits = self._logits(
+            [(example.inputs[0][0], example.inputs[2][0]) for example in examples]
+        )
         return [example.answer(each) for example, each in zip(examples, logits, strict=True)]
 
     @property

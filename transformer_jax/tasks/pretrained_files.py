@@ -36,8 +36,12 @@ def load_transformers(directory: str | Path) -> PretrainedText:
     directory = local_directory(directory)
     model, variables = from_transformers(directory)
     if not isinstance(model, TransformerLM | TransformerMLM | Transformer):
-        raise InputError(f"{directory} has a {type(model).__name__}, which takes no texts; use from_transformers")
-    is_of_pieces = os.path.lexists(directory / SOURCE) and not os.path.lexists(directory / TOKENIZER)
+        raise InputError(
+            f"{directory} has a {type(model).__name__}, which takes no texts; use from_transformers"
+        )
+    is_of_pieces = os.path.lexists(directory / SOURCE) and not os.path.lexists(
+        directory / TOKENIZER
+    )
     tokenizer = SentencePieces(directory) if is_of_pieces else read_pieces(directory / TOKENIZER)
     kind = PretrainedClassifier if getattr(model, "classifies", False) else PretrainedText
     found = kind(TrainingConfig(), model, tokenizer, directory, read_generation(directory))

@@ -14,7 +14,8 @@ from transformer_jax.trained.named import directory_of, kinds_of_models
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.weights.huggingface.pretrained import is_of_transformers
 
-TRAINERS = {  # task name in config.json: name in `tasks`, which imports the trainer when it is first used
+# task name in config.json: name in `tasks`, which imports the trainer when it is first used
+TRAINERS = {
     "ReverseTask": "ReverseTrainer",
     "SetAnomalyTask_digits": "AnomalyTrainer",
     "SetAnomalyTask_cifar100": "AnomalyTrainer",
@@ -24,7 +25,10 @@ TRAINERS = {  # task name in config.json: name in `tasks`, which imports the tra
     "DictionaryTask": "DictionaryTrainer",
 }
 
-TRAINER: dict[str, Any] = {"metavar": "FILE.py:CLASS", "help": "file and class of your own task's trainer"}
+TRAINER: dict[str, Any] = {
+    "metavar": "FILE.py:CLASS",
+    "help": "file and class of your own task's trainer",
+}
 
 
 def trainer_class_of(task: str) -> type[TrainerModule]:
@@ -35,7 +39,10 @@ def trainer_class_of(task: str) -> type[TrainerModule]:
     """
     if task not in TRAINERS:
         known = f"{shortened(task)}, which is not one of {', '.join(TRAINERS)}"
-        raise InputError(f"the task is {known}; give trainer_class, or --trainer FILE.py:CLASS on the command line")
+        raise InputError(
+            f"the task is {known}; give trainer_class, or --trainer FILE.py:CLASS on the command"
+            " line"
+        )
     return getattr(tasks, TRAINERS[task])
 
 
@@ -53,7 +60,9 @@ def own_trainer(place: str) -> type[TrainerModule]:
 
 
 @check_arguments
-def load_run(directory: str | Path, trainer_class: type[TrainerModule] | None = None) -> TrainerModule:
+def load_run(
+    directory: str | Path, trainer_class: type[TrainerModule] | None = None
+) -> TrainerModule:
     """Load the trainer of a run, with its `config`, its `model` and its best `params`, ready to `predict`.
 
     Its `inspected` is the model bound to these parameters, an `inspection.Inspected`. Settings of the machine that

@@ -44,7 +44,8 @@ class ReverseConfig(TrainingConfig):
 
     # numbers in a sequence
     seq_len: int = setting(16, defines_model=True, least=1, most=TransformerPredictor.max_len)
-    num_categories: int = setting(10, defines_model=True, least=2, most=2**20)  # number of distinct values, from 0 up
+    # number of distinct values, from 0 up
+    num_categories: int = setting(10, defines_model=True, least=2, most=2**20)
     train_size: int = setting(50_000, least=1)  # number of sequences in the training set
     val_size: int = setting(1_000, least=1)  # number of sequences in the validation set
     test_size: int = setting(10_000, least=1)  # number of sequences in the test set
@@ -54,7 +55,9 @@ class ReverseConfig(TrainingConfig):
     def check_trained_on(self, trained: "ReverseConfig", what: str) -> None:
         for name in ("seq_len", "num_categories"):
             if (value := getattr(self, name)) != (expected := getattr(trained, name)):
-                raise InputError(f"{name} is {value}; it must be {expected}, as in the training of {what}")
+                raise InputError(
+                    f"{name} is {value}; it must be {expected}, as in the training of {what}"
+                )
 
 
 class ReverseDataset(BatchDataset):
@@ -70,7 +73,9 @@ class ReverseDataset(BatchDataset):
         InputError: the seed is negative, or another argument is below 1.
     """
 
-    def __init__(self, num_categories: int = 10, seq_len: int = 16, size: int = 50_000, seed: int = 42) -> None:
+    def __init__(
+        self, num_categories: int = 10, seq_len: int = 16, size: int = 50_000, seed: int = 42
+    ) -> None:
         check_sizes(num_categories=num_categories, seq_len=seq_len, size=size)
         check_sizes(0, seed=seed)
         draws = np.random.default_rng(seed).integers(num_categories, size=(size, seq_len))
@@ -81,13 +86,18 @@ class ReverseDataset(BatchDataset):
 
     def __getitems__(self, indices: Sequence[int]) -> StackedSamples:
         inputs = self.inputs[indices]  # [B T]
-        return StackedSamples((inputs, inputs[:, ::-1].copy()))  # PyTorch does not support negative strides
+        # PyTorch does not support negative strides
+        return StackedSamples((inputs, inputs[:, ::-1].copy()))
 
 
 def reverse_data(config: ReverseConfig) -> TaskData:
     """Training, validation and test set, with the seeds 42, 43 and 44; the run's seed orders the training set."""
     dataset = functools.partial(ReverseDataset, config.num_categories, config.seq_len)
-    sets = (dataset(config.train_size, 42), dataset(config.val_size, 43), dataset(config.test_size, 44))
+    sets = (
+        dataset(config.train_size, 42),
+        dataset(config.val_size, 43),
+        dataset(config.test_size, 44),
+    )
     return TaskData(*task_loaders(config, *sets))
 
 
@@ -115,7 +125,9 @@ class ReverseTrainer(TrainerModule):
         check_token_ids("inputs", jnp.asarray(inputs), self.config.num_categories)
         return (jax.nn.one_hot(inputs, self.config.num_categories),)  # [B T C]
 
-    def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
+    def loss_function(
+        self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool
+    ) -> Elements:
         logits = self.apply(params, batch.inputs, key, train=train)  # [B T C]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)  # [B T]
         return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
@@ -157,12 +169,16 @@ class ReverseTrainer(TrainerModule):
     def _sequences(self, inputs: object) -> tuple[Int[np.ndarray, "B T"], bool]:
         """The inputs as a batch, and whether they are one sequence."""
         array = np.asarray(as_array("inputs", inputs))
-        check_token_ids("inputs", array, self.config.num_categories, "[T]" if array.ndim == 1 else "[B, T]")
+        check_token_ids(
+            "inputs", array, self.config.num_categories, "[T]" if array.ndim == 1 else "[B, T]"
+        )
         return np.atleast_2d(array).astype(np.int32), array.ndim == 1
 
 
 @check_arguments
-def train_reverse(config: ReverseConfig | None = None, **settings: object) -> tuple[ReverseTrainer, Json]:
+def train_reverse(
+    config: ReverseConfig | None = None, **settings: object
+) -> tuple[ReverseTrainer, Json]:
     """Train and test; leave a run directory with checkpoints, results and attention maps.
 
     Args:
@@ -172,7 +188,8 @@ def train_reverse(config: ReverseConfig | None = None, **settings: object) -> tu
     Returns:
         As `train_and_test`.
     """
-    from transformer_jax.tasks.experiment import chosen_config, train_and_test  # it is above the tasks
+    # it is above the tasks
+    from transformer_jax.tasks.experiment import chosen_config, train_and_test
 
     config = chosen_config(config, ReverseConfig(), settings, ReverseTrainer.name)
     return train_and_test(ReverseTrainer, config, reverse_data)

@@ -48,7 +48,9 @@ CHECKED: dict[str, tuple[object, ...]] = {
     "module_input_name": ("sentence_embedding",),
     "module_output_name": ("sentence_embedding", "token_embeddings", None),
     "use_residual": (False,),
-    **dict.fromkeys(("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs"), (None, {})),
+    **dict.fromkeys(
+        ("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs"), (None, {})
+    ),
 }
 
 Vectors = Float[np.ndarray, "texts _"]
@@ -91,10 +93,15 @@ def read_embedding(directory: Path, tokenizer: Any, width: int, longest: int) ->
         return Embedding(tokenizer, "mean", [unit_length])
     with outside_file(file, "a list of modules", MAX_JSON_BYTES) as checked:
         modules = json.loads(checked.read_bytes())
-        kinds = [re.sub(r"^sentence_transformers\.(.*\.)?", "", module["type"]) for module in modules]
+        kinds = [
+            re.sub(r"^sentence_transformers\.(.*\.)?", "", module["type"]) for module in modules
+        ]
         folders = [directory / Path(module["path"]).name for module in modules]
     if not SUPPORTED.fullmatch(" ".join(kinds)) or folders[0] != directory:
-        needed = "they must be a Transformer without a path, a Pooling, and any number of Dense and Normalize"
+        needed = (
+            "they must be a Transformer without a path, a Pooling, and any number of Dense and"
+            " Normalize"
+        )
         raise InputError(f"{file} has the modules {', '.join(kinds)}; {needed}")
     _checked_keys(directory / SENTENCE_CONFIG)
     layers: list[Callable[[Vectors], Vectors]] = []
@@ -106,7 +113,9 @@ def read_embedding(directory: Path, tokenizer: Any, width: int, longest: int) ->
             keys.one_of("in_features", width)
             layers.append(_dense(folder, keys))
             width = keys.take("out_features", Size)
-    return Embedding(_tokenizer(directory, tokenizer, longest), _pooling(folders[1] / CONFIG), layers)
+    return Embedding(
+        _tokenizer(directory, tokenizer, longest), _pooling(folders[1] / CONFIG), layers
+    )
 
 
 def _checked_keys(file: Path) -> ConfigKeys:
@@ -141,10 +150,15 @@ def _tokenizer(directory: Path, tokenizer: Any, longest: int) -> Any:
     keys = _checked_keys(files[0] if files else directory / "sentence_bert_config.json")
     given = ConfigKeys.of_file(directory / TOKENIZER_CONFIG)
     given.one_of("truncation_side", "right")
-    lengths = keys.take("max_seq_length", Size | None, None) or given.others().get("model_max_length"), longest
+    lengths = (
+        keys.take("max_seq_length", Size | None, None) or given.others().get("model_max_length"),
+        longest,
+    )
     library = import_extra("tokenizers")
     found = library.Tokenizer.from_str(tokenizer.to_str())
-    found.enable_truncation(min(length for length in lengths if isinstance(length, int) and length > 0))
+    found.enable_truncation(
+        min(length for length in lengths if isinstance(length, int) and length > 0)
+    )
     if keys.take("do_lower_case", bool, False):
         normalizers = [library.normalizers.Lowercase(), *filter(None, [found.normalizer])]
         found.normalizer = library.normalizers.Sequence(normalizers)

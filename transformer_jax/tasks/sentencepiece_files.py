@@ -53,7 +53,9 @@ class SentencePieces:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, without end and padding tokens."""
         names = [self._names.get(number, UNKNOWN) for number in ids]
-        text: str = self._target.decode_pieces([name for name in names if name not in (UNKNOWN, END, PAD)])
+        text: str = self._target.decode_pieces(
+            [name for name in names if name not in (UNKNOWN, END, PAD)]
+        )
         return text.replace("\u2581", " ").strip()
 
     def id_to_token(self, number: int) -> str | None:

@@ -20,7 +20,8 @@ from transformer_jax.training.progress import format_metric
 
 SUMMARY = "summary.json"
 MAX_RUNS = 1000  # more are probably a typing error
-ABOUT_THE_RUN = frozenset({"seed", "num_devices", "settings", "model", "versions"})  # results that are not averaged
+# results that are not averaged
+ABOUT_THE_RUN = frozenset({"seed", "num_devices", "settings", "model", "versions"})
 
 
 class Member(NamedTuple):
@@ -28,7 +29,8 @@ class Member(NamedTuple):
 
     config: Any  # the task's own class
     settings: Json  # settings in which the runs of the sweep differ
-    point: str  # these settings without the seed, e.g. lr=0.001,num_layers=1; empty if only the seeds differ
+    # these settings without the seed, e.g. lr=0.001,num_layers=1; empty if only the seeds differ
+    point: str
 
 
 def members(config: TrainingConfig, directory: Path) -> list[Member]:
@@ -43,20 +45,29 @@ def members(config: TrainingConfig, directory: Path) -> list[Member]:
             the same, or there are too many runs.
     """
     if config.pretrained is not None:
-        raise InputError(f"pretrained is {config.pretrained}, so nothing is trained; leave out seeds and sweep")
+        raise InputError(
+            f"pretrained is {config.pretrained}, so nothing is trained; leave out seeds and sweep"
+        )
     values = dict(_values(config, text) for text in config.sweep)
     if len(values) < len(config.sweep):
         raise InputError(f"sweep is {' '.join(config.sweep)}; it must name each setting once")
     if config.seeds is not None:
         if "seed" in values:
-            raise InputError(f"seeds is {config.seeds}, but sweep has seed too; give only one of them")
+            raise InputError(
+                f"seeds is {config.seeds}, but sweep has seed too; give only one of them"
+            )
         values["seed"] = _seeds(config.seeds)
     elif "seed" in values:
         values["seed"] = values.pop("seed")  # last
     if (count := math.prod(map(len, values.values()))) > MAX_RUNS:
-        raise InputError(f"seeds and sweep ask for {count} runs; they may ask for at most {MAX_RUNS}")
+        raise InputError(
+            f"seeds and sweep ask for {count} runs; they may ask for at most {MAX_RUNS}"
+        )
     shared = dataclasses.replace(config, seeds=None, sweep=(), checkpoint_dir=directory)
-    runs = [_member(shared, dict(zip(values, chosen, strict=True))) for chosen in itertools.product(*values.values())]
+    runs = [
+        _member(shared, dict(zip(values, chosen, strict=True)))
+        for chosen in itertools.product(*values.values())
+    ]
     for name in values:
         if all(reasons := [run.config.idle().get(name) for run in runs]):
             raise InputError(f"sweep has {name}, which has no effect: {reasons[0]}")
@@ -66,7 +77,9 @@ def members(config: TrainingConfig, directory: Path) -> list[Member]:
 
 
 def _member(shared: TrainingConfig, settings: Json) -> Member:
-    point = ",".join(f"{name}={_in_a_name(value)}" for name, value in settings.items() if name != "seed")
+    point = ",".join(
+        f"{name}={_in_a_name(value)}" for name, value in settings.items() if name != "seed"
+    )
     seed = f"seed{settings['seed']}" if "seed" in settings else ""
     name = ",".join(filter(None, (point, seed)))
     return Member(dataclasses.replace(shared, **settings, name=name), settings, point)
@@ -77,12 +90,17 @@ def _values(config: TrainingConfig, text: str) -> tuple[str, Sequence[object]]:
     name, equals, listed = text.partition("=")
     name, hints = name.replace("-", "_"), type_hints(type(config))
     if not equals:
-        raise InputError(f"sweep is {shortened(text)}; it must be SETTING=VALUE,VALUE, such as lr=1e-3,3e-4")
+        raise InputError(
+            f"sweep is {shortened(text)}; it must be SETTING=VALUE,VALUE, such as lr=1e-3,3e-4"
+        )
     if name not in hints:
-        raise InputError(f"sweep is {shortened(text)}; {shortened(name)} is not a setting of this task")
+        raise InputError(
+            f"sweep is {shortened(text)}; {shortened(name)} is not a setting of this task"
+        )
     if name in config.fields_with("keeps_result"):
         raise InputError(
-            f"sweep is {shortened(text)}; {name} cannot be swept, since the trained parameters do not depend on it"
+            f"sweep is {shortened(text)}; {name} cannot be swept, since the trained parameters do"
+            " not depend on it"
         )
     return name, [from_text(f"{name} in sweep", value, hints[name]) for value in listed.split(",")]
 
@@ -92,7 +110,10 @@ def _seeds(text: str) -> Sequence[int]:
     match = re.fullmatch(r"(\d{1,10})\.\.(\d{1,10})|\d{1,10}(, *\d{1,10})*", text, re.ASCII)
     seeds = range(int(match[1]), int(match[2]) + 1) if match and match[1] else []
     if match is None or (match[1] and not seeds):
-        raise InputError(f"seeds is {shortened(text)}; it must be a range, such as 0..4, or a list, such as 0,3,7")
+        raise InputError(
+            f"seeds is {shortened(text)}; it must be a range, such as 0..4, or a list, such as"
+            " 0,3,7"
+        )
     return seeds or [int(seed) for seed in text.split(",")]
 
 
@@ -102,7 +123,9 @@ def _in_a_name(value: object) -> str:
     return re.sub(r"[^\w.+-]", "_", text)
 
 
-def write_summary(directory: Path, members: Sequence[Member], outcomes: Sequence[Json | FloatingPointError]) -> Json:
+def write_summary(
+    directory: Path, members: Sequence[Member], outcomes: Sequence[Json | FloatingPointError]
+) -> Json:
     """Write `summary.json`: `runs`, and `mean` and `std` of every number in their results.
 
     `runs` has the `name`, the `settings` that differ, and the `results` of each run; if the run diverged, `results` is
@@ -142,7 +165,9 @@ def lines(summary: Json, metric: str) -> Iterator[str]:
     if not summary["mean"]:  # all runs diverged
         return
     is_grid = any(name != "seed" for name in summary["runs"][0]["settings"])
-    of_points, stds = (summary[kind] if is_grid else {"": summary[kind]} for kind in ("mean", "std"))
+    of_points, stds = (
+        summary[kind] if is_grid else {"": summary[kind]} for kind in ("mean", "std")
+    )
     metric = metric.removeprefix(EMA)  # the averaged parameters were tested
     for point, mean in of_points.items():
         shown = metric if metric in mean["val"] else "loss"

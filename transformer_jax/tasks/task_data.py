@@ -31,10 +31,16 @@ def task_loaders(
         shuffle: shuffle the training set in each epoch; False for a set that draws new samples in each epoch.
     """
 
-    def load(dataset: Dataset, *, drop_last: bool = False, **order: Any) -> Loader:  # arguments of `make_loader`
-        by_tokens, groups = getattr(dataset, "token_batches", None), getattr(dataset, "buckets", None)
+    # arguments of `make_loader`
+    def load(dataset: Dataset, *, drop_last: bool = False, **order: Any) -> Loader:
+        by_tokens, groups = (
+            getattr(dataset, "token_batches", None),
+            getattr(dataset, "buckets", None),
+        )
         drop_last = drop_last and by_tokens is None
-        return make_loader(dataset, by_tokens or config.batch_size, drop_last=drop_last, groups=groups, **order)
+        return make_loader(
+            dataset, by_tokens or config.batch_size, drop_last=drop_last, groups=groups, **order
+        )
 
     order = {"shuffle": shuffle, "seed": config.seed, "num_workers": config.num_workers}
     return load(train, drop_last=True, **order), load(val), load(test)

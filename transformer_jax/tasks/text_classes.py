@@ -9,12 +9,21 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer_jax.inspection.page.token_text import token_text
-from transformer_jax.training.inspected_example import Answer, AnswerPart, answer_of, probabilities_of
+from transformer_jax.training.inspected_example import (
+    Answer,
+    AnswerPart,
+    answer_of,
+    probabilities_of,
+)
 from transformer_jax.weights.huggingface.config_keys import IDENTITY, TORCH_ACTIVATIONS, ConfigKeys
 from transformer_jax.weights.huggingface.pretrained import CONFIG, SENTENCE_CONFIG
 
 THRESHOLD = 0.5  # of a class's probability, if a text may have any number of classes
-ONE_CLASS, ANY_CLASSES, SCORES = PROBLEMS = "single_label_classification", "multi_label_classification", "regression"
+ONE_CLASS, ANY_CLASSES, SCORES = PROBLEMS = (
+    "single_label_classification",
+    "multi_label_classification",
+    "regression",
+)
 
 Logits = Float[np.ndarray, "*T C"]
 
@@ -38,7 +47,8 @@ class Classes(NamedTuple):
 
     names: Mapping[str, str]  # by number, as text
     problem: str  # one of `PROBLEMS`
-    score: Callable[[Any], Any]  # from logits to probabilities or scores, if a text has not just one class
+    # from logits to probabilities or scores, if a text has not just one class
+    score: Callable[[Any], Any]
 
     def value(self, text: str, encoding: Any, logits: Logits) -> Any:
         """The answer for programs: labelled tokens, a class, a score, or the scores of classes by name."""
@@ -56,8 +66,12 @@ class Classes(NamedTuple):
         """The answer to show; for tokens the entities, and as parts the labels of all tokens."""
         if logits.ndim > 1:
             entities = entities_of(text, self._tokens(text, encoding, logits))
-            shown = [f"{entity.label}: {entity.text} ({entity.probability:.3g})" for entity in entities]
-            parts = answer_of(logits, [token_text(token) for token in encoding.tokens], self._name).parts
+            shown = [
+                f"{entity.label}: {entity.text} ({entity.probability:.3g})" for entity in entities
+            ]
+            parts = answer_of(
+                logits, [token_text(token) for token in encoding.tokens], self._name
+            ).parts
             return Answer("; ".join(shown), None, parts)
         if self.problem == ONE_CLASS:
             return answer_of(logits[None], ["text"], self._name)
@@ -76,7 +90,9 @@ class Classes(NamedTuple):
         probabilities = probabilities_of(logits[: len(encoding.ids)])
         rows = zip(encoding.offsets, encoding.special_tokens_mask, probabilities, strict=True)
         return [
-            LabelledSpan(text[start:end], self._name(int(row.argmax())), float(row.max()), start, end)
+            LabelledSpan(
+                text[start:end], self._name(int(row.argmax())), float(row.max()), start, end
+            )
             for (start, end), is_special, row in rows
             if not is_special
         ]
@@ -118,7 +134,9 @@ def read_classes(directory: Path, num_classes: int) -> Classes:
     problem = keys.one_of("problem_type", None, *PROBLEMS) or ONE_CLASS
     score = TORCH_ACTIVATIONS[IDENTITY] if problem == SCORES else jax.nn.sigmoid
     if num_classes == 1:
-        found = {"activation_fn": keys.take("sbert_ce_default_activation_function", str | None, None)}
+        found = {
+            "activation_fn": keys.take("sbert_ce_default_activation_function", str | None, None)
+        }
         found |= keys.take("sentence_transformers", Mapping | None, None) or {}
         found |= ConfigKeys.of_file(directory / SENTENCE_CONFIG).others()
         chosen = ConfigKeys(found, str(directory)).one_of("activation_fn", None, *TORCH_ACTIVATIONS)

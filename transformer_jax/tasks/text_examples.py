@@ -51,7 +51,13 @@ def texts_in(inputs: object, *kinds: type[Text]) -> list[Text]:
     Raises:
         InputError: `inputs` is neither a text nor a list of texts.
     """
-    given = [inputs] if isinstance(inputs, kinds) else list(inputs) if isinstance(inputs, Iterable) else []
+    given = (
+        [inputs]
+        if isinstance(inputs, kinds)
+        else list(inputs)
+        if isinstance(inputs, Iterable)
+        else []
+    )
     texts = [text for text in given if isinstance(text, kinds)]
     if not texts or len(texts) < len(given):
         raise InputError(f"inputs is {inputs!r:.60}; it must be a text or a list of texts")
@@ -69,9 +75,13 @@ def encode_all(
     found = list(map(tokenizer.encode, texts))
     unit = "bytes" if counts_bytes or tokenizer.num_bytes is None else "tokens"
     for text, ids in zip(texts, found, strict=True):
-        size = len(ids) if unit == "tokens" else len(text.encode() if isinstance(text, str) else text)
+        size = (
+            len(ids) if unit == "tokens" else len(text.encode() if isinstance(text, str) else text)
+        )
         if not 1 <= size <= longest:
-            raise InputError(f"the text {text[:40]!r} has {size} {unit}; it may have 1 to {longest}")
+            raise InputError(
+                f"the text {text[:40]!r} has {size} {unit}; it may have 1 to {longest}"
+            )
     return found
 
 
@@ -117,12 +127,22 @@ def translation_examples(
         expected: the right translations, if they are known.
     """
     of_source, of_target = tokenizers
-    targets = [np.concatenate([[of_target.start], ids[ids != of_target.end]]) for ids in translations]
-    source_length, target_length = (padded_length(max(map(len, texts))) for texts in (sources, targets))
+    targets = [
+        np.concatenate([[of_target.start], ids[ids != of_target.end]]) for ids in translations
+    ]
+    source_length, target_length = (
+        padded_length(max(map(len, texts))) for texts in (sources, targets)
+    )
     return [
         InspectedExample(
-            inputs=PairInputs(pad([source], source_length, of_source.pad), pad([target], target_length, of_target.pad)),
-            labels={"encoder": of_source.labels(source), "decoder": (read := ["start", *of_target.labels(target[1:])])},
+            inputs=PairInputs(
+                pad([source], source_length, of_source.pad),
+                pad([target], target_length, of_target.pad),
+            ),
+            labels={
+                "encoder": of_source.labels(source),
+                "decoder": (read := ["start", *of_target.labels(target[1:])]),
+            },
             answer=partial(_translation, of_target, read),
             title=of_source.decode(source),
             expected=None if expected is None else expected[number],
@@ -131,17 +151,25 @@ def translation_examples(
     ]
 
 
-def _next_tokens(tokenizer: Tokenizer, places: Sequence[str], logits: Float[np.ndarray, "T V"]) -> Answer:
+def _next_tokens(
+    tokenizer: Tokenizer, places: Sequence[str], logits: Float[np.ndarray, "T V"]
+) -> Answer:
     """The most probable token after each token of the text; each follows the given text: no joint probability."""
     ids, parts = _most_probable(tokenizer, places, logits)
     return Answer(visible(tokenizer.decode(ids)), None, parts)
 
 
-def _translation(tokenizer: Tokenizer, places: Sequence[str], logits: Float[np.ndarray, "T V"]) -> Answer:
+def _translation(
+    tokenizer: Tokenizer, places: Sequence[str], logits: Float[np.ndarray, "T V"]
+) -> Answer:
     """The most probable token after each token that the decoder reads; the text ends before the first end token."""
     ids, parts = _most_probable(tokenizer, places, logits)
     ends = np.flatnonzero(ids == tokenizer.end)
-    return Answer(tokenizer.decode(ids), probability_of_all(parts[: int(ends[0]) + 1 if ends.size else None]), parts)
+    return Answer(
+        tokenizer.decode(ids),
+        probability_of_all(parts[: int(ends[0]) + 1 if ends.size else None]),
+        parts,
+    )
 
 
 def _most_probable(
@@ -150,4 +178,7 @@ def _most_probable(
     """The most probable id after each of the labelled positions, and its name with its probability."""
     ids = logits[: len(places)].argmax(-1)
     parts = answer_of(logits, places, str).parts
-    return ids, [part._replace(text=visible(name)) for part, name in zip(parts, tokenizer.labels(ids), strict=True)]
+    return ids, [
+        part._replace(text=visible(name))
+        for part, name in zip(parts, tokenizer.labels(ids), strict=True)
+    ]

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     import tokenizers
 
 BYTES = "bytes"
-KINDS = "bytes, characters, words, words:COUNT+, bpe:SIZE, unigram:SIZE, or the path of a tokenizer.json"
+KINDS = (
+    "bytes, characters, words, words:COUNT+, bpe:SIZE, unigram:SIZE, or the path of a"
+    " tokenizer.json"
+)
 TRAINED = re.compile(r"characters|words(:[1-9]\d{0,8}\+)?|(bpe|unigram):(\d+)")
 SIZES = 300, 2**20  # fewest and most pieces of a trained tokenizer, including the 256 bytes
 MAX_FILE_BYTES = 2**28
@@ -110,7 +113,9 @@ class Tokenizer:
         array = np.asarray(ids, np.int64)
         ends = np.flatnonzero(array == self.end)
         array = array[: ends[0]] if ends.size else array
-        return self._joined(array[(array < self.size) & ~np.isin(array, (self.pad, self.start, self.end))])
+        return self._joined(
+            array[(array < self.size) & ~np.isin(array, (self.pad, self.start, self.end))]
+        )
 
     def labels(self, ids: Sequence[int] | Ids) -> list[str]:
         """A label for each id."""
@@ -135,12 +140,16 @@ class PieceTokenizer(Tokenizer):
     def __init__(self, pieces: "tokenizers.Tokenizer") -> None:
         super().__init__(max(pieces.get_vocab().values()) + 1)
         self._pieces, self.file, self._adds_own = pieces, pieces.to_str(), False
-        has_byte_letters = '"type":"ByteLevel"' in json.dumps(json.loads(self.file)["decoder"], separators=(",", ":"))
+        has_byte_letters = '"type":"ByteLevel"' in json.dumps(
+            json.loads(self.file)["decoder"], separators=(",", ":")
+        )
         self.num_bytes = np.zeros(self.size, np.int32)
         for piece, number in pieces.get_vocab().items():
             self.num_bytes[number] = _num_bytes(piece, has_byte_letters)
 
-    def with_own_tokens(self, pad: int, start: int, end: int, *, adds_them: bool) -> "PieceTokenizer":
+    def with_own_tokens(
+        self, pad: int, start: int, end: int, *, adds_them: bool
+    ) -> "PieceTokenizer":
         """A copy of this tokenizer with special tokens from its vocabulary.
 
         Args:
@@ -160,9 +169,15 @@ class PieceTokenizer(Tokenizer):
             text = content.tobytes().decode()
         except UnicodeDecodeError as error:
             raise InputError(
-                f"{name} is not UTF-8 at byte {error.start + 1}; use the tokenizer bytes for such a text"
+                f"{name} is not UTF-8 at byte {error.start + 1}; use the tokenizer bytes for such a"
+                " text"
             ) from None
-        parts, dtype, total, is_same = chunks(text), np.uint16 if self.size <= 2**16 else np.uint32, 0, True
+        parts, dtype, total, is_same = (
+            chunks(text),
+            np.uint16 if self.size <= 2**16 else np.uint32,
+            0,
+            True,
+        )
         with tempfile.TemporaryFile() as file:
             while some := list(itertools.islice(parts, CHUNKS)):
                 for part, found in zip(some, self._encoded(some), strict=True):
@@ -172,8 +187,9 @@ class PieceTokenizer(Tokenizer):
                     file.write(ids.tobytes())
             if total != len(content) or not is_same:
                 raise InputError(
-                    f"the tokenizer changes {name}: its tokens have {total} bytes, but the text has {len(content)}, or "
-                    "different bytes; its bits per byte would be those of another text"
+                    f"the tokenizer changes {name}: its tokens have {total} bytes, but the text has"
+                    f" {len(content)}, or different bytes; its bits per byte would be those of"
+                    " another text"
                 )
             # The file has no name, so it is deleted when no process maps it.
             return np.memmap(file, dtype, "r") if total else np.zeros(0, dtype)
@@ -185,7 +201,11 @@ class PieceTokenizer(Tokenizer):
     @of_library("the tokenizer cannot decode a token")
     def _label(self, number: int) -> str:
         text = self._pieces.decode([number], skip_special_tokens=False)
-        return text if text and "\ufffd" not in text else self._pieces.id_to_token(number) or f"#{number}"
+        return (
+            text
+            if text and "\ufffd" not in text
+            else self._pieces.id_to_token(number) or f"#{number}"
+        )
 
     @of_library("the tokenizer cannot encode a text")
     def _ids(self, text: str | bytes) -> Int[np.ndarray, " S"]:
@@ -207,7 +227,9 @@ def check_tokenizer(name: str, value: str) -> None:
     if value != BYTES and match is None and not value.endswith(".json"):
         raise InputError(f"{name} is {shortened(value)}; it must be {KINDS}")
     if match and match[3] and not SIZES[0] <= int(match[3][:9]) <= SIZES[1]:
-        raise InputError(f"{name} is {value}; the number of pieces must be from {SIZES[0]} to {SIZES[1]}")
+        raise InputError(
+            f"{name} is {value}; the number of pieces must be from {SIZES[0]} to {SIZES[1]}"
+        )
 
 
 def name_of_tokens(setting: str) -> str:
@@ -216,7 +238,9 @@ def name_of_tokens(setting: str) -> str:
     return kind if kind in (BYTES, "characters", "words") else "pieces"
 
 
-def chosen_tokenizer(setting: str, kept: Path | None, train: Callable[[str], Tokenizer]) -> Tokenizer:
+def chosen_tokenizer(
+    setting: str, kept: Path | None, train: Callable[[str], Tokenizer]
+) -> Tokenizer:
     """Load or train the tokenizer that a setting selects.
 
     Args:
@@ -243,15 +267,22 @@ def read_pieces(path: Path) -> "tokenizers.Tokenizer":
             largest id determines the size of arrays); or the library is not installed.
     """
     library = import_extra("tokenizers")
-    with of_library(f"{path} cannot be used"), outside_file(path, "a tokenizer.json", MAX_FILE_BYTES) as checked:
+    with (
+        of_library(f"{path} cannot be used"),
+        outside_file(path, "a tokenizer.json", MAX_FILE_BYTES) as checked,
+    ):
         pieces = library.Tokenizer.from_file(str(checked))
     ids = pieces.get_vocab().values()
     largest, most = max(ids, default=-1), 2 * len(ids) + 1000  # ids may have gaps
     if not 0 <= largest < most:
-        raise InputError(f"{path} has {len(ids)} pieces, and the largest id is {largest}; it must be below {most}")
+        raise InputError(
+            f"{path} has {len(ids)} pieces, and the largest id is {largest}; it must be below"
+            f" {most}"
+        )
     pieces.no_truncation()  # some files truncate or pad every text
     pieces.no_padding()
-    if hasattr(pieces.model, "dropout"):  # with BPE dropout, a text is encoded differently each time
+    # with BPE dropout, a text is encoded differently each time
+    if hasattr(pieces.model, "dropout"):
         pieces.model.dropout = None
     return pieces
 
@@ -260,7 +291,9 @@ def _num_bytes(piece: str, has_byte_letters: bool) -> int:
     """Number of bytes of text that a piece of the vocabulary stands for."""
     if has_byte_letters:  # a letter for each byte
         return len(piece)
-    return 1 if re.fullmatch("<0x[0-9A-F]{2}>", piece) else len(piece.replace("\u2581", " ").encode())
+    return (
+        1 if re.fullmatch("<0x[0-9A-F]{2}>", piece) else len(piece.replace("\u2581", " ").encode())
+    )
 
 
 def chunks(text: str) -> Iterator[str]:
@@ -279,5 +312,7 @@ def import_extra(name: str) -> Any:  # a module
     Raises:
         InputError: the library is not installed.
     """
-    with as_input_error(f"the library {name} is missing; pip install transformer-jax[pretrained]", ImportError):
+    with as_input_error(
+        f"the library {name} is missing; pip install transformer-jax[pretrained]", ImportError
+    ):
         return importlib.import_module(name)

@@ -17,7 +17,8 @@ MOST_WORDS = 30_000  # maximum number of words or characters in a vocabulary
 # A word with the space before it, a number, other symbols, or white space. No piece crosses their boundaries.
 WORD = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 CHARACTER = r"[\s\S]"
-BYTE_PIECES = [f"<0x{number:02X}>" for number in range(256)]  # for characters outside the vocabulary
+# for characters outside the vocabulary
+BYTE_PIECES = [f"<0x{number:02X}>" for number in range(256)]
 
 
 def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
@@ -39,7 +40,9 @@ def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
     kind, _, size = setting.partition(":")
     if kind == "bpe":
         return PieceTokenizer(_byte_pairs(library, texts, int(size)))
-    split = library.pre_tokenizers.Split(library.Regex(CHARACTER if kind == "characters" else WORD), "isolated")
+    split = library.pre_tokenizers.Split(
+        library.Regex(CHARACTER if kind == "characters" else WORD), "isolated"
+    )
     scores: Mapping[str, float]
     if kind == "unigram":
         with of_library(f"tokenizer is {setting}, which cannot be trained on these texts"):
@@ -50,15 +53,19 @@ def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
         pieces = [piece for piece, count in counts.most_common(MOST_WORDS) if count >= least]
         if counts and not pieces:
             raise InputError(
-                f"tokenizer is {setting}; no word of these texts occurs more than {max(counts.values())} times"
+                f"tokenizer is {setting}; no word of these texts occurs more than"
+                f" {max(counts.values())} times"
             )
         scores = dict.fromkeys(sorted(pieces), -1.0)
     low = min(scores.values(), default=0.0) - 10  # bytes are used only if no piece fits
     vocabulary = [("<unk>", 0.0), *((piece, low) for piece in BYTE_PIECES), *scores.items()]
     found = library.Tokenizer(library.models.Unigram(vocabulary, 0, True))
     found.pre_tokenizer = split
-    found.decoder = library.decoders.Sequence([library.decoders.ByteFallback(), library.decoders.Fuse()])
-    return PieceTokenizer(library.Tokenizer.from_str(found.to_str()))  # saving may round scores, so do it now
+    found.decoder = library.decoders.Sequence(
+        [library.decoders.ByteFallback(), library.decoders.Fuse()]
+    )
+    # saving may round scores, so do it now
+    return PieceTokenizer(library.Tokenizer.from_str(found.to_str()))
 
 
 def _byte_pairs(library: Any, texts: Iterable[str], size: int) -> "tokenizers.Tokenizer":
@@ -66,12 +73,16 @@ def _byte_pairs(library: Any, texts: Iterable[str], size: int) -> "tokenizers.To
     found.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     found.decoder = library.decoders.ByteLevel()
     alphabet = library.pre_tokenizers.ByteLevel.alphabet()
-    trainer = library.trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=size, initial_alphabet=alphabet, show_progress=False
+    )
     found.train_from_iterator(texts, trainer)
     return found
 
 
-def _unigram_scores(library: Any, texts: Iterable[str], split: Any, size: int) -> Mapping[str, float]:
+def _unigram_scores(
+    library: Any, texts: Iterable[str], split: Any, size: int
+) -> Mapping[str, float]:
     """The logarithm of each piece's probability."""
     found = library.Tokenizer(library.models.Unigram())
     found.pre_tokenizer = split
@@ -79,7 +90,11 @@ def _unigram_scores(library: Any, texts: Iterable[str], split: Any, size: int) -
         vocab_size=size + 1, unk_token="<unk>", special_tokens=["<unk>"], show_progress=False
     )
     found.train_from_iterator(texts, trainer)
-    return {piece: score for piece, score in json.loads(found.to_str())["model"]["vocab"] if piece != "<unk>"}
+    return {
+        piece: score
+        for piece, score in json.loads(found.to_str())["model"]["vocab"]
+        if piece != "<unk>"
+    }
 
 
 def stamp(path: Path | None) -> int | None:

@@ -15,9 +15,15 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     """
     parser = Parser(prog="python -m transformer_jax.trained", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="export")
-    export = commands.add_parser("export", help="export: settings, parameters (safetensors), digests, model card")
-    export.add_argument("run", metavar="RUN", help="directory of a run, or name of an included model")
-    export.add_argument("directory", metavar="DIRECTORY", help="directory to write; an earlier export is replaced")
+    export = commands.add_parser(
+        "export", help="export: settings, parameters (safetensors), digests, model card"
+    )
+    export.add_argument(
+        "run", metavar="RUN", help="directory of a run, or name of an included model"
+    )
+    export.add_argument(
+        "directory", metavar="DIRECTORY", help="directory to write; an earlier export is replaced"
+    )
     export.add_argument("--trainer", **TRAINER)
     return parser.parse_args(arguments)
 

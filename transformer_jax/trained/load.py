@@ -57,12 +57,23 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
         config = config_class.from_json(with_kept_files(config_class, settings, directory))
     except InputError as error:
         raise InputError(f"{directory / CONFIG} cannot be used: {error}") from error
-    results = read_json(directory / RESULTS, "a run's results") if os.path.lexists(directory / RESULTS) else {}
-    is_saved = any(os.path.lexists(directory / name) for name in (WEIGHTS, PARAMETERS))  # a saved model, not a run
-    params = read_params(directory) if is_saved else _best_params(directory, config, settings | {"task": task}, results)
+    results = (
+        read_json(directory / RESULTS, "a run's results")
+        if os.path.lexists(directory / RESULTS)
+        else {}
+    )
+    # a saved model, not a run
+    is_saved = any(os.path.lexists(directory / name) for name in (WEIGHTS, PARAMETERS))
+    params = (
+        read_params(directory)
+        if is_saved
+        else _best_params(directory, config, settings | {"task": task}, results)
+    )
     check_numbers(flatten_dict(params, sep="/"), f"the model in {directory}")
     if not (is_saved or results):
-        warnings.warn(f"{directory} is unfinished; these are its best parameters so far", stacklevel=3)
+        warnings.warn(
+            f"{directory} is unfinished; these are its best parameters so far", stacklevel=3
+        )
     if directory.parent != SHIPPED:  # never write beside the included models
         config = dataclasses.replace(config, checkpoint_dir=directory.parent)
     trainer = trainer_class(config)
@@ -77,22 +88,31 @@ def _best_params(directory: Path, config: TrainingConfig, settings: Json, result
     """
     if not os.path.isdir(directory / CHECKPOINTS):
         raise InputError(f"{directory} has no checkpoint")
-    with contextlib.closing(Checkpoints(directory / CHECKPOINTS, config.criterion, create=False)) as checkpoints:
+    with contextlib.closing(
+        Checkpoints(directory / CHECKPOINTS, config.criterion, create=False)
+    ) as checkpoints:
         if (best := checkpoints.best()) is None:
-            raise InputError(f"{directory} has no intact checkpoint that was evaluated; continue its training")
+            raise InputError(
+                f"{directory} has no intact checkpoint that was evaluated; continue its training"
+            )
         metrics = checkpoints.metrics(best.step) or {}
     _check_digests(directory, best.origin.get("files", {}), "its checkpoint")
     saved = completed(type(config), best.origin.get("settings", settings))
     # If a run was extended, its best checkpoint may be older than the extension.
     if changed := differences(saved, settings, config.fields_with("keeps_result") | {"max_epochs"}):
-        raise InputError(f"{directory / CONFIG} was damaged or changed after the training: {changed[0][:200]}")
+        raise InputError(
+            f"{directory / CONFIG} was damaged or changed after the training: {changed[0][:200]}"
+        )
     metric = config.criterion.metric
     of_validation = results.get("val")
-    tested = of_validation.get(metric.removeprefix(EMA)) if isinstance(of_validation, dict) else None
-    if isinstance(tested, float) and not math.isclose(tested, metrics[metric], rel_tol=1e-3):  # other rounding
+    tested = (
+        of_validation.get(metric.removeprefix(EMA)) if isinstance(of_validation, dict) else None
+    )
+    # other rounding
+    if isinstance(tested, float) and not math.isclose(tested, metrics[metric], rel_tol=1e-3):
         warnings.warn(
-            f"{directory} has lost its best checkpoint: val/{metric} was {tested:.6g}, but is {metrics[metric]:.6g} in "
-            "the best remaining one",
+            f"{directory} has lost its best checkpoint: val/{metric} was {tested:.6g}, but is"
+            f" {metrics[metric]:.6g} in the best remaining one",
             stacklevel=3,
         )
     return best.state["opt_state"]["average"] if config.takes_average else best.state["params"]
@@ -105,7 +125,11 @@ def shipped_models() -> list[str]:
 
 def named_directory(what: str | Path) -> Path:
     """Directory of the included model named `what`, else `what` as a path; `./reverse` is always a path."""
-    return SHIPPED / what if isinstance(what, str) and what in shipped_models() else standing(Path(what))
+    return (
+        SHIPPED / what
+        if isinstance(what, str) and what in shipped_models()
+        else standing(Path(what))
+    )
 
 
 def read_params(directory: Path) -> Params:
@@ -118,8 +142,11 @@ def read_params(directory: Path) -> Params:
         lines = file.read_text(encoding="ascii", errors="replace").splitlines()
     digests = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     weights = WEIGHTS if os.path.lexists(directory / WEIGHTS) else PARAMETERS
-    settings = {name for name in (*digests, *os.listdir(directory)) if name.endswith(".json")}  # and their files
-    _check_digests(directory, {name: digests.get(name) for name in (*(settings - {RESULTS}), weights)}, DIGESTS)
+    # and their files
+    settings = {name for name in (*digests, *os.listdir(directory)) if name.endswith(".json")}
+    _check_digests(
+        directory, {name: digests.get(name) for name in (*(settings - {RESULTS}), weights)}, DIGESTS
+    )
     return unflatten_dict(read_weights(directory / weights).arrays, sep="/")
 
 
@@ -128,4 +155,6 @@ def _check_digests(directory: Path, digests: Mapping[str, str | None], source: s
     for name, digest in digests.items():
         with outside_file(directory / name, "a file of a model", MAX_BYTES) as file:
             if digest_of(file) != digest:
-                raise InputError(f"{file} was damaged or changed: its SHA-256 differs from the one in {source}")
+                raise InputError(
+                    f"{file} was damaged or changed: its SHA-256 differs from the one in {source}"
+                )

@@ -21,7 +21,13 @@ from transformer_jax.flags import flag_of
 from transformer_jax.nn.blocks import SettingsModule
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.runs.directory import run_path
-from transformer_jax.runs.settings import CHECKPOINTS, CONFIG, completed, read_settings, with_kept_files
+from transformer_jax.runs.settings import (
+    CHECKPOINTS,
+    CONFIG,
+    completed,
+    read_settings,
+    with_kept_files,
+)
 from transformer_jax.trained.load import TrainerClassOf, named_directory, open_run, shipped_models
 from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
@@ -47,7 +53,9 @@ class Trained(NamedTuple):
     config: TrainingConfig | None  # of its run; None for a model of HuggingFace
 
 
-def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Config, Trained | None]:
+def find_trained(
+    trainer_class: type[TrainerModule], config: Config
+) -> tuple[Config, Trained | None]:
     """Find the model that `config.pretrained` names; return the config with its settings, and the model or None.
 
     Args:
@@ -64,7 +72,10 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
 
     def of_this_task(task: str) -> type[TrainerModule]:
         if task != trainer.name:
-            raise InputError(f"pretrained is {what}, a model of the task {task}; it must be a model of {trainer.name}")
+            raise InputError(
+                f"pretrained is {what}, a model of the task {task}; it must be a model of"
+                f" {trainer.name}"
+            )
         return trainer_class
 
     trained = _find("pretrained", what, trainer, of_this_task)
@@ -73,7 +84,9 @@ def find_trained(trainer_class: type[TrainerModule], config: Config) -> tuple[Co
     of_model = {name: getattr(origin, name) for name in _settings_of_model(type(config))}
     if isinstance(model := trained.model, SettingsModule):
         attention = dataclasses.replace(model.settings.attention, implementation=config.attention)
-        trained = trained._replace(model=model.clone(settings=dataclasses.replace(model.settings, attention=attention)))
+        trained = trained._replace(
+            model=model.clone(settings=dataclasses.replace(model.settings, attention=attention))
+        )
     return dataclasses.replace(config, **of_model), trained
 
 
@@ -93,10 +106,15 @@ def settings_of_initial(
     if not isinstance(what, str):
         return {}
     names = _settings_of_model(config_class)
-    parent, name = given.get("checkpoint_dir", config_class.checkpoint_dir), given.get("name") or task
+    parent, name = (
+        given.get("checkpoint_dir", config_class.checkpoint_dir),
+        given.get("name") or task,
+    )
     for of_run in (True, False):
         try:
-            directory = Path(parent) / (name or "") if of_run else initial_directory(what, config_class)
+            directory = (
+                Path(parent) / (name or "") if of_run else initial_directory(what, config_class)
+            )
             if directory is None:
                 continue
             if is_of_transformers(directory):
@@ -108,28 +126,39 @@ def settings_of_initial(
                 settings = with_kept_files(config_class, settings, directory)
             elif settings.get("init_from") != what:
                 continue
-            return stored_values(config_class, {name: settings[name] for name in names & settings.keys()})
+            return stored_values(
+                config_class, {name: settings[name] for name in names & settings.keys()}
+            )
         except InputError:
             continue  # there is no such run yet, or `find_initial` will report the problem
     return {}
 
 
-def _settings_of_transformers(config_class: type[TrainingConfig], directory: Path) -> dict[str, Any]:
+def _settings_of_transformers(
+    config_class: type[TrainingConfig], directory: Path
+) -> dict[str, Any]:
     """Settings to fine-tune a model of HuggingFace Transformers; empty if the task does not support it."""
     kept = config_class.kept_files()
     if "architecture" not in kept:
         return {}
     model: Any = model_of_config(directory / CONFIG)  # its class decides which fields it has
-    sizes = {name: getattr(model, name, None) for name in ("model_dim", "num_heads", "num_layers", "dim_feedforward")}
+    sizes = {
+        name: getattr(model, name, None)
+        for name in ("model_dim", "num_heads", "num_layers", "dim_feedforward")
+    }
     sizes["num_layers"] = sizes["num_layers"] or getattr(model, "num_encoder_layers", None)
     needed = [
-        field.name for field in dataclasses.fields(config_class) if field.name in kept and field.default is not None
+        field.name
+        for field in dataclasses.fields(config_class)
+        if field.name in kept and field.default is not None
     ]
     files = dict.fromkeys(needed, str(directory / TOKENIZER)) | {"architecture": directory / CONFIG}
     return {name: value for name, value in (files | sizes).items() if value is not None}
 
 
-def find_initial(trainer: TrainerModule, trainer_class_of: TrainerClassOf, example: Samples) -> Params | None:
+def find_initial(
+    trainer: TrainerModule, trainer_class_of: TrainerClassOf, example: Samples
+) -> Params | None:
     """Load the parameters that `config.init_from` names, for `fit`; None if it is None.
 
     A run that resumes from a checkpoint does not need these parameters: None also if they cannot be read.
@@ -148,7 +177,9 @@ def find_initial(trainer: TrainerModule, trainer_class_of: TrainerClassOf, examp
         return None
     own, directory = run_path(config, trainer.name), directory_of(what)
     if directory is not None and directory.resolve() == own.resolve():
-        raise InputError(f"init_from is {what}, this run itself; choose another checkpoint_dir or name")
+        raise InputError(
+            f"init_from is {what}, this run itself; choose another checkpoint_dir or name"
+        )
 
     def class_of(task: str) -> type[TrainerModule]:
         return type(trainer) if task == trainer.name else trainer_class_of(task)
@@ -156,7 +187,9 @@ def find_initial(trainer: TrainerModule, trainer_class_of: TrainerClassOf, examp
     try:
         trained = _find("init_from", what, trainer, class_of)
         if trained.config is not None and (heads := trained.config.num_heads) != config.num_heads:
-            raise InputError(f"num_heads is {config.num_heads}; it must be {heads}, as in the training of {what}")
+            raise InputError(
+                f"num_heads is {config.num_heads}; it must be {heads}, as in the training of {what}"
+            )
         if config.init_only is None:
             check_fits("init_from", trained, trainer, example)
         return trained.params
@@ -177,7 +210,8 @@ def check_fits(setting: str, trained: Trained, trainer: TrainerModule, example: 
         example: an example of the task's data.
     """
     inputs, _ = example
-    own_model = trainer.create_model()  # with the task's sizes; `trainer.model` may be the trained one
+    # with the task's sizes; `trainer.model` may be the trained one
+    own_model = trainer.create_model()
 
     def initial_params(key: PRNGKeyArray) -> Params:
         prepared = trainer.model_inputs(trainer.prepare(inputs, trainer.constants))
@@ -185,15 +219,24 @@ def check_fits(setting: str, trained: Trained, trainer: TrainerModule, example: 
 
     expected = jax.eval_shape(initial_params, jax.random.key(0))
     try:
-        check_shapes(shapes_of(flatten_dict(trained.params, sep="/")), flatten_dict(expected, sep="/"), trained.what)
+        check_shapes(
+            shapes_of(flatten_dict(trained.params, sep="/")),
+            flatten_dict(expected, sep="/"),
+            trained.what,
+        )
     except InputError as error:
         ours, theirs = trainer.config, trained.config or trainer.config
         names = [name for name in sorted(_settings_of_model(type(ours))) if hasattr(theirs, name)]
-        changed = {name: getattr(theirs, name) for name in names if getattr(theirs, name) != getattr(ours, name)}
+        changed = {
+            name: getattr(theirs, name)
+            for name in names
+            if getattr(theirs, name) != getattr(ours, name)
+        }
         flags = [flag_of(name, value) for name, value in changed.items()]
         fitting = f"; {' '.join(flags)} would fit" if flags else ""
         raise InputError(
-            f"{setting} is {trained.what}, which does not fit the task and its data: {error}{fitting}"
+            f"{setting} is {trained.what}, which does not fit the task and its data:"
+            f" {error}{fitting}"
         ) from error
 
 
@@ -225,7 +268,9 @@ def kinds_of_models() -> str:
     return f"a run's directory, or an included model ({', '.join(shipped_models())})"
 
 
-def _find(setting: str, what: str, trainer: TrainerModule, trainer_class_of: TrainerClassOf) -> Trained:
+def _find(
+    setting: str, what: str, trainer: TrainerModule, trainer_class_of: TrainerClassOf
+) -> Trained:
     """The model that a setting of a trainer's config names."""
     is_initial = setting == "init_from"
     directory = initial_directory(what, type(trainer.config)) if is_initial else directory_of(what)

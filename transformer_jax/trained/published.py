@@ -32,8 +32,12 @@ PUBLISHED = {
         num_heads=1,
         sha256="30bc6601c4818c15f0e4d12aabcebfc199ba8cb40386ecbe90aaae9e6693c19b",
     ),
-    "anomaly-jax": Published(BASE_URL + "JAX/tutorial6/SetAnomalyTask.ckpt", num_heads=4, sha256=None),
-    "anomaly-pytorch": Published(BASE_URL + "tutorial6/SetAnomalyTask.ckpt", num_heads=4, sha256=None),
+    "anomaly-jax": Published(
+        BASE_URL + "JAX/tutorial6/SetAnomalyTask.ckpt", num_heads=4, sha256=None
+    ),
+    "anomaly-pytorch": Published(
+        BASE_URL + "tutorial6/SetAnomalyTask.ckpt", num_heads=4, sha256=None
+    ),
 }
 
 
@@ -71,7 +75,9 @@ def load_pretrained(
         download(published.url, path, str(what))
     try:
         if published.sha256 not in (None, found := digest_of(path)):
-            raise InputError(f"{path} is not the published file: its SHA-256 is {found}, not {published.sha256}")
+            raise InputError(
+                f"{path} is not the published file: its SHA-256 is {found}, not {published.sha256}"
+            )
         return load_tutorial_weights(path, num_heads=published.num_heads)
     except (OSError, InputError) as error:
         raise InputError(f"{error}; remove {path} to download it again") from error

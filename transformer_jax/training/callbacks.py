@@ -21,7 +21,8 @@ class Step(NamedTuple):
     number: int  # steps done, including this one
     sums: Sums  # of its metrics
     per_second: float  # steps per second of the compiled call that ran this step
-    waited: float = 0.0  # seconds that the host waited for the batch; the devices may have been busy meanwhile
+    # seconds that the host waited for the batch; the devices may have been busy meanwhile
+    waited: float = 0.0
     ends_call: bool = True  # whether it is the last step of its call
 
     @property
@@ -51,7 +52,9 @@ class Callback:
         events = [name for name in vars(Callback) if name.startswith("on_")]
         for name in vars(cls):
             if name.startswith("on_") and name not in events:
-                raise InputError(f"{cls.__name__}.{name} is never called; the events are {', '.join(events)}")
+                raise InputError(
+                    f"{cls.__name__}.{name} is never called; the events are {', '.join(events)}"
+                )
 
     def on_step(self, step: Step) -> None:
         """Called after each step, in order. The devices may already be running later steps."""
@@ -83,7 +86,9 @@ def by_class(what: str, things: Sequence[T]) -> dict[str, T]:
     """
     names = [type(thing).__name__ for thing in things]
     if doubles := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"there are two {what} of class {doubles[0]}; checkpoints store one state per class")
+        raise InputError(
+            f"there are two {what} of class {doubles[0]}; checkpoints store one state per class"
+        )
     return dict(zip(names, things, strict=True))
 
 
@@ -99,7 +104,9 @@ def check_finite(step: Step) -> None:
     for name in ("loss", "gradient_norm"):
         total, weight = step.sums[name]
         if not np.isfinite(value := np.divide(total, weight)):
-            raise FloatingPointError(f"{name} is {value} at step {step.number}; training stops there")
+            raise FloatingPointError(
+                f"{name} is {value} at step {step.number}; training stops there"
+            )
 
 
 class LogMetrics(Callback):
@@ -125,7 +132,12 @@ class LogMetrics(Callback):
         log_norms: bool = False,
         num_steps: int | None = None,
     ) -> None:
-        self._log, self._every, self._steps_per_epoch, self._log_norms = log, every, steps_per_epoch, log_norms
+        self._log, self._every, self._steps_per_epoch, self._log_norms = (
+            log,
+            every,
+            steps_per_epoch,
+            log_norms,
+        )
         self._num_steps = num_steps
         self._window: list[Sums] = []  # of the steps since the last entry
 
@@ -135,7 +147,8 @@ class LogMetrics(Callback):
         is_last = step.number % self._steps_per_epoch == 0 or step.number == self._num_steps
         if step.number % self._every == 0 or is_last:
             metrics = means(self._window) | {
-                "learning_rate": float(np.asarray(step.sums["learning_rate"][0])),  # of this step, not the mean
+                # of this step, not the mean
+                "learning_rate": float(np.asarray(step.sums["learning_rate"][0])),
                 "steps_per_second": step.per_second,
             }
             self._window = []
@@ -155,7 +168,9 @@ class LogMetrics(Callback):
 
     def restore(self, state: list[dict[str, Sequence[float]]]) -> None:
         """Continue with these sums."""
-        self._window = [{name: (total, weight) for name, (total, weight) in sums.items()} for sums in state]
+        self._window = [
+            {name: (total, weight) for name, (total, weight) in sums.items()} for sums in state
+        ]
 
 
 class EarlyStopping(Callback):
@@ -190,4 +205,7 @@ class EarlyStopping(Callback):
 
     def restore(self, state: dict[str, float]) -> None:
         """Continue with this best value and number of evaluations."""
-        self._best, self._evaluations_since_best = state["best"], int(state["evaluations_since_best"])
+        self._best, self._evaluations_since_best = (
+            state["best"],
+            int(state["evaluations_since_best"]),
+        )

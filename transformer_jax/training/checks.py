@@ -11,11 +11,14 @@ from transformer_jax.training.optimizers import OF_WHOLE_ARRAYS
 from transformer_jax.training.task import Task
 from transformer_jax.training.throughput import profiled_steps
 
-LOGGED_BY_TRAINING = frozenset({"gradient_norm", "learning_rate", "steps_per_second"})  # besides the task's metrics
+# besides the task's metrics
+LOGGED_BY_TRAINING = frozenset({"gradient_norm", "learning_rate", "steps_per_second"})
 REQUIRED = ("create_model", "model_inputs", "loss_function")  # hooks without a default
 
 
-def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, has_model: bool) -> None:
+def check_task(
+    kind: type[Task], config: TrainingConfig, base: type[Task], *, has_model: bool
+) -> None:
     """Check the class of a task and the names in its settings, before anything is computed.
 
     Args:
@@ -31,35 +34,60 @@ def check_task(kind: type[Task], config: TrainingConfig, base: type[Task], *, ha
     """
     required = [name for name in REQUIRED if not (has_model and name == "create_model")]
     if missing := [name for name in required if getattr(kind, name) is getattr(Task, name)]:
-        raise InputError(f"{kind.__name__} lacks {', '.join(missing)}; a task must define it, see Task")
-    names, is_overridden = kind.dataset_metric_names, kind.dataset_metrics is not Task.dataset_metrics
+        raise InputError(
+            f"{kind.__name__} lacks {', '.join(missing)}; a task must define it, see Task"
+        )
+    names, is_overridden = (
+        kind.dataset_metric_names,
+        kind.dataset_metrics is not Task.dataset_metrics,
+    )
     if isinstance(names, str) or (is_overridden and not names):
-        raise InputError(f"dataset_metric_names of {kind.__name__} is {names!r}; it must name all dataset_metrics")
+        raise InputError(
+            f"dataset_metric_names of {kind.__name__} is {names!r}; it must name all"
+            " dataset_metrics"
+        )
     hooks = [name for parent in base.__mro__ for name in vars(parent) if not name.startswith("_")]
     for owner in kind.__mro__[: kind.__mro__.index(base)]:
         for name, value in vars(owner).items():
             is_method = callable(value) and not isinstance(value, type) and not name.startswith("_")
-            if is_method and name not in hooks and (similar := difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)):
-                raise InputError(f"{owner.__name__}.{name} overrides no hook; did you mean {similar[0]}?")
+            if (
+                is_method
+                and name not in hooks
+                and (similar := difflib.get_close_matches(name, hooks, n=1, cutoff=0.8))
+            ):
+                raise InputError(
+                    f"{owner.__name__}.{name} overrides no hook; did you mean {similar[0]}?"
+                )
     known: dict[str, Collection[str]] = {"schedule": kind.schedules, "logger": kind.loggers}
-    for setting, name in (("schedule", config.schedule), *(("logger", name) for name in config.logger_names)):
+    for setting, name in (
+        ("schedule", config.schedule),
+        *(("logger", name) for name in config.logger_names),
+    ):
         if name not in known[setting]:
-            raise InputError(f"{setting} is {name!r}; it must be one of {', '.join(known[setting])}")
-    if len(set(config.logger_names)) < len(config.logger_names):  # before the run's directory is touched
+            raise InputError(
+                f"{setting} is {name!r}; it must be one of {', '.join(known[setting])}"
+            )
+    # before the run's directory is touched
+    if len(set(config.logger_names)) < len(config.logger_names):
         raise InputError(f"logger is {config.logger!r}; it must name each logger once")
     if config.optimizer in OF_WHOLE_ARRAYS and config.scan_layers:
         raise InputError(
-            f"optimizer is {config.optimizer}, whose updates depend on whole arrays, and scan_layers is True, which "
-            "stacks the arrays of layers; they cannot be combined"
+            f"optimizer is {config.optimizer}, whose updates depend on whole arrays, and"
+            " scan_layers is True, which stacks the arrays of layers; they cannot be combined"
         )
     if config.freeze is not None and config.scan_layers:
-        raise InputError(f"freeze is {config.freeze}, and scan_layers is True; stacked layers cannot be frozen")
+        raise InputError(
+            f"freeze is {config.freeze}, and scan_layers is True; stacked layers cannot be frozen"
+        )
 
 
 def check_fitting(config: TrainingConfig) -> None:
     """Raise an `InputError` for settings that ask for anything but a single training run."""
     if config.pretrained is not None:
-        raise InputError(f"pretrained is {config.pretrained}; fit always trains: use train_and_test, or leave it out")
+        raise InputError(
+            f"pretrained is {config.pretrained}; fit always trains: use train_and_test, or leave"
+            " it out"
+        )
     if config.seeds is not None or config.sweep:
         raise InputError("fit trains a single run; use train_and_test for seeds and sweep")
 
@@ -71,12 +99,18 @@ def check_num_steps(config: TrainingConfig, loader: Loader) -> int:
         InputError: the loader's batch size is not `config.batch_size`, there are too many steps, or `config.profile`
             begins after the last step.
     """
-    if loader.token_batches is None and loader.batch_size != config.batch_size:  # which divides the rows into steps
-        raise InputError(f"train_loader has batches of {loader.batch_size}; config.batch_size is {config.batch_size}")
+    # which divides the rows into steps
+    if loader.token_batches is None and loader.batch_size != config.batch_size:
+        raise InputError(
+            f"train_loader has batches of {loader.batch_size}; config.batch_size is"
+            f" {config.batch_size}"
+        )
     num_steps = config.num_steps(len(loader))
     if num_steps > MAX_SIZE:  # they are counted in 32 bits
         most = MAX_SIZE // len(loader)
-        raise InputError(f"max_epochs is {config.max_epochs}; with these data it may be at most {most}")
+        raise InputError(
+            f"max_epochs is {config.max_epochs}; with these data it may be at most {most}"
+        )
     if config.profile is not None:
         profiled_steps(config.profile, num_steps)
     return num_steps
@@ -96,12 +130,22 @@ def with_criterion(config: TrainingConfig, names: Collection[str]) -> TrainingCo
         raise InputError(f"{given}; it must return loss, which is minimised")
     averaged = set() if config.ema is None else {f"{EMA}{name}" for name in names}
     if taken := sorted((LOGGED_BY_TRAINING | averaged).intersection(names)):
-        raise InputError(f"{given}; {', '.join(taken)} must have another name, since training logs that name itself")
+        raise InputError(
+            f"{given}; {', '.join(taken)} must have another name, since training logs that name"
+            " itself"
+        )
     criterion = config.criterion
     if criterion.metric in {*names, *averaged}:
         return config
     if criterion.metric.removeprefix(EMA) in names:
-        raise InputError(f"best_by is {criterion}, of the parameters' moving average, but ema is None; set ema")
-    if config.best_by is None and type(config).default_criterion is TrainingConfig.default_criterion:
+        raise InputError(
+            f"best_by is {criterion}, of the parameters' moving average, but ema is None; set ema"
+        )
+    if (
+        config.best_by is None
+        and type(config).default_criterion is TrainingConfig.default_criterion
+    ):
         return dataclasses.replace(config, best_by=str(Criterion("loss", "min")))
-    raise InputError(f"{given}; it must return {criterion.metric}, since the best model is chosen by {criterion}")
+    raise InputError(
+        f"{given}; it must return {criterion.metric}, since the best model is chosen by {criterion}"
+    )

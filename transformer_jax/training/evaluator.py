@@ -34,16 +34,28 @@ class Evaluator:
         # Parameter shapes if training stacks layers: evaluations during and after training share one compiled program.
         self.stacked_shapes: Params | None = None
         self._local_loaders: weakref.WeakKeyDictionary[Loader, Loader] = weakref.WeakKeyDictionary()
-        self._eval_step = BackgroundProgram(self._devices.share(task.eval_step), stopwatch=task.stopwatch)
+        self._eval_step = BackgroundProgram(
+            self._devices.share(task.eval_step), stopwatch=task.stopwatch
+        )
 
     def begin_to_compile(self, shapes: Params, loader: Loader) -> list[str]:
         """Start to compile in the background, for parameters of these shapes; return the names of the metrics."""
         self.stacked_shapes = shapes if self._task.config.scan_layers else None
         example = self._pad(self.local_samples(loader.example()), loader)
-        arguments = self._devices.shapes({"params": shapes})["params"], example, self._task.shared_constants
-        of_loss, of_set = self._eval_step.trace(*arguments).out_info, self._task.dataset_metric_names
+        arguments = (
+            self._devices.shapes({"params": shapes})["params"],
+            example,
+            self._task.shared_constants,
+        )
+        of_loss, of_set = (
+            self._eval_step.trace(*arguments).out_info,
+            self._task.dataset_metric_names,
+        )
         if both := set(of_loss).intersection(of_set):
-            raise InputError(f"loss_function and dataset_metrics both return {min(both)}; their names must differ")
+            raise InputError(
+                f"loss_function and dataset_metrics both return {min(both)}; their names must"
+                " differ"
+            )
         names = [*of_loss, *of_set]
         if not loader.has_groups:  # else the example has the shapes of only one group
             self._eval_step.begin_to_compile(*arguments)
@@ -60,19 +72,29 @@ class Evaluator:
             params = stack_layers(params, self.stacked_shapes)
         params = self._devices.place({"params": params})["params"]
         # An iterable that is not a `Loader` gives whole batches.
-        batches = self.local_loader(loader) if isinstance(loader, Loader) else map(self.local_samples, loader)
-        steps = [self._eval_step(params, self._pad(samples, loader), task.shared_constants) for samples in batches]
+        batches = (
+            self.local_loader(loader)
+            if isinstance(loader, Loader)
+            else map(self.local_samples, loader)
+        )
+        steps = [
+            self._eval_step(params, self._pad(samples, loader), task.shared_constants)
+            for samples in batches
+        ]
         sums = whole(steps) if jax.process_count() > 1 else jax.device_get(steps)
         for name in ("loss", task.config.criterion.metric.removeprefix(EMA)):
             if sums and name in sums[0] and not sum(step[name][1] for step in sums):
-                raise InputError(f"the total weight of {name} over {len(sums)} batches is 0: {UNWEIGHTED}")
+                raise InputError(
+                    f"the total weight of {name} over {len(sums)} batches is 0: {UNWEIGHTED}"
+                )
         metrics = means(sums)
         if task.dataset_metric_names:
             found = task.dataset_metrics(whole(given) if jax.process_count() > 1 else given, loader)
             if found.keys() != set(task.dataset_metric_names):
                 names = ", ".join(task.dataset_metric_names)
                 raise InputError(
-                    f"dataset_metrics returned {', '.join(found) or 'nothing'}; dataset_metric_names is {names}"
+                    f"dataset_metrics returned {', '.join(found) or 'nothing'};"
+                    f" dataset_metric_names is {names}"
                 )
             metrics |= {name: float(value) for name, value in found.items()}
         return metrics
@@ -99,7 +121,9 @@ class Evaluator:
         if isinstance(samples, LocalSamples):
             return self._devices.place_rows(samples.padded())
         if isinstance(loader, Loader) and loader.token_batches is not None:
-            return pad_batch(samples, self._devices.rows_that_divide(loader.token_batches.rows_like(samples)))
+            return pad_batch(
+                samples, self._devices.rows_that_divide(loader.token_batches.rows_like(samples))
+            )
         return pad_batch(samples, self._padded_size(num_rows(samples)))
 
     def _padded_size(self, rows: int) -> int:

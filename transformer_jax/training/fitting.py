@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def training(
-    task: "TrainerModule", evaluator: Evaluator, loaders: tuple[Loader, Loader], initial_params: Params | None
+    task: "TrainerModule",
+    evaluator: Evaluator,
+    loaders: tuple[Loader, Loader],
+    initial_params: Params | None,
 ) -> Iterator[TrainingLoop]:
     """Begin or resume a training run, and yield its loop; an error closes the run's directory.
 
@@ -62,8 +65,13 @@ def training(
             with Journal(task, runner, loaders, run, start, request) as journal:
                 request.synchronize()
                 request.raise_if_signalled(start.step)
-                loader, evaluate = evaluator.local_loader(train_loader), partial(task.evaluate, val_loader)
-                yield TrainingLoop(task.config, loader, runner, start, evaluate, journal, task.stopwatch)
+                loader, evaluate = (
+                    evaluator.local_loader(train_loader),
+                    partial(task.evaluate, val_loader),
+                )
+                yield TrainingLoop(
+                    task.config, loader, runner, start, evaluate, journal, task.stopwatch
+                )
             request.synchronize()
             request.raise_if_signalled(max(run.checkpoints.steps, default=0))  # after the last save
     except BaseException:
@@ -72,14 +80,19 @@ def training(
 
 
 def _open_run(
-    task: "TrainerModule", chosen: InitialParams | None, loaders: tuple[Loader, Loader], derived: frozenset[str]
+    task: "TrainerModule",
+    chosen: InitialParams | None,
+    loaders: tuple[Loader, Loader],
+    derived: frozenset[str],
 ) -> RunDirectory:
     """Open the run's directory for these data; `derived` names the settings that follow from the data."""
     files = task.model_files()
     data = fingerprint([loader.dataset for loader in loaders], task.constants, [*files.values()])
     check_same({"the data": data})
     model = flatten_dict({"model": description(_model_of_run(task))}, sep=".")
-    return RunDirectory(task.config, task.name, data, chosen and chosen.digest, files, derived, model)
+    return RunDirectory(
+        task.config, task.name, data, chosen and chosen.digest, files, derived, model
+    )
 
 
 def _model_of_run(task: "TrainerModule") -> nn.Module:
@@ -87,5 +100,7 @@ def _model_of_run(task: "TrainerModule") -> nn.Module:
     if task.given_model is not None:
         return task.given_model
     task = copy.copy(task)
-    task.config = dataclasses.replace(task.config, attention="auto", remat="none", scan_layers=False)
+    task.config = dataclasses.replace(
+        task.config, attention="auto", remat="none", scan_layers=False
+    )
     return task.create_model()

@@ -50,15 +50,22 @@ class InspectedExample:
     """
 
     inputs: Inputs  # a batch of one, from `prepare`
-    given: Inputs = None  # the same batch from the data set, for `predict`; only of a task that has no `examples`
+    # the same batch from the data set, for `predict`; only of a task that has no `examples`
+    given: Inputs = None
     # Label of each position: of a single sequence, or of the sequence of each stack, `encoder` and `decoder`. Positions
     # without labels show their indices.
     labels: Sequence[Label] | Mapping[str, Sequence[Label]] = ()
-    answer: Callable[[np.ndarray], Answer] = dataclasses.field(default_factory=lambda: answer_by_position)
+    answer: Callable[[np.ndarray], Answer] = dataclasses.field(
+        default_factory=lambda: answer_by_position
+    )
     title: str = ""  # by which a user selects the example
     expected: str | None = None  # the right answer, if it is known
     # Shown beside the labels of a sequence; a function reads them from their files when they are shown.
-    images: UInt8[np.ndarray, "N height width *rgb"] | Callable[[], UInt8[np.ndarray, "N height width 3"]] | None = None
+    images: (
+        UInt8[np.ndarray, "N height width *rgb"]
+        | Callable[[], UInt8[np.ndarray, "N height width 3"]]
+        | None
+    ) = None
 
     def answer_to(self, output: np.ndarray) -> Answer:
         """Return the answer for an output of the model.
@@ -66,7 +73,10 @@ class InspectedExample:
         Raises:
             InputError: a number is NaN or +inf, or all numbers of a row are -inf.
         """
-        check_scores(np.atleast_1d(output).max(-1, keepdims=True), f"the output for {self.title!r} has numbers")
+        check_scores(
+            np.atleast_1d(output).max(-1, keepdims=True),
+            f"the output for {self.title!r} has numbers",
+        )
         return self.answer(output)
 
     def pixels(self) -> UInt8[np.ndarray, "N height width *rgb"] | None:
@@ -83,10 +93,12 @@ class InspectedExample:
         shape = next(map(np.shape, jax.tree.leaves(self.inputs)), ())
         if not isinstance(self.labels, Mapping) and shape[1:2] == (len(labels),) != (length,):
             labels = ()
-        return [str(label) for label in (labels or range(length))][:length]
+        return [str(label) for label in labels or range(length)][:length]
 
 
-def answer_by_position(output: Float[np.ndarray, "... C"], name: Callable[[int], str] = str) -> Answer:
+def answer_by_position(
+    output: Float[np.ndarray, "... C"], name: Callable[[int], str] = str
+) -> Answer:
     """Return the most probable class at each position `[T, C]`, or of a single output `[C]`, with its probability.
 
     Single numbers, C = 1, are shown as they are.
@@ -97,13 +109,19 @@ def answer_by_position(output: Float[np.ndarray, "... C"], name: Callable[[int],
     """
     rows = np.asarray(output, np.float32).reshape(-1, np.shape(output)[-1])
     if rows.shape[-1] == 1:
-        parts = [AnswerPart(str(place), f"{value:.5g}", None) for place, value in enumerate(rows[:, 0].tolist())]
+        parts = [
+            AnswerPart(str(place), f"{value:.5g}", None)
+            for place, value in enumerate(rows[:, 0].tolist())
+        ]
         return Answer(" ".join(part.text for part in parts), None, parts)
     return answer_of(rows, range(len(rows)), name)
 
 
 def answer_of(
-    logits: Float[np.ndarray, "T C"], places: Sequence[Label], name: Callable[[int], str], separator: str = " "
+    logits: Float[np.ndarray, "T C"],
+    places: Sequence[Label],
+    name: Callable[[int], str],
+    separator: str = " ",
 ) -> Answer:
     """Return the most probable class at each labelled position, by name.
 
@@ -139,13 +157,18 @@ def examples_in_batch(batch: Inputs, prepare: Callable[[Inputs], Inputs]) -> lis
     leaves = jax.tree.leaves(arrays)
     if not leaves or any(leaf.ndim == 0 for leaf in leaves):
         raise InputError(f"inputs is {batch!r:.60}; it must be a batch: arrays [B, ...]")
-    is_sequence = len(leaves) == 1 and leaves[0].ndim == 2 and np.issubdtype(leaves[0].dtype, np.integer)
+    is_sequence = (
+        len(leaves) == 1 and leaves[0].ndim == 2 and np.issubdtype(leaves[0].dtype, np.integer)
+    )
 
     def row_of(index: int) -> InspectedExample:
         row = jax.tree.map(lambda leaf: leaf[index : index + 1], arrays)
         labels = leaves[0][index].tolist() if is_sequence else []
         return InspectedExample(
-            inputs=prepare(row), given=row, labels=labels, title=" ".join(map(str, labels)) or f"example {index}"
+            inputs=prepare(row),
+            given=row,
+            labels=labels,
+            title=" ".join(map(str, labels)) or f"example {index}",
         )
 
     return [row_of(index) for index in range(len(leaves[0]))]
@@ -162,7 +185,9 @@ def numbers_in(words: Sequence[str]) -> list[list[int]]:
         sequences = [[word for (word,) in sequences]]
     for word in (word for sequence in sequences for word in sequence):
         if not WHOLE_NUMBER.fullmatch(word):
-            raise InputError(f"inputs holds {shortened(word)}; it must hold whole numbers of at most 9 digits")
+            raise InputError(
+                f"inputs holds {shortened(word)}; it must hold whole numbers of at most 9 digits"
+            )
     return [[int(word) for word in sequence] for sequence in sequences]
 
 
@@ -188,7 +213,8 @@ def in_one_cell(text: str) -> str:
 class LabelledMaps:
     """Attention weights of one input, by kind: `encoder`, and with a decoder also `decoder` and `cross`."""
 
-    maps: Mapping[str, Sequence[Float[np.ndarray, "H _T _S"]]]  # [H T S] for each layer; T and S depend on the kind
+    # [H T S] for each layer; T and S depend on the kind
+    maps: Mapping[str, Sequence[Float[np.ndarray, "H _T _S"]]]
     query_labels: Mapping[str, Sequence[Label]]  # T labels, of the queries' positions
     key_labels: Mapping[str, Sequence[Label]]  # S labels, of the keys' positions
 
@@ -202,7 +228,9 @@ class LabelledMaps:
             _, _, length, num_keys = np.shape(layers[0])
             queries[kind] = example.labels_of("decoder" if kind == "cross" else kind, length)
             keys[kind] = example.labels_of("encoder" if kind == "cross" else kind, num_keys)
-            cut[kind] = [np.asarray(layer)[0, :, : len(queries[kind]), : len(keys[kind])] for layer in layers]
+            cut[kind] = [
+                np.asarray(layer)[0, :, : len(queries[kind]), : len(keys[kind])] for layer in layers
+            ]
             for layer in cut[kind]:
                 check_scores(layer, f"the {kind} maps of {example.title!r} have weights")
         return cls(cut, queries, keys)
@@ -227,7 +255,9 @@ class LabelledMaps:
         if layer is not None and layer not in range(len(layers)):
             raise InputError(f"layer is {layer!r}; it must be at least 0 and below {len(layers)}")
         chosen = layers if layer is None else [layers[layer]]
-        keys, queries = (list(map(drawable, labels[kind])) for labels in (self.key_labels, self.query_labels))
+        keys, queries = (
+            list(map(drawable, labels[kind])) for labels in (self.key_labels, self.query_labels)
+        )
         maps = [weights[None] for weights in chosen]
         return plot_attention_maps([keys], maps, query_data=[queries], first_layer=layer or 0)
 

@@ -60,7 +60,12 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         start: Checkpoint,
         request: StopRequest,
     ) -> None:
-        self._run, self._request, self._config, self._stopwatch = run, request, task.config, task.stopwatch
+        self._run, self._request, self._config, self._stopwatch = (
+            run,
+            request,
+            task.config,
+            task.stopwatch,
+        )
         self._step, self._num_steps = start.step, task.config.num_steps(len(loaders[0]))
         self.evaluated_step: int = start.progress.get("evaluated_step", 0)
         if start.step > self._num_steps:
@@ -69,7 +74,9 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         with contextlib.ExitStack() as opened:  # an error below closes them
             run.check()
             position = LogPosition(start.step, start.progress.get("loggers", {}))
-            self._loggers = by_class("loggers", opened.enter_context(open_loggers(run, task, position)))
+            self._loggers = by_class(
+                "loggers", opened.enter_context(open_loggers(run, task, position))
+            )
             bar = Progress(start.step, self._num_steps, quiet=self._config.quiet or not is_first())
             self._bar = opened.enter_context(contextlib.closing(bar))
             # Only the first process logs and decides.
@@ -88,7 +95,11 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         opened: contextlib.ExitStack,
     ) -> list[Callback]:
         """Create the standard callbacks, the task's, attention pictures, and the profile, which `opened` closes."""
-        config, loggers, (train_loader, val_loader) = self._config, [*self._loggers.values()], loaders
+        config, loggers, (train_loader, val_loader) = (
+            self._config,
+            [*self._loggers.values()],
+            loaders,
+        )
         callbacks: list[Callback] = [
             LogMetrics(
                 self._log,
@@ -106,8 +117,11 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             profile = Profile(self._run.path, config.profile, self._bar.write)
             callbacks.append(opened.enter_context(contextlib.closing(profile)))
         callbacks += [self._bar, *task.create_callbacks(loggers)]
-        if task.has_attention and any(type(logger).log_image is not Logger.log_image for logger in loggers):
-            from transformer_jax.training.viewer import LogAttention  # only for models with attention
+        if task.has_attention and any(
+            type(logger).log_image is not Logger.log_image for logger in loggers
+        ):
+            # only for models with attention
+            from transformer_jax.training.viewer import LogAttention
 
             example = task.pictured_example(next(iter(val_loader))[0])
             callbacks.append(LogAttention(loggers, lambda params: task.maps_of(example, params)))
@@ -115,14 +129,19 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
     def _restore(self, progress: Json) -> None:
         self._stopwatch.restore(progress["seconds"])
-        for name, state in progress.get("callbacks", {}).items():  # early runs of format 4 have none
+        # early runs of format 4 have none
+        for name, state in progress.get("callbacks", {}).items():
             if name in self._callbacks:
                 self._callbacks[name].restore(state)
         is_trained = self._run.is_finished or self._step >= self._num_steps
-        at = f"step {self._step} of {self._num_steps}{', the end of training' if is_trained else ''}"
+        at = (
+            f"step {self._step} of {self._num_steps}{', the end of training' if is_trained else ''}"
+        )
         self._bar.write(f"Going on after {at}, from {self._run.path}")
 
-    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if isinstance(error, FloatingPointError):
             with contextlib.suppress(InputError):  # the divergence is the more important error
                 self._run.mark_diverged(self._step, str(error))
@@ -198,7 +217,10 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 "criterion": str(self._config.criterion),
                 "loggers": {name: logger.state() for name, logger in self._loggers.items()},
                 "seconds": self._stopwatch.seconds,
-                "callbacks": {name: _as_json(name, callback.state()) for name, callback in self._callbacks.items()},
+                "callbacks": {
+                    name: _as_json(name, callback.state())
+                    for name, callback in self._callbacks.items()
+                },
             }
             self._run.checkpoints.save(self._step, unstack_layers(state), progress, metrics)
             self._saved_at = time.monotonic()
@@ -222,12 +244,15 @@ def _as_json(name: str, state: object) -> object:
         return json.loads(json.dumps(state, default=float))  # float: of NumPy and JAX scalars
     except (TypeError, ValueError):
         raise InputError(
-            f"{name}.state returned {shortened(state)}; it may only hold numbers, strings, lists and dictionaries"
+            f"{name}.state returned {shortened(state)}; it may only hold numbers, strings, lists"
+            " and dictionaries"
         ) from None
 
 
 @contextlib.contextmanager
-def open_loggers(run: RunDirectory, task: Task, position: LogPosition) -> Iterator[Sequence[Logger]]:
+def open_loggers(
+    run: RunDirectory, task: Task, position: LogPosition
+) -> Iterator[Sequence[Logger]]:
     """Open the loggers of a run, only in the first process, and log the settings; the block's end closes them.
 
     Raises:

@@ -22,7 +22,8 @@ class Call(NamedTuple):
 
     num_steps: int
     sums: SumsOfSteps  # on the devices
-    waited: float  # seconds that the host waited for its batches, while the devices may have run the previous call
+    # seconds that the host waited for its batches, while the devices may have run the previous call
+    waited: float
 
 
 class TrainingLoop:
@@ -86,7 +87,9 @@ class TrainingLoop:
 
     def _train_epoch(self, epoch: int, first_batch: int, num_steps: int) -> None:
         started: Call | None = None
-        loaded = self._loader.epoch(epoch, first_batch, lambda: self.runner.steps_per_call, num_steps)
+        loaded = self._loader.epoch(
+            epoch, first_batch, lambda: self.runner.steps_per_call, num_steps
+        )
         with self._stopwatch.during("train"):
             finished_at = began_to_wait = self._stopwatch.seconds["train"]
             for samples in loaded:
@@ -95,7 +98,8 @@ class TrainingLoop:
                 self.runner.agree_on_pace()
                 batches, count = self.runner.stack(samples)
                 self.state, sums = self.runner.run(self.state, batches, count)
-                finished_at = self._finish(started, finished_at)  # the previous call, while this one runs
+                # the previous call, while this one runs
+                finished_at = self._finish(started, finished_at)
                 started = Call(int(count), sums, waited)
                 if is_save_asked_for or self._journal.is_save_due(started.num_steps):
                     finished_at = self._finish(started, finished_at)

@@ -41,8 +41,8 @@ def weighted_sums(elements: Elements, valid: Bool[ArrayLike, " B"]) -> Sums:
     if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
         found = {name: shown(pair) for name, pair in elements.items()} if pairs else shown(elements)
         raise InputError(
-            f'loss_function returned {found}; it must return {{"loss": (losses, weights)}}: for each metric a pair of '
-            "values [B, ...], one for each element, and their weights"
+            f'loss_function returned {found}; it must return {{"loss": (losses, weights)}}: for'
+            " each metric a pair of values [B, ...], one for each element, and their weights"
         )
 
     def sums(
@@ -50,21 +50,27 @@ def weighted_sums(elements: Elements, valid: Bool[ArrayLike, " B"]) -> Sums:
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         if values.shape[:1] != valid.shape:
             raise InputError(
-                f"{name} of loss_function has values of shape {values.shape}; it must have one for each element, "
-                "[B, ...], not their mean or sum"
+                f"{name} of loss_function has values of shape {values.shape}; it must have one for"
+                " each element, [B, ...], not their mean or sum"
             )
-        fits = all(size in (1, needed) for size, needed in zip(jnp.shape(weights), values.shape, strict=False))
+        fits = all(
+            size in (1, needed)
+            for size, needed in zip(jnp.shape(weights), values.shape, strict=False)
+        )
         if jnp.ndim(weights) not in (0, values.ndim) or not fits:
             raise InputError(
-                f"{name} has weights of shape {jnp.shape(weights)} for values of shape {values.shape}; "
-                "there must be one weight for each value, or a single weight"
+                f"{name} has weights of shape {jnp.shape(weights)} for values of shape"
+                f" {values.shape}; there must be one weight for each value, or a single weight"
             )
         valid_rows = valid.reshape(-1, *[1] * (values.ndim - 1))  # [B 1 ...]
         weights = jnp.broadcast_to(weights, values.shape) * valid_rows.astype(jnp.float32)
         # Selected, not multiplied: an excluded element may be infinite.
         return jnp.sum(jnp.where(weights > 0, values, 0) * weights), jnp.sum(weights)
 
-    return {name: sums(name, jnp.asarray(values), weights) for name, (values, weights) in elements.items()}
+    return {
+        name: sums(name, jnp.asarray(values), weights)
+        for name, (values, weights) in elements.items()
+    }
 
 
 @no_type_check  # JAX also constructs it from shapes and placeholders
@@ -82,13 +88,18 @@ class SumsOfSteps(flax.struct.PyTreeNode):
 
     def with_step(self, i: Int[Array, ""], sums: Sums) -> "SumsOfSteps":
         """Return a copy with the sums of step `i` filled in."""
-        row = jnp.stack([jnp.asarray(part, self.array.dtype) for name in self.names for part in sums[name]])
+        row = jnp.stack(
+            [jnp.asarray(part, self.array.dtype) for name in self.names for part in sums[name]]
+        )
         return self.replace(array=self.array.at[i].set(row.reshape(-1, 2)))
 
     def of_each(self, num_steps: int) -> list[Sums]:
         """Wait for the devices, and return the sums of each of the first `num_steps` steps as NumPy numbers."""
         array = np.asarray(self.array)
-        return [{name: tuple(pair) for name, pair in zip(self.names, row, strict=True)} for row in array[:num_steps]]
+        return [
+            {name: tuple(pair) for name, pair in zip(self.names, row, strict=True)}
+            for row in array[:num_steps]
+        ]
 
 
 def means(steps: Sequence[Sums]) -> dict[str, float]:
@@ -98,7 +109,9 @@ def means(steps: Sequence[Sums]) -> dict[str, float]:
         InputError: there are no steps.
     """
     if not steps:
-        raise InputError("there are no batches to average over; a loader must give at least one batch")
+        raise InputError(
+            "there are no batches to average over; a loader must give at least one batch"
+        )
     found: dict[str, float] = {}
     for name in sorted({name for sums in steps for name in sums}):
         pairs = [sums[name] for sums in steps if name in sums]

@@ -20,8 +20,10 @@ from transformer_jax.trees import Arrays, Params
 
 # Optimizers whose update of an element depends on all others, those of other stacked layers too.
 OF_WHOLE_ARRAYS = frozenset({"adafactor", "lamb"})
-NOT_DECAYED = frozenset({"bias", "scale", "embedding"})  # names of parameters of dense layers, norms, embeddings
-FIRST_AND_LAST = frozenset({"input_layer", "patch_layer", "output_layer"})  # modules that are not hidden layers
+# names of parameters of dense layers, norms, embeddings
+NOT_DECAYED = frozenset({"bias", "scale", "embedding"})
+# modules that are not hidden layers
+FIRST_AND_LAST = frozenset({"input_layer", "patch_layer", "output_layer"})
 
 
 def adam(
@@ -44,7 +46,9 @@ def adam(
     return optax.chain(moments, decay, scale_by_learning_rate(schedule))
 
 
-def optimizer_of(settings: OptimizationSettings, schedule: optax.Schedule) -> optax.GradientTransformation:
+def optimizer_of(
+    settings: OptimizationSettings, schedule: optax.Schedule
+) -> optax.GradientTransformation:
     """Create optax's optimizer from the settings; arguments without a setting keep optax's defaults.
 
     Adam and AdamW are `adam`. Weight decay, if the optimizer has it, is multiplied by the learning rate.
@@ -54,7 +58,9 @@ def optimizer_of(settings: OptimizationSettings, schedule: optax.Schedule) -> op
         schedule: learning rate at a step.
     """
     name = settings.optimizer
-    arguments = {argument: getattr(settings, taken) for argument, taken in TAKEN.get(name, {}).items()}
+    arguments = {
+        argument: getattr(settings, taken) for argument, taken in TAKEN.get(name, {}).items()
+    }
     if name in ("adam", "adamw"):
         return adam(schedule, **arguments)
     if name == "muon":
@@ -116,7 +122,9 @@ def names_in(path: tuple[Any, ...]) -> list[str]:
     return [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
 
 
-def with_frozen(optimizer: optax.GradientTransformation, patterns: str) -> optax.GradientTransformationExtraArgs:
+def with_frozen(
+    optimizer: optax.GradientTransformation, patterns: str
+) -> optax.GradientTransformationExtraArgs:
     """Wrap an optimizer so that some parameters are frozen, without optimizer state.
 
     The inner optimizer gets only the other parameters: its weight decay and norms exclude the frozen ones.
@@ -130,7 +138,9 @@ def with_frozen(optimizer: optax.GradientTransformation, patterns: str) -> optax
     """
 
     def labels(params: Params) -> Params:
-        return jax.tree.map(lambda frozen: "frozen" if frozen else "trained", frozen_mask(params, patterns))
+        return jax.tree.map(
+            lambda frozen: "frozen" if frozen else "trained", frozen_mask(params, patterns)
+        )
 
     return optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
 
@@ -144,7 +154,9 @@ def frozen_mask(params: Params, patterns: str) -> Params:
     paths = flatten_dict(params, sep="/")
     frozen = matching(patterns, paths.keys(), "freeze")
     if len(frozen) == len(paths):
-        raise InputError(f"freeze is {patterns}, which is the whole model; leave at least one parameter to train")
+        raise InputError(
+            f"freeze is {patterns}, which is the whole model; leave at least one parameter to train"
+        )
     return unflatten_dict({path: path in frozen for path in paths}, sep="/")
 
 
@@ -161,7 +173,9 @@ class AveragedState(NamedTuple):
     average: Arrays  # of the parameters
 
 
-def with_average(optimizer: optax.GradientTransformation, decay: float) -> optax.GradientTransformationExtraArgs:
+def with_average(
+    optimizer: optax.GradientTransformation, decay: float
+) -> optax.GradientTransformationExtraArgs:
     """Wrap an optimizer to keep an exponential moving average θ̄ of the parameters θ (Polyak and Juditsky 1992).
 
     Each update sets θ̄ₜ = θ̄ₜ₋₁ + (1 - β) / (1 - βᵗ) (θₜ - θ̄ₜ₋₁), with the decay β and θ̄₁ = θ₁. This is the
@@ -215,9 +229,16 @@ def matching(patterns: str, paths: Collection[str], setting: str) -> frozenset[s
     chosen: set[str] = set()
     for pattern in patterns.split(","):
         pattern = pattern.strip()
-        found = {path for path in paths if fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}/*")}
+        found = {
+            path
+            for path in paths
+            if fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}/*")
+        }
         if not found:
             modules = ", ".join(sorted({path.partition("/")[0] for path in paths}))
-            raise InputError(f"{setting} has {pattern!r}, which is no array or module of the model; modules: {modules}")
+            raise InputError(
+                f"{setting} has {pattern!r}, which is no array or module of the model; modules:"
+                f" {modules}"
+            )
         chosen |= found
     return frozenset(chosen)

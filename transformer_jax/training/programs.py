@@ -34,7 +34,8 @@ class InitialParams(NamedTuple):
     """Given arrays with which training begins."""
 
     arrays: Mapping[str, np.ndarray]  # by path; copies, in the model's dtypes
-    not_taken: tuple[str, ...]  # lines with path and shape of the given arrays not taken, and of the model's fresh ones
+    # lines with path and shape of the given arrays not taken, and of the model's fresh ones
+    not_taken: tuple[str, ...]
 
     @property
     def digest(self) -> str:
@@ -61,17 +62,36 @@ def choose_initial(given: Params, like: Params, config: TrainingConfig) -> Initi
     """
     arrays = as_arrays("initial_params", flatten_dict(given, sep="/"))
     wanted = flatten_dict(jax.eval_shape(unstack_layers, like), sep="/")
-    chosen = wanted.keys() if config.init_only is None else matching(config.init_only, wanted.keys(), "init_only")
+    chosen = (
+        wanted.keys()
+        if config.init_only is None
+        else matching(config.init_only, wanted.keys(), "init_only")
+    )
     expected = {path: leaf for path, leaf in wanted.items() if path in chosen}
-    taken = arrays if config.init_only is None else {path: arrays[path] for path in expected if path in arrays}
-    check_arrays(taken, expected, "initial_params" if config.init_from is None else config.init_from)
-    not_taken = [f"  not taken: {path} {[*arrays[path].shape]}" for path in sorted(arrays.keys() - taken.keys())]
-    not_taken += [f"  fresh: {path} {[*leaf.shape]}" for path, leaf in wanted.items() if path not in {*chosen, *arrays}]
+    taken = (
+        arrays
+        if config.init_only is None
+        else {path: arrays[path] for path in expected if path in arrays}
+    )
+    check_arrays(
+        taken, expected, "initial_params" if config.init_from is None else config.init_from
+    )
+    not_taken = [
+        f"  not taken: {path} {[*arrays[path].shape]}"
+        for path in sorted(arrays.keys() - taken.keys())
+    ]
+    not_taken += [
+        f"  fresh: {path} {[*leaf.shape]}"
+        for path, leaf in wanted.items()
+        if path not in {*chosen, *arrays}
+    ]
     copies = {path: np.array(taken[path], leaf.dtype) for path, leaf in expected.items()}
     return InitialParams(copies, tuple(not_taken))
 
 
-def report_initial(config: TrainingConfig, given: InitialParams | None, *, is_resumed: bool) -> None:
+def report_initial(
+    config: TrainingConfig, given: InitialParams | None, *, is_resumed: bool
+) -> None:
     """Print which given parameters are taken and which are not, unless the run is resumed.
 
     Raises:
@@ -85,8 +105,8 @@ def report_initial(config: TrainingConfig, given: InitialParams | None, *, is_re
     for name in ("init_from", "init_only"):
         if (value := getattr(config, name)) is not None:
             raise InputError(
-                f"{name} is {value}, but no parameters are given; use train_and_test, which reads init_from, or pass "
-                "initial_params to fit"
+                f"{name} is {value}, but no parameters are given; use train_and_test, which reads"
+                " init_from, or pass initial_params to fit"
             )
 
 
@@ -107,7 +127,9 @@ def update_rule(task: "Task", num_steps: int) -> UpdateRule:
     if config.ema is not None:
         optimizer = with_average(optimizer, config.ema)
     schedule = task.create_schedule(num_steps)
-    return UpdateRule(optimizer, schedule, config.gradient_clip, config.accumulate, config.log_norms)
+    return UpdateRule(
+        optimizer, schedule, config.gradient_clip, config.accumulate, config.log_norms
+    )
 
 
 def create_programs(
@@ -127,7 +149,9 @@ def create_programs(
     rule = update_rule(task, num_steps)
 
     @jax.jit  # traced for the shapes, and again for the program only if arrays are given
-    def init(seed: ArrayLike, inputs: Inputs, constants: Arrays, arrays: Mapping[str, Array]) -> TrainState:
+    def init(
+        seed: ArrayLike, inputs: Inputs, constants: Arrays, arrays: Mapping[str, Array]
+    ) -> TrainState:
         params_key, step_key = jax.random.split(jax.random.key(seed))
         params = task.initial_params(params_key, inputs, constants)
         if arrays:
@@ -141,9 +165,16 @@ def create_programs(
     all_arguments = *arguments, {} if chosen is None else chosen.arrays
     # A sharded state is created sharded, so that no device ever holds all of it.
     shardings = task.devices.shardings(shapes) if task.devices.partitioned_by_xla else None
-    compiled = BackgroundProgram(init, options=RUN_ONCE_OPTIONS, shardings=shardings, stopwatch=task.stopwatch)
+    compiled = BackgroundProgram(
+        init, options=RUN_ONCE_OPTIONS, shardings=shardings, stopwatch=task.stopwatch
+    )
     compiled.begin_to_compile(*all_arguments)
-    return Programs(shapes, chosen, lambda: compiled(*all_arguments), StepRunner(task, rule, shapes, train_loader))
+    return Programs(
+        shapes,
+        chosen,
+        lambda: compiled(*all_arguments),
+        StepRunner(task, rule, shapes, train_loader),
+    )
 
 
 def newest(run: RunDirectory, initial: TrainState, devices: Devices) -> Checkpoint:
@@ -157,7 +188,8 @@ def newest(run: RunDirectory, initial: TrainState, devices: Devices) -> Checkpoi
     if found is None:
         return Checkpoint(0, devices.place(initial), {}, {})
     if run.checkpoints.best_step != found.step:
-        run.checkpoints.best(like)  # detects a damaged one now, so that the next best one is kept from here on
+        # detects a damaged one now, so that the next best one is kept from here on
+        run.checkpoints.best(like)
     del like  # a copy if layers are stacked
     return found._replace(state=devices.place(stack_layers(found.state, initial)))
 
@@ -175,4 +207,5 @@ def best_params(run: RunDirectory, config: TrainingConfig, like: TrainState) -> 
         run.checkpoints.check_intact()
         raise FloatingPointError(f"val/{config.criterion.metric} was never a finite number")
     params: Params = average_of(best.state) if config.takes_average else best.state.params
-    return whole(params) if jax.process_count() > 1 else params  # each process evaluates with all parameters
+    # each process evaluates with all parameters
+    return whole(params) if jax.process_count() > 1 else params

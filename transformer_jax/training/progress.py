@@ -37,7 +37,11 @@ class Progress(Callback):
     def __init__(self, first_step: int, num_steps: int, *, quiet: bool) -> None:
         shows_bar = _is_notebook() or (sys.stderr is not None and sys.stderr.isatty())
         # None if there is no bar: even a disabled tqdm would start a thread and take a semaphore.
-        self._bar = tqdm(total=num_steps, initial=first_step, unit="step") if shows_bar and not quiet else None
+        self._bar = (
+            tqdm(total=num_steps, initial=first_step, unit="step")
+            if shows_bar and not quiet
+            else None
+        )
         self._num_steps, self._quiet = num_steps, quiet
         self._shown_at = time.monotonic()
         self._last: Step | None = None
@@ -50,7 +54,9 @@ class Progress(Callback):
         self._seconds += 1 / step.per_second
         if self._bar is not None:
             self._bar.update()
-        if time.monotonic() - self._shown_at < (SECONDS_BETWEEN_LINES if self._bar is None else SECONDS_BETWEEN_VALUES):
+        if time.monotonic() - self._shown_at < (
+            SECONDS_BETWEEN_LINES if self._bar is None else SECONDS_BETWEEN_VALUES
+        ):
             return
         self._shown_at = time.monotonic()
         if self._bar is None:
@@ -124,4 +130,7 @@ def announce(task: "TrainerModule", params: Params, num_steps: int, directory: P
     if task.config.verbose:
         print(parameter_table(params))
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
-    print(f"{task.name}: {count:,} parameters, {num_steps:,} steps on {task.devices}, into {directory}")
+    print(
+        f"{task.name}: {count:,} parameters, {num_steps:,} steps on {task.devices}, into"
+        f" {directory}"
+    )

@@ -23,11 +23,20 @@ from transformer_jax.training.task import Task
 if TYPE_CHECKING:
     from transformer_jax.training.trainer import TrainerModule
 
-OF_OPTIMIZER = ("optimizer", "adam_b1", "adam_b2", "weight_decay")  # settings that a task's own optimizer need not read
+# settings that a task's own optimizer need not read
+OF_OPTIMIZER = ("optimizer", "adam_b1", "adam_b2", "weight_decay")
 Metrics = Mapping[str, Mapping[str, float]]  # mean of each metric, by split: val, test
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformer-jax")
 REPOSITORY = Path(__file__).parents[2]  # if the package is used from a clone
-GIT = ("git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+GIT = (
+    "git",
+    "--no-optional-locks",
+    "describe",
+    "--always",
+    "--dirty",
+    "--abbrev=40",
+    "--exclude=*",
+)
 MAX_SECONDS = 5.0  # time limit for git
 
 
@@ -37,13 +46,20 @@ def summary(metrics: Metrics, last: str) -> Iterator[str]:
     names = sorted(found, key=lambda name: (name == last, name == "accuracy"))
     width = max(len(f"{split} {name}:") for split in metrics for name in names)
     for name in names:
-        for split, of_split in metrics.items():  # a metric is missing in a split where all its weights are 0
+        # a metric is missing in a split where all its weights are 0
+        for split, of_split in metrics.items():
             if name in of_split:
-                yield f"{split.capitalize()} {name}:".ljust(width) + f" {format_metric(name, of_split[name])}"
+                yield (
+                    f"{split.capitalize()} {name}:".ljust(width)
+                    + f" {format_metric(name, of_split[name])}"
+                )
 
 
 def test(
-    task: "TrainerModule", loaders: Mapping[str, Loader], run: RunDirectory | None, more: Mapping[str, object]
+    task: "TrainerModule",
+    loaders: Mapping[str, Loader],
+    run: RunDirectory | None,
+    more: Mapping[str, object],
 ) -> Json:
     """Evaluate the best parameters on each split, and print every metric; see `TrainerModule.test`.
 
@@ -67,11 +83,19 @@ def test(
 def save(task: "TrainerModule", directory: Path) -> None:
     """Save a task's model on its own; see `TrainerModule.save`."""
     files = task.model_files()
-    kept: dict[str, Any] = {name: file for name, file in task.config.kept_files().items() if file in files}
-    config = dataclasses.replace(task.config.without_neutral(), init_from=None, init_only=None, **kept)  # no paths
+    kept: dict[str, Any] = {
+        name: file for name, file in task.config.kept_files().items() if file in files
+    }
+    # no paths
+    config = dataclasses.replace(
+        task.config.without_neutral(), init_from=None, init_only=None, **kept
+    )
     settings = settings_of(task.name, config)
-    card = card_of(settings, config.changed(), task.results, task.results.get("versions", versions()))
-    results = as_json({name: value for name, value in task.results.items() if name != "settings"})  # they hold paths
+    card = card_of(
+        settings, config.changed(), task.results, task.results.get("versions", versions())
+    )
+    # they hold paths
+    results = as_json({name: value for name, value in task.results.items() if name != "settings"})
     save_model(directory, settings, task.params, card, results, files)
 
 
@@ -81,10 +105,20 @@ def results_of(task: "TrainerModule", metrics: Metrics) -> Json:
     Raises:
         FloatingPointError: a metric is not finite.
     """
-    numbers = {f"{split}/{name}": value for split, of_split in metrics.items() for name, value in of_split.items()}
+    numbers = {
+        f"{split}/{name}": value
+        for split, of_split in metrics.items()
+        for name, value in of_split.items()
+    }
     if broken := [name for name, value in numbers.items() if not math.isfinite(value)]:
-        raise FloatingPointError(f"{broken[0]} is {numbers[broken[0]]}; no results are written; checkpoints are kept")
-    accuracies = {f"{split}_acc": of_split["accuracy"] for split, of_split in metrics.items() if "accuracy" in of_split}
+        raise FloatingPointError(
+            f"{broken[0]} is {numbers[broken[0]]}; no results are written; checkpoints are kept"
+        )
+    accuracies = {
+        f"{split}_acc": of_split["accuracy"]
+        for split, of_split in metrics.items()
+        if "accuracy" in of_split
+    }
     seconds, settings = task.stopwatch.seconds, settings_of(task.name, task.config)
     if type(task).create_optimizer is not Task.create_optimizer:
         settings = {name: value for name, value in settings.items() if name not in OF_OPTIMIZER}
@@ -120,15 +154,23 @@ def write_end(run: RunDirectory, task: Task, metrics: Metrics, results: Json) ->
         for logger in loggers:
             logger.log(steps, {f"test/{name}": value for name, value in metrics["test"].items()})
             logger.log_results(
-                {f"{split}/{name}": value for split, of in metrics.items() for name, value in of.items()}
+                {
+                    f"{split}/{name}": value
+                    for split, of in metrics.items()
+                    for name, value in of.items()
+                }
             )
         run.write_results(results)
 
 
 def versions() -> dict[str, str | None]:
     """Return the versions of Python and of the libraries used; None for a library that is not installed."""
-    found = {name: next(iter(importlib.metadata.distributions(name=name)), None) for name in LIBRARIES}
-    versions = {name.replace("-", "_"): None if one is None else one.version for name, one in found.items()}
+    found = {
+        name: next(iter(importlib.metadata.distributions(name=name)), None) for name in LIBRARIES
+    }
+    versions = {
+        name.replace("-", "_"): None if one is None else one.version for name, one in found.items()
+    }
     return {"python": platform.python_version(), **versions}
 
 
@@ -140,7 +182,9 @@ def git_commit(repository: Path = REPOSITORY) -> str | None:
     if not (repository / ".git").exists():
         return None
     try:
-        asked = subprocess.run(GIT, cwd=repository, capture_output=True, text=True, timeout=MAX_SECONDS, check=True)
+        asked = subprocess.run(
+            GIT, cwd=repository, capture_output=True, text=True, timeout=MAX_SECONDS, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return asked.stdout.strip()

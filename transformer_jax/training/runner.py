@@ -17,7 +17,13 @@ from transformer_jax.data.local_rows import LocalSamples
 from transformer_jax.devices.compilation import BackgroundProgram
 from transformer_jax.devices.processes import largest
 from transformer_jax.training.metrics import Sums, SumsOfSteps
-from transformer_jax.training.step import TrainState, UpdateRule, gradients_and_sums, train_step, update
+from transformer_jax.training.step import (
+    TrainState,
+    UpdateRule,
+    gradients_and_sums,
+    train_step,
+    update,
+)
 from transformer_jax.trees import Arrays
 
 if TYPE_CHECKING:
@@ -26,7 +32,8 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 MAX_STEPS_PER_CALL = 32
-CALL_SECONDS = 0.2  # target duration of a call of several steps: signals and the progress bar wait for its end
+# target duration of a call of several steps: signals and the progress bar wait for its end
+CALL_SECONDS = 0.2
 MAX_STACK_BYTES = 64 * 2**20  # of the batches of one call
 
 
@@ -35,7 +42,9 @@ def max_steps_per_call(loader: Loader, config: TrainingConfig) -> int:
     if loader.has_groups:
         return 1
     row_bytes = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(loader.example()))
-    most = config.steps_per_call or min(MAX_STEPS_PER_CALL, MAX_STACK_BYTES // (row_bytes * config.batch_size))
+    most = config.steps_per_call or min(
+        MAX_STEPS_PER_CALL, MAX_STACK_BYTES // (row_bytes * config.batch_size)
+    )
     return max(1, min(most, len(loader)))
 
 
@@ -65,22 +74,38 @@ class StepRunner:
         loader: loader of the training set.
     """
 
-    def __init__(self, task: "TrainerModule", rule: UpdateRule, state: TrainState, loader: Loader) -> None:
+    def __init__(
+        self, task: "TrainerModule", rule: UpdateRule, state: TrainState, loader: Loader
+    ) -> None:
         self._token_batches = loader.token_batches
         # Average number of rows in a batch.
-        self.rows_per_step = len(loader.dataset) / len(loader) if self._token_batches else task.config.batch_size
-        self.devices, self._config, self._constants = task.devices, task.config, task.shared_constants
+        self.rows_per_step = (
+            len(loader.dataset) / len(loader) if self._token_batches else task.config.batch_size
+        )
+        self.devices, self._config, self._constants = (
+            task.devices,
+            task.config,
+            task.shared_constants,
+        )
         self._rule, self._state_shapes = rule, task.devices.shapes(state)
         self._loss_function = task.devices.loss_of_split_params(task.batch_loss, task.config.remat)
         self._max_steps = max_steps_per_call(loader, task.config)
-        self.steps_per_call = self._max_steps if task.config.steps_per_call else 1  # of the next call
+        # of the next call
+        self.steps_per_call = self._max_steps if task.config.steps_per_call else 1
         self.seconds_per_step = 0.0  # of the latest call
-        self.attention: list[object] = []  # explanations of which attention a step runs, if the config is verbose
+        # explanations of which attention a step runs, if the config is verbose
+        self.attention: list[object] = []
         # If batches differ in shape, one update serves all shapes: it is half of a small model's program.
         self.compiles_update_separately = loader.has_groups
-        self._steps = BackgroundProgram(self._shared(self.run_stacked), donate_state=True, stopwatch=task.stopwatch)
-        self._gradients = BackgroundProgram(self._shared(self.gradients_of_first), stopwatch=task.stopwatch)
-        self._update = BackgroundProgram(self.update_once, donate_state=True, stopwatch=task.stopwatch)
+        self._steps = BackgroundProgram(
+            self._shared(self.run_stacked), donate_state=True, stopwatch=task.stopwatch
+        )
+        self._gradients = BackgroundProgram(
+            self._shared(self.gradients_of_first), stopwatch=task.stopwatch
+        )
+        self._update = BackgroundProgram(
+            self.update_once, donate_state=True, stopwatch=task.stopwatch
+        )
 
     def _shared(self, function: Function) -> Function:
         shared = self.devices.share(function, rows_axis=1)
@@ -100,14 +125,17 @@ class StepRunner:
         """
         has_loop = self._config.accumulate > 1 or self._config.scan_layers
         flops = None if has_loop or self.compiles_update_separately else self._steps.flops
-        copies = 1 if self.devices.partitioned_by_xla else self.devices.mesh.size  # of the step, each for its rows
+        # of the step, each for its rows
+        copies = 1 if self.devices.partitioned_by_xla else self.devices.mesh.size
         return None if flops is None else flops * copies
 
     def arguments(self, example: Samples | LocalSamples) -> tuple[Any, ...]:
         """Return the arguments of `program`: shapes of the state, a batch of this example's shapes, the constants."""
         return self._state_shapes, *self.stack(example), self._constants
 
-    def run(self, state: TrainState, batches: Batch, count: ArrayLike) -> tuple[TrainState, SumsOfSteps]:
+    def run(
+        self, state: TrainState, batches: Batch, count: ArrayLike
+    ) -> tuple[TrainState, SumsOfSteps]:
         """Start a step for each of the first `count` stacked batches, without waiting for the devices.
 
         Args:
@@ -135,11 +163,15 @@ class StepRunner:
         """Run a step for each of the first `count` stacked batches, and return the sums of each step; compiled."""
         # Traced once, for both the loop and the shapes of the metrics. A new function object, since JAX would reuse
         # this trace for another `jit` of the same function.
-        step_of_batch = jax.jit(functools.partial(train_step, loss_function=self._loss_function, rule=self._rule))
+        step_of_batch = jax.jit(
+            functools.partial(train_step, loss_function=self._loss_function, rule=self._rule)
+        )
 
         def step(i: Array, carry: tuple[TrainState, SumsOfSteps]) -> tuple[TrainState, SumsOfSteps]:
             state, sums = carry
-            batch = jax.tree.map(lambda stacked: lax.dynamic_index_in_dim(stacked, i, keepdims=False), batches)
+            batch = jax.tree.map(
+                lambda stacked: lax.dynamic_index_in_dim(stacked, i, keepdims=False), batches
+            )
             state, new = step_of_batch(state, batch, constants)
             return self.devices.keep_split(state), sums.with_step(i, new)
 
@@ -154,12 +186,18 @@ class StepRunner:
     ) -> tuple[Arrays, Sums]:
         """Compute gradients and sums of a step without its update; compiled for each batch shape if they differ."""
         batch = jax.tree.map(lambda stacked: stacked[0], batches)
-        return gradients_and_sums(state, batch, constants, self._loss_function, self._rule.num_parts)
+        return gradients_and_sums(
+            state, batch, constants, self._loss_function, self._rule.num_parts
+        )
 
-    def update_once(self, state: TrainState, gradients_and_sums: tuple[Arrays, Sums]) -> tuple[TrainState, SumsOfSteps]:
+    def update_once(
+        self, state: TrainState, gradients_and_sums: tuple[Arrays, Sums]
+    ) -> tuple[TrainState, SumsOfSteps]:
         """Apply the update; compiled once for all batch shapes."""
         state, sums = update(state, *gradients_and_sums, self._rule)
-        return self.devices.keep_split(state), SumsOfSteps.zeros(1, sums).with_step(jnp.int32(0), sums)
+        return self.devices.keep_split(state), SumsOfSteps.zeros(1, sums).with_step(
+            jnp.int32(0), sums
+        )
 
     def stack(self, samples: Samples | LocalSamples) -> tuple[Batch, np.int32]:
         """Return consecutive rows as padded arrays `[K, B, ...]`, and the number of batches that are not padding.
@@ -176,4 +214,6 @@ class StepRunner:
         if self._token_batches is None:
             return self._config.batch_size
         parts = self._config.accumulate  # the devices share each part
-        return parts * self.devices.rows_that_divide(-(-self._token_batches.rows_like(samples) // parts))
+        return parts * self.devices.rows_that_divide(
+            -(-self._token_batches.rows_like(samples) // parts)
+        )

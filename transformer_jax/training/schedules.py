@@ -30,7 +30,9 @@ def cosine_warmup_schedule(base_lr: float, warmup: int, max_iters: int) -> optax
     return schedule
 
 
-def warmup_then_cosine_schedule(base_lr: float, warmup: int, max_iters: int, min_lr: float = 0.0) -> optax.Schedule:
+def warmup_then_cosine_schedule(
+    base_lr: float, warmup: int, max_iters: int, min_lr: float = 0.0
+) -> optax.Schedule:
     """Linear warm-up from 0 to `base_lr`, then a cosine to `min_lr` at `max_iters`: the trainer's default.
 
     It is `min_lr` from `max_iters` on. With `warmup = 0` it begins at `base_lr`.
@@ -42,7 +44,9 @@ def warmup_then_cosine_schedule(base_lr: float, warmup: int, max_iters: int, min
     _check(base_lr, warmup, max_iters)
     if not 0 <= min_lr <= base_lr:
         raise InputError(f"min_lr is {min_lr}; it must be from 0 to base_lr, {base_lr}")
-    return optax.warmup_cosine_decay_schedule(0.0 if warmup else base_lr, base_lr, warmup, max_iters, min_lr)
+    return optax.warmup_cosine_decay_schedule(
+        0.0 if warmup else base_lr, base_lr, warmup, max_iters, min_lr
+    )
 
 
 def noam_schedule(d_model: int, warmup: int = 4000) -> optax.Schedule:
@@ -73,7 +77,9 @@ def _cosine(config: TrainingConfig, num_steps: int) -> optax.Schedule:
 
 
 def _constant(config: TrainingConfig, num_steps: int) -> optax.Schedule:
-    return optax.warmup_constant_schedule(0.0 if config.warmup else config.lr, config.lr, config.warmup)
+    return optax.warmup_constant_schedule(
+        0.0 if config.warmup else config.lr, config.lr, config.warmup
+    )
 
 
 def _inverse_sqrt(config: TrainingConfig, num_steps: int) -> optax.Schedule:

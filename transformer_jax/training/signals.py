@@ -39,7 +39,9 @@ class StopRequest:
         self._previous = _handle_signals(self._record)
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         if self._received is not None and error is None:
@@ -47,7 +49,8 @@ class StopRequest:
 
     def synchronize(self) -> None:
         """Share a signal that any process has received; all processes call this at the same point."""
-        from transformer_jax.devices.processes import largest  # imported late, since JAX is slow to import
+        # imported late, since JAX is slow to import
+        from transformer_jax.devices.processes import largest
 
         self.signal_number = int(largest(self._received or 0)) or None
 
@@ -74,7 +77,9 @@ def raise_at_signals() -> list[Interrupted]:
 
     def interrupt(signal_number: int, frame: FrameType | None) -> None:
         end_at_signals()
-        raised.append(Interrupted(signal_number, "stopped; the same command resumes from what is saved"))
+        raised.append(
+            Interrupted(signal_number, "stopped; the same command resumes from what is saved")
+        )
         raise raised[0]
 
     _handle_signals(interrupt)
@@ -95,10 +100,12 @@ def _handle_signals(handler: Handler) -> dict[signal.Signals, "signal._HANDLER"]
     Returns:
         The previous handlers.
     """
-    if threading.current_thread() is not threading.main_thread():  # Python lets only the main thread set handlers
+    # Python lets only the main thread set handlers
+    if threading.current_thread() is not threading.main_thread():
         return {}
     previous: dict[signal.Signals, signal._HANDLER] = {}
     for number in SIGNALS:
-        if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: set by another language's code
+        # None: set by another language's code
+        if signal.getsignal(number) not in (signal.SIG_IGN, None):
             previous[number] = signal.signal(number, handler)
     return previous

@@ -30,7 +30,13 @@ class LossFunction(Protocol):
     """Function that computes the loss and metrics of each element of a batch, such as `Task.batch_loss`."""
 
     def __call__(
-        self, params: Arrays, batch: Batch, constants: Arrays, key: PRNGKeyArray | None, *, train: bool
+        self,
+        params: Arrays,
+        batch: Batch,
+        constants: Arrays,
+        key: PRNGKeyArray | None,
+        *,
+        train: bool,
     ) -> Elements:
         """Return values and weights by metric, including `loss`."""
 
@@ -41,11 +47,14 @@ class UpdateRule(NamedTuple):
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule  # learning rate at a step, for the log; the optimizer has its own
     gradient_clip: float | None  # largest global norm of the gradient; None does not clip
-    num_parts: int = 1  # parts of a batch, whose gradients are computed one after another and added up
+    # parts of a batch, whose gradients are computed one after another and added up
+    num_parts: int = 1
     log_norms: bool = False  # whether the sums hold the norm of each layer's gradient
 
 
-def initial_state(params: Arrays, optimizer: optax.GradientTransformation, key: PRNGKeyArray) -> TrainState:
+def initial_state(
+    params: Arrays, optimizer: optax.GradientTransformation, key: PRNGKeyArray
+) -> TrainState:
     """The state before the first step."""
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), key)
 
@@ -56,7 +65,12 @@ def average_of(state: TrainState) -> Params:
 
 
 def train_step(
-    state: TrainState, batch: Batch, constants: Arrays, *, loss_function: LossFunction, rule: UpdateRule
+    state: TrainState,
+    batch: Batch,
+    constants: Arrays,
+    *,
+    loss_function: LossFunction,
+    rule: UpdateRule,
 ) -> tuple[TrainState, Sums]:
     """Update the state once.
 
@@ -75,7 +89,11 @@ def train_step(
 
 
 def gradients_and_sums(
-    state: TrainState, batch: Batch, constants: Arrays, loss_function: LossFunction, num_parts: int = 1
+    state: TrainState,
+    batch: Batch,
+    constants: Arrays,
+    loss_function: LossFunction,
+    num_parts: int = 1,
 ) -> tuple[Arrays, Sums]:
     """Gradient of the sum of the batch's losses, and the sums of its metrics, over all devices that share the batch.
 
@@ -92,19 +110,25 @@ def gradients_and_sums(
     if num_parts == 1:
         return sum_over_devices(differentiate(state.params, batch))
 
-    def add(total: tuple[Arrays, Sums], numbered: tuple[Array, Batch]) -> tuple[tuple[Arrays, Sums], None]:
+    def add(
+        total: tuple[Arrays, Sums], numbered: tuple[Array, Batch]
+    ) -> tuple[tuple[Arrays, Sums], None]:
         number, part = numbered
         with part_of_rows(number, num_parts):
             return jax.tree.map(jnp.add, total, differentiate(state.params, part)), None
 
     parts = jax.tree.map(lambda rows: rows.reshape(num_parts, -1, *rows.shape[1:]), batch)
     with part_of_rows(0, num_parts):
-        shapes = jax.eval_shape(differentiate, state.params, jax.tree.map(lambda rows: rows[0], parts))
+        shapes = jax.eval_shape(
+            differentiate, state.params, jax.tree.map(lambda rows: rows[0], parts)
+        )
     zeros = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
     return sum_over_devices(jax.lax.scan(add, zeros, (jnp.arange(num_parts), parts))[0])
 
 
-def update(state: TrainState, gradients: Arrays, sums: Sums, rule: UpdateRule) -> tuple[TrainState, Sums]:
+def update(
+    state: TrainState, gradients: Arrays, sums: Sums, rule: UpdateRule
+) -> tuple[TrainState, Sums]:
     """Apply the gradient of the mean loss, clipped by its global norm if the rule says so.
 
     Args:
@@ -117,16 +141,23 @@ def update(state: TrainState, gradients: Arrays, sums: Sums, rule: UpdateRule) -
     norm = optax.tree.norm(gradients) / weight
     # Division by the weight gives the gradient of the mean. It shares one factor with clipping, since XLA would divide
     # twice, element by element, and store the mean.
-    scale = (1 if rule.gradient_clip is None else jnp.minimum(1, rule.gradient_clip / norm)) / weight
+    scale = (
+        1 if rule.gradient_clip is None else jnp.minimum(1, rule.gradient_clip / norm)
+    ) / weight
     scaled = jax.tree.map(lambda gradient: (gradient * scale).astype(gradient.dtype), gradients)
     optimizer = optax.with_extra_args_support(rule.optimizer)
     loss = jnp.asarray(sums["loss"][0]) / weight
-    updates, opt_state = optimizer.update(scaled, state.opt_state, state.params, step=state.step, value=loss)
+    updates, opt_state = optimizer.update(
+        scaled, state.opt_state, state.params, step=state.step, value=loss
+    )
     params = optax.apply_updates(state.params, updates)
     sums = sums | {
         "gradient_norm": (norm, jnp.ones(())),
         "learning_rate": (jnp.asarray(rule.schedule(state.step)), jnp.ones(())),
     }
     if rule.log_norms:
-        sums |= {f"gradient_norm/{layer}": (norm / weight, 1.0) for layer, norm in layer_norms(gradients).items()}
+        sums |= {
+            f"gradient_norm/{layer}": (norm / weight, 1.0)
+            for layer, norm in layer_norms(gradients).items()
+        }
     return state.replace(step=state.step + 1, params=params, opt_state=opt_state), sums

@@ -44,14 +44,20 @@ class Task:
     config_class: ClassVar[type[TrainingConfig]]  # of its settings
     writes_predictions: ClassVar[bool] = True  # whether a run leaves `predictions.tsv`
     stack: str = "encoder"  # kind of the attention maps of a model with a single stack
-    attention_picture: str | None = "attention_maps.png"  # file with the maps of the first example of the test set
+    # file with the maps of the first example of the test set
+    attention_picture: str | None = "attention_maps.png"
     # By the values of the settings `schedule` and `logger`; a task may override these tables.
     schedules: ClassVar[Mapping[str, Callable[[Any, int], optax.Schedule]]] = SCHEDULES
-    loggers: ClassVar[Mapping[str, Callable[[Path, "LogPosition"], "Logger"]]] = MappingProxyType({})
-    dataset_metric_names: ClassVar[Sequence[str]] = ()  # of the metrics that `dataset_metrics` gives
+    loggers: ClassVar[Mapping[str, Callable[[Path, "LogPosition"], "Logger"]]] = MappingProxyType(
+        {}
+    )
+    # of the metrics that `dataset_metrics` gives
+    dataset_metric_names: ClassVar[Sequence[str]] = ()
     # Splits an array of the training state, by its path and shape, over a mesh with the axes data, fsdp and tensor.
     # Paths are those of a `TrainState`: `params/encoder/layers_0/…`, `opt_state/0/mu/encoder/layers_0/…`.
-    partition_spec: ClassVar[Callable[[str, Sequence[int], Mesh], PartitionSpec]] = staticmethod(default_spec)
+    partition_spec: ClassVar[Callable[[str, Sequence[int], Mesh], PartitionSpec]] = staticmethod(
+        default_spec
+    )
 
     # Hooks of the model, its loss and its training.
 
@@ -79,7 +85,9 @@ class Task:
         """The positional arguments of the model's call, for inputs from `prepare`."""
         raise NotImplementedError
 
-    def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
+    def loss_function(
+        self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool
+    ) -> Elements:
         """Compute the loss and metrics of each element of a batch.
 
         If devices share a batch, this function gets only the rows of one device. A loss that compares rows with each
@@ -151,7 +159,8 @@ class Task:
         By default, inputs are a batch from the data set, and integers `[B, T]` are their own labels. The answer is the
         output of `predict` for the row if a class overrides it, else the most probable class at each position.
         """
-        from transformer_jax.training.inspected_example import examples_in_batch  # only for inspection
+        # only for inspection
+        from transformer_jax.training.inspected_example import examples_in_batch
 
         return examples_in_batch(inputs, lambda rows: self.prepare(rows, self.constants))
 
@@ -163,7 +172,11 @@ class Task:
         """Parse words of a command line as examples, or raise an `InputError`; by default, sequences of integers."""
         from transformer_jax.training.inspected_example import numbers_in
 
-        return [example for row in numbers_in(words) for example in self.examples(np.array([row], np.int32))]
+        return [
+            example
+            for row in numbers_in(words)
+            for example in self.examples(np.array([row], np.int32))
+        ]
 
     def read_lines(self, lines: Sequence[str]) -> "list[InspectedExample]":
         """Parse lines as examples; by default, `read_examples` parses each line on its own."""
@@ -171,7 +184,10 @@ class Task:
 
     def test_examples(self, numbers: Sequence[int]) -> "list[InspectedExample]":
         """Return examples of the task's test set by index, or raise an `InputError` if one does not exist."""
-        stacked = (jax.tree.map(lambda leaf: np.asarray(leaf)[None], x) for x, _ in self.test_samples(numbers))
+        stacked = (
+            jax.tree.map(lambda leaf: np.asarray(leaf)[None], x)
+            for x, _ in self.test_samples(numbers)
+        )
         return [example for rows in stacked for example in self.examples(rows)]
 
     @functools.cached_property
@@ -183,7 +199,10 @@ class Task:
         """Return samples of the task's test set by index, or raise an `InputError` if one does not exist."""
         size = len(self.test_set)
         if outside := [number for number in numbers if not 0 <= number < size]:
-            raise InputError(f"example {outside[0]} does not exist; the test set of {self.name} has 0 … {size - 1}")
+            raise InputError(
+                f"example {outside[0]} does not exist; the test set of {self.name} has 0 …"
+                f" {size - 1}"
+            )
         return [self.test_set[number] for number in numbers]
 
     # Functions made from the hooks.
@@ -192,7 +211,10 @@ class Task:
     def overrides_predict_alone(self) -> bool:
         """Whether a class overrides `predict` but not `examples`, whose default answers may then differ."""
         kinds = type(self).__mro__
-        first = [next(n for n, kind in enumerate(kinds) if name in vars(kind)) for name in ("predict", "examples")]
+        first = [
+            next(n for n, kind in enumerate(kinds) if name in vars(kind))
+            for name in ("predict", "examples")
+        ]
         return self.writes_predictions and first[0] < first[1]  # both are at the end in `Task`
 
     def apply(
@@ -228,11 +250,20 @@ class Task:
         """
         variables = self.model.init(key, *self.model_inputs(self.prepare(inputs, constants)))
         if set(variables) != {"params"}:
-            raise InputError(f"the model has variables {sorted(variables)}; only the collection params is supported")
+            raise InputError(
+                f"the model has variables {sorted(variables)}; only the collection params is"
+                " supported"
+            )
         return variables["params"]
 
     def batch_loss(
-        self, params: Params, batch: Batch, constants: Arrays, key: PRNGKeyArray | None, *, train: bool
+        self,
+        params: Params,
+        batch: Batch,
+        constants: Arrays,
+        key: PRNGKeyArray | None,
+        *,
+        train: bool,
     ) -> Elements:
         """Apply `prepare` and `loss_function` to a batch of the loader; the gradient of frozen parameters is 0."""
         if train and self.config.freeze is not None:

@@ -28,7 +28,9 @@ class ShowProgram(Callback):
             for line in dict.fromkeys(map(str, self._runner.attention)):
                 self._write(line)
             if (memory := self._runner.program.memory) is not None:
-                self._write(memory.line((jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")))
+                self._write(
+                    memory.line((jax.local_devices()[0].memory_stats() or {}).get("bytes_limit"))
+                )
         self._is_first = False
 
 
@@ -124,7 +126,11 @@ def profiled_steps(text: str, num_steps: int | None = None) -> tuple[int, int]:
     """
     start, _, stop = text.partition(":")
     if not (start.isdecimal() and stop.isdecimal() and len(text) < 25 and int(start) < int(stop)):
-        raise InputError(f"profile is {text!r}; it must be START:STOP with START below STOP, such as 100:150")
+        raise InputError(
+            f"profile is {text!r}; it must be START:STOP with START below STOP, such as 100:150"
+        )
     if num_steps is not None and int(start) >= num_steps:
-        raise InputError(f"profile is {text!r}; the first step must be below {num_steps}, the number of steps")
+        raise InputError(
+            f"profile is {text!r}; the first step must be below {num_steps}, the number of steps"
+        )
     return int(start), int(stop)

@@ -18,7 +18,9 @@ LARGEST = 2**28  # bytes of logits in float32 that a device holds at once
 
 
 def cross_entropy(
-    logits: Float[ArrayLike, "*rows V"], targets: Int[ArrayLike, "*rows"], label_smoothing: float = 0.0
+    logits: Float[ArrayLike, "*rows V"],
+    targets: Int[ArrayLike, "*rows"],
+    label_smoothing: float = 0.0,
 ) -> Float[Array, "*rows"]:
     """Cross-entropy of each target, as `torch.nn.CrossEntropyLoss(reduction="none", label_smoothing=ε)`.
 
@@ -38,7 +40,9 @@ def cross_entropy(
 
 
 def cross_entropies(
-    logits: Float[ArrayLike, "*rows V"], targets: Int[ArrayLike, "*rows"], label_smoothing: float = 0.0
+    logits: Float[ArrayLike, "*rows V"],
+    targets: Int[ArrayLike, "*rows"],
+    label_smoothing: float = 0.0,
 ) -> dict[str, Float[Array, "*rows"]]:
     """Return the `loss` of each target, and with label smoothing also the `cross_entropy` without it.
 
@@ -75,7 +79,10 @@ def token_losses(
     """
     model, devices, targets = trainer.model, trainer.devices, jnp.asarray(targets)
     if type(model) is TransformerLM:
-        rows = -(-len(targets) // (devices.rows_that_divide(1) if devices.partitioned_by_xla else 1))  # of a device
+        # of a device
+        rows = -(
+            -len(targets) // (devices.rows_that_divide(1) if devices.partitioned_by_xla else 1)
+        )
         at_once = max(1, LARGEST // (4 * rows * model.vocabulary_size))  # positions
         if at_once < targets.shape[1]:
             hidden = trainer.apply(params, tokens, key, train=train, method="hidden_states")
@@ -93,18 +100,27 @@ def _in_parts(
     of_logits: Callable[[Array, Array], Any],
 ) -> Any:  # of arrays [B T]
     @jax.checkpoint
-    def of_position(head: Params, hidden: Float[Array, "B D"], targets: Int[Array, " B"]) -> Any:  # of arrays [B]
+    # of arrays [B]
+    def of_position(head: Params, hidden: Float[Array, "B D"], targets: Int[Array, " B"]) -> Any:
         # Parameters are cast in here, so that their gradients are summed over the parts in float32.
         variables, (x,) = trainer.in_dtype({"params": head}, (hidden[:, None],))
         logits: Any = trainer.model.apply(variables, x, method="project")
         return of_logits(logits[:, 0].astype(jnp.float32), targets)
 
-    def of_all(head: Params, hidden: Float[Array, "T B D"], targets: Int[Array, "T B"]) -> Any:  # of arrays [T B]
-        return jax.lax.map(lambda pair: of_position(head, *pair), (hidden, targets), batch_size=at_once)
+    # of arrays [T B]
+    def of_all(head: Params, hidden: Float[Array, "T B D"], targets: Int[Array, "T B"]) -> Any:
+        return jax.lax.map(
+            lambda pair: of_position(head, *pair), (hidden, targets), batch_size=at_once
+        )
 
     def backward(arguments: Any, cotangent: Any) -> tuple[Any, ...]:  # those of `of_all`
         head, hidden, targets = arguments
-        return *jax.vjp(lambda head, hidden: of_all(head, hidden, targets), head, hidden)[1](cotangent), None
+        return (
+            *jax.vjp(lambda head, hidden: of_all(head, hidden, targets), head, hidden)[1](
+                cotangent
+            ),
+            None,
+        )
 
     # A custom VJP, since the policy of a `jax.checkpoint` around it may save what the inner one does not.
     losses = jax.custom_vjp(of_all)

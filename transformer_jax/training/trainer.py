@@ -53,13 +53,16 @@ class TrainerModule(Task):
     inspected: Any  # an `inspection.Inspected`, set by `load_run`
 
     @check_arguments
-    def __init__(self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
+    def __init__(
+        self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None
+    ) -> None:
         check_task(type(self), config, TrainerModule, has_model=model is not None)
         self.config = config
         self.model = self.create_model() if model is None else model
         self.given_model = model  # None if `create_model` made it
         self.devices = choose_devices(config, type(self).partition_spec)
-        self.first_device = self.devices.mesh.local_devices[0]  # of this process, for work that devices do not share
+        # of this process, for work that devices do not share
+        self.first_device = self.devices.mesh.local_devices[0]
         self.place_constants(constants)
         self.stopwatch = Stopwatch("train", "eval", "compile", "save")
         self.steps = 0  # number of steps trained
@@ -67,20 +70,27 @@ class TrainerModule(Task):
         self.made_at = time.monotonic()
         self._params: Params | None = None
         self._run: RunDirectory | None = None
-        self._is_entered = False  # inside a `with` block, which holds the run's directory until its end
+        # inside a `with` block, which holds the run's directory until its end
+        self._is_entered = False
         self._evaluator = Evaluator(self)
-        self._forward = jax.jit(lambda params, inputs, given: self.apply(params, self.prepare(inputs, given)))
+        self._forward = jax.jit(
+            lambda params, inputs, given: self.apply(params, self.prepare(inputs, given))
+        )
 
     def place_constants(self, constants: Arrays) -> None:
         """Put the constants for `prepare` on the devices."""
         self.shared_constants = self.devices.place_whole(as_arrays("constants", constants))
-        self.constants = jax.tree.map(lambda array: array.addressable_data(0), self.shared_constants)
+        self.constants = jax.tree.map(
+            lambda array: array.addressable_data(0), self.shared_constants
+        )
 
     @property
     def params(self) -> Params:
         """The best parameters: after `fit`, or set by hand; an `InputError` if there are none yet."""
         if self._params is None:
-            raise InputError(f"{self.name} is not trained yet; call fit, or load a trained run with load_run")
+            raise InputError(
+                f"{self.name} is not trained yet; call fit, or load a trained run with load_run"
+            )
         return self._params
 
     @params.setter
@@ -107,7 +117,9 @@ class TrainerModule(Task):
         self._is_entered = True
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._is_entered = False
         self.close_run()
 
@@ -116,7 +128,9 @@ class TrainerModule(Task):
         if self._run is not None and not self._is_entered:
             self._run.close()
 
-    def fit(self, train_loader: Loader, val_loader: Loader, *, initial_params: Params | None = None) -> None:
+    def fit(
+        self, train_loader: Loader, val_loader: Loader, *, initial_params: Params | None = None
+    ) -> None:
         """Train, or resume an interrupted run, and set `params` to the best parameters.
 
         The run's directory is held until the end; in a `with trainer:` block until the end of the block.
@@ -137,7 +151,9 @@ class TrainerModule(Task):
             loop.train()
             params = best_params(self.run, self.config, loop.state)
             # A single copy of replicated parameters; sharded ones stay sharded.
-            self.params = jax.device_put(params, None if self.devices.partitioned_by_xla else self.first_device)
+            self.params = jax.device_put(
+                params, None if self.devices.partitioned_by_xla else self.first_device
+            )
             self.steps = loop.step
         self.close_run()
 
@@ -173,7 +189,9 @@ class TrainerModule(Task):
     @property
     def has_attention(self) -> bool:
         """Whether the model has attention maps: a method `get_attention_maps`, and attention with weights."""
-        return bool(getattr(self.model, "has_attention_maps", hasattr(self.model, "get_attention_maps")))
+        return bool(
+            getattr(self.model, "has_attention_maps", hasattr(self.model, "get_attention_maps"))
+        )
 
     def attention(self, inputs: Any) -> Any:  # a task's own types; a `LabelledMaps`, or a list
         """Return the attention maps of each input of `examples`, a `LabelledMaps`; raises the errors of `maps_of`."""
@@ -198,7 +216,9 @@ class TrainerModule(Task):
         self.place_constants(data.constants)
         return data
 
-    def test(self, val_loader: Loader | None = None, test_loader: Loader | None = None, **more: object) -> Json:
+    def test(
+        self, val_loader: Loader | None = None, test_loader: Loader | None = None, **more: object
+    ) -> Json:
         """Evaluate the best parameters on both sets, log and print every metric, and write `results.json`.
 
         After `load_run` nothing is written.
@@ -217,7 +237,10 @@ class TrainerModule(Task):
         from transformer_jax.training.results import test  # only for testing
 
         if val_loader is None or test_loader is None:
-            val_loader, test_loader = val_loader or self.test_data.val_loader, test_loader or self.test_data.test_loader
+            val_loader, test_loader = (
+                val_loader or self.test_data.val_loader,
+                test_loader or self.test_data.test_loader,
+            )
         self.results = test(self, {"val": val_loader, "test": test_loader}, self._run, more)
         self.close_run()
         return self.results

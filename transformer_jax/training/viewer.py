@@ -11,7 +11,13 @@ from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, known_options
 from transformer_jax.errors import InputError
 from transformer_jax.runs.loggers import Logger
 from transformer_jax.training.callbacks import Callback, Evaluation
-from transformer_jax.training.inspected_example import Answer, InspectedExample, Label, LabelledMaps, drawable
+from transformer_jax.training.inspected_example import (
+    Answer,
+    InspectedExample,
+    Label,
+    LabelledMaps,
+    drawable,
+)
 from transformer_jax.trees import Inputs, Params, with_floats
 
 if TYPE_CHECKING:
@@ -45,14 +51,24 @@ class Viewer:
         task = self._task
         if not task.has_attention:
             kind = type(task.model).__name__
-            lacks = "whose attention is a custom function" if hasattr(task.model, MAPS) else f"without {MAPS}"
+            lacks = (
+                "whose attention is a custom function"
+                if hasattr(task.model, MAPS)
+                else f"without {MAPS}"
+            )
             raise InputError(f"{kind} {lacks} has no maps to show")
-        found = jax.device_get(self._maps(jax.device_put(params, task.first_device), example.inputs))
-        return LabelledMaps.of(example, found._asdict() if hasattr(found, "_asdict") else {task.stack: found})
+        found = jax.device_get(
+            self._maps(jax.device_put(params, task.first_device), example.inputs)
+        )
+        return LabelledMaps.of(
+            example, found._asdict() if hasattr(found, "_asdict") else {task.stack: found}
+        )
 
     def _maps_of(self, params: Params, inputs: Inputs) -> object:
         params, arguments = self._task.in_dtype(params, self._task.model_inputs(inputs))
-        return with_floats(self._task.model.apply({"params": params}, *arguments, method=MAPS), "float32")
+        return with_floats(
+            self._task.model.apply({"params": params}, *arguments, method=MAPS), "float32"
+        )
 
     def answers(self, examples: Sequence[InspectedExample], params: Params) -> list[Answer]:
         """Return the model's answers; examples of equal shapes are computed together, a batch at a time.
@@ -77,20 +93,34 @@ class Viewer:
 
     def _answers_to(self, rows: Sequence[InspectedExample], params: Params) -> list[Answer]:
         """Return the answers to examples of equal shapes, by `predict` if only that is overridden."""
-        inputs = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[example.inputs for example in rows])
+        inputs = jax.tree.map(
+            lambda *leaves: np.concatenate(leaves), *[example.inputs for example in rows]
+        )
         outputs = jax.device_get(self._output(params, inputs))
         answers = [example.answer_to(output) for example, output in zip(rows, outputs, strict=True)]
         return self._as_predicted(rows, answers) if self._task.overrides_predict_alone else answers
 
-    def _as_predicted(self, rows: Sequence[InspectedExample], answers: Sequence[Answer]) -> list[Answer]:
+    def _as_predicted(
+        self, rows: Sequence[InspectedExample], answers: Sequence[Answer]
+    ) -> list[Answer]:
         """Return the answers; if `predict` returns something else for a row, only its text."""
         given, task = [example.given for example in rows], self._task
-        found = None if given[0] is None else task.predict(jax.tree.map(lambda *all_: np.concatenate(all_), *given))
+        found = (
+            None
+            if given[0] is None
+            else task.predict(jax.tree.map(lambda *all_: np.concatenate(all_), *given))
+        )
         if not isinstance(found, list | np.ndarray | jax.Array) or len(found) != len(rows):
             name = f"{type(task).__name__}.predict"
-            raise InputError(f"{name} gives no list or array with an answer for each example; override `examples`")
+            raise InputError(
+                f"{name} gives no list or array with an answer for each example; override"
+                " `examples`"
+            )
         texts = [" ".join(map(str, np.ravel(answer).tolist())) for answer in found]
-        return [a if a.text == text else Answer(text, None, ()) for a, text in zip(answers, texts, strict=True)]
+        return [
+            a if a.text == text else Answer(text, None, ())
+            for a, text in zip(answers, texts, strict=True)
+        ]
 
 
 class LogAttention(Callback):
@@ -112,7 +142,9 @@ class LogAttention(Callback):
             return
         for kind, layers in labelled.maps.items():
             for number, maps in enumerate(layers):
-                picture = attention_picture(maps, labelled.query_labels[kind], labelled.key_labels[kind])
+                picture = attention_picture(
+                    maps, labelled.query_labels[kind], labelled.key_labels[kind]
+                )
                 for logger in self._loggers:
                     logger.log_image(evaluation.step, f"attention/{kind}/layer {number}", picture)
 
@@ -131,8 +163,12 @@ def attention_picture(
     num_heads, length, num_keys = maps.shape
     cell = max(CELL, -(-LEAST_SIDE // max(length, num_keys)))
     brightest = np.maximum(maps.max((1, 2), keepdims=True), np.finfo(np.float32).tiny)
-    cells = np.rint(255 * np.sqrt(maps / brightest)).astype(np.uint8).repeat(cell, 1).repeat(cell, 2)
-    rows, columns = ([drawable(label).replace("␣", "_") for label in labels] for labels in (queries, keys))
+    cells = (
+        np.rint(255 * np.sqrt(maps / brightest)).astype(np.uint8).repeat(cell, 1).repeat(cell, 2)
+    )
+    rows, columns = (
+        [drawable(label).replace("␣", "_") for label in labels] for labels in (queries, keys)
+    )
     left, top = (CELL * max(map(len, names)) for names in (rows, columns))
     width = left + num_keys * cell
     image = Image.new("L", (num_heads * width, top + length * cell), GREY)

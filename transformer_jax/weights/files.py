@@ -32,7 +32,8 @@ class WeightFile(NamedTuple):
     """Content of a file of weights."""
 
     arrays: Arrays  # by name; in Flax's and our own files the name is a path, keys joined by "/"
-    hyperparameters: dict[str, float]  # numeric ones of a PyTorch Lightning checkpoint; empty for other files
+    # numeric ones of a PyTorch Lightning checkpoint; empty for other files
+    hyperparameters: dict[str, float]
     is_torch: bool  # whether it is a PyTorch file
 
 
@@ -45,11 +46,15 @@ def read_weights(path: str | Path) -> WeightFile:
         InputError: the file cannot be read, is damaged or of another format, holds objects other than tensors and plain
             values, or declares arrays larger than itself.
     """
-    with outside_file(path, "a Flax msgpack, a safetensors or a PyTorch file of weights", MAX_BYTES) as file:
+    with outside_file(
+        path, "a Flax msgpack, a safetensors or a PyTorch file of weights", MAX_BYTES
+    ) as file:
         with file.open("rb") as stream:
             start = stream.read(9)
         # A safetensors file starts with the header's length, 8 bytes of any value, then the header's first character.
-        is_safetensors = start[8:] == b"{" and int.from_bytes(start[:8], "little") < file.stat().st_size
+        is_safetensors = (
+            start[8:] == b"{" and int.from_bytes(start[:8], "little") < file.stat().st_size
+        )
         if not is_safetensors and start.startswith((ZIP_START, PICKLE_START)):
             return _read_torch(file, is_zip=start.startswith(ZIP_START))
         if is_safetensors:
@@ -77,40 +82,60 @@ def _read_torch(path: Path, is_zip: bool) -> WeightFile:
 
     # `bytearray(n)` is the only call allowed by `weights_only` that can fill the memory.
     if b"bytearray\n" in (_pickle_in_zip(path) if is_zip else path.read_bytes()):
-        raise InputError(f"{path} creates a bytearray; a weight file must hold only tensors and plain values")
+        raise InputError(
+            f"{path} creates a bytearray; a weight file must hold only tensors and plain values"
+        )
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except pickle.UnpicklingError as error:  # its message advises running the file's code
         raise InputError(
-            f"{path} is damaged, or holds objects other than tensors and plain values; it must be a saved state_dict()"
+            f"{path} is damaged, or holds objects other than tensors and plain values; it must be a"
+            " saved state_dict()"
         ) from error
     weights = saved.get("state_dict", saved)
     _check(weights, torch.Tensor, path)
-    if sum(tensor.nbytes for tensor in weights.values()) > path.stat().st_size:  # e.g. by strides of 0
-        raise InputError(f"{path} declares arrays larger than the file; every number must be stored once")
+    # e.g. by strides of 0
+    if sum(tensor.nbytes for tensor in weights.values()) > path.stat().st_size:
+        raise InputError(
+            f"{path} declares arrays larger than the file; every number must be stored once"
+        )
     stored = saved.get("hyper_parameters", {}) if weights is not saved else {}
-    hyperparameters = {name: value for name, value in stored.items() if isinstance(value, int | float)}
-    return WeightFile({name: array_of(tensor) for name, tensor in weights.items()}, hyperparameters, is_torch=True)
+    hyperparameters = {
+        name: value for name, value in stored.items() if isinstance(value, int | float)
+    }
+    return WeightFile(
+        {name: array_of(tensor) for name, tensor in weights.items()}, hyperparameters, is_torch=True
+    )
 
 
 def _pickle_in_zip(path: Path) -> bytes:
     """The pickle in a PyTorch archive, whose arrays must be uncompressed because they are memory-mapped."""
     with zipfile.ZipFile(path) as archive:
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-            raise InputError(f"{path} is compressed; it must be an uncompressed archive, as torch.save writes it")
+            raise InputError(
+                f"{path} is compressed; it must be an uncompressed archive, as torch.save writes it"
+            )
         if damaged := archive.testzip():  # PyTorch does not verify the checksums of mapped data
-            raise InputError(f"{path} was damaged: the checksum of {damaged[:MAX_NAME]!r} does not match")
+            raise InputError(
+                f"{path} was damaged: the checksum of {damaged[:MAX_NAME]!r} does not match"
+            )
         return b"".join(archive.read(name) for name in archive.namelist() if name.endswith(".pkl"))
 
 
 def check_name(name: object, path: Path) -> None:
     """Raise an `InputError` unless the name of an array in a file is printable and not too long."""
     if not (isinstance(name, str) and name.isprintable() and len(name) <= MAX_NAME):
-        raise InputError(f"{path} has an array name that is not a text of at most {MAX_NAME} printable characters")
+        raise InputError(
+            f"{path} has an array name that is not a text of at most {MAX_NAME} printable"
+            " characters"
+        )
 
 
 def _check(weights: Mapping[Any, object], wanted: type, path: Path) -> None:
     for name, value in weights.items():
         check_name(name, path)
         if not isinstance(value, wanted):
-            raise InputError(f"{path} has an object of type {type(value).__name__} under {name!r}; it must be an array")
+            raise InputError(
+                f"{path} has an object of type {type(value).__name__} under {name!r}; it must be an"
+                " array"
+            )

@@ -56,9 +56,11 @@ def split(whole: Shaped[np.ndarray, "*inputs fused"], num_groups: int) -> list[n
 class Layout(NamedTuple):
     """Names and arrangement of our arrays in another program."""
 
-    renames: tuple[tuple[str, str], ...]  # regular expressions and replacements, applied to our path in order
+    # regular expressions and replacements, applied to our path in order
+    renames: tuple[tuple[str, str], ...]
     transposed: bool  # kernels are [out, in], as in PyTorch; ours are [in, out]
-    num_groups: int = 1  # of columns, if `renames` fuses query, key and value (see `fuse`): H if they alternate by head
+    # of columns, if `renames` fuses query, key and value (see `fuse`): H if they alternate by head
+    num_groups: int = 1
     reshaped: Mapping[str, tuple[int, ...]] = {}  # by our path: their shape before transposing
 
     def name(self, path: str) -> str:
@@ -70,7 +72,9 @@ class Layout(NamedTuple):
     def names(self, paths: Iterable[str]) -> dict[str, list[str]]:
         """Our paths by name in the other program: one path, or three if query, key and value are fused."""
         named: dict[str, list[str]] = {}
-        for path in sorted(paths, key=lambda path: ("key_proj/" in path) + 2 * ("value_proj/" in path)):
+        for path in sorted(
+            paths, key=lambda path: ("key_proj/" in path) + 2 * ("value_proj/" in path)
+        ):
             named.setdefault(self.name(path), []).append(path)
         return named
 
@@ -157,7 +161,9 @@ def example_inputs(model: nn.Module) -> tuple[jax.ShapeDtypeStruct, ...]:
     match model:
         case Transformer():
             sizes = model.source_vocabulary_size, model.target_vocabulary_size
-            return tuple(_features(1, model.model_dim) if size is None else _TOKENS for size in sizes)
+            return tuple(
+                _features(1, model.model_dim) if size is None else _TOKENS for size in sizes
+            )
         case TransformerLM() | TransformerMLM():
             return (_TOKENS,)
         case VisionTransformer():
@@ -183,5 +189,10 @@ def by_path(params: Params) -> Arrays:
             its key "params"; or a leaf is not an array, see `as_array`.
     """
     if set(params) == {"params"}:
-        raise InputError("params has only the key 'params'; it must be the dictionary under that key")
-    return {path: np.asarray(as_array(path, leaf)) for path, leaf in flatten_dict(params, sep="/").items()}
+        raise InputError(
+            "params has only the key 'params'; it must be the dictionary under that key"
+        )
+    return {
+        path: np.asarray(as_array(path, leaf))
+        for path, leaf in flatten_dict(params, sep="/").items()
+    }

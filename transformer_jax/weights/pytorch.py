@@ -56,7 +56,9 @@ SAME_SIZES = {"num_decoder_heads": None, "decoder_dim_feedforward": None}
 
 
 @check_arguments
-def params_from_torch(model: Model, weights: Mapping[str, torch.Tensor | ArrayLike] | str | Path) -> Params:
+def params_from_torch(
+    model: Model, weights: Mapping[str, torch.Tensor | ArrayLike] | str | Path
+) -> Params:
     """Convert the weights of a PyTorch module to the parameters of its counterpart here.
 
     Args:
@@ -78,7 +80,8 @@ def params_from_torch(model: Model, weights: Mapping[str, torch.Tensor | ArrayLi
     else:
         tensors, source = weights.items(), "the state dict"
         arrays = {
-            name: array_of(x) if isinstance(x, torch.Tensor) else np.asarray(as_array(name, x)) for name, x in tensors
+            name: array_of(x) if isinstance(x, torch.Tensor) else np.asarray(as_array(name, x))
+            for name, x in tensors
         }
     return LAYOUT.to_ours(arrays, _params_like(model), source)
 
@@ -115,19 +118,30 @@ def _params_like(model: Model) -> Abstract:
         check_parts("", model, **SAME_SIZES)
         if (model.source_vocabulary_size, model.target_vocabulary_size) != (None, None):
             raise InputError(
-                "model has a vocabulary; it must take features, since torch.nn.Transformer has no embeddings"
+                "model has a vocabulary; it must take features, since torch.nn.Transformer has no"
+                " embeddings"
             )
     return abstract_params(model)
 
 
-def _check_attention(prefix: str, attention: AttentionSettings, positions: Positions, num_heads: int) -> None:
+def _check_attention(
+    prefix: str, attention: AttentionSettings, positions: Positions, num_heads: int
+) -> None:
     """Raise an `InputError` unless `torch.nn.MultiheadAttention` has the same projections.
 
     The dropout of the attention weights is not checked: it affects neither parameters nor predictions.
     """
     if attention.num_kv_heads != num_heads:
         check_parts(prefix, attention, num_kv_heads=None)
-    check_parts(prefix, attention, qk_norm=None, head_width=None, input_bias=True, output_bias=True, scale=None)
+    check_parts(
+        prefix,
+        attention,
+        qk_norm=None,
+        head_width=None,
+        input_bias=True,
+        output_bias=True,
+        scale=None,
+    )
     check_parts("positions.", positions, is_in_attention=False)
 
 
@@ -141,9 +155,12 @@ def check_parts(prefix: str, of: object, **plain: object) -> None:
     """Raise an `InputError` for the first field with another value than `plain`, which PyTorch cannot represent."""
     for name, wanted in plain.items():
         if (value := getattr(of, name)) != wanted:
-            shown, only = (part.__name__ if isinstance(part, type) else repr(part) for part in (value, wanted))
+            shown, only = (
+                part.__name__ if isinstance(part, type) else repr(part) for part in (value, wanted)
+            )
             raise InputError(
-                f"{prefix}{name} is {shown}; it must be {only}, the only value with a counterpart in PyTorch"
+                f"{prefix}{name} is {shown}; it must be {only}, the only value with a counterpart"
+                " in PyTorch"
             )
 
 

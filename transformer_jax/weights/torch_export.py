@@ -64,7 +64,11 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
 
     def names_of(directory: Path) -> set[str]:
         source = directory / SOURCE
-        return {SOURCE, WEIGHTS} if source.is_file() and source.read_bytes()[:40] == text[:40].encode() else set()
+        return (
+            {SOURCE, WEIGHTS}
+            if source.is_file() and source.read_bytes()[:40] == text[:40].encode()
+            else set()
+        )
 
     with replacing(directory, f"a {SOURCE} of an earlier export", names_of) as new:
         (new / WEIGHTS).write_bytes(saved.getvalue())
@@ -82,7 +86,9 @@ def _content(model: nn.Module, params: Params) -> Json:
         settings, sizes, inputs = _of_transformer(model)
     else:
         kind = type(model).__name__
-        raise InputError(f"model is a {kind}; it must be a TransformerPredictor or a Transformer, not a subclass")
+        raise InputError(
+            f"model is a {kind}; it must be a TransformerPredictor or a Transformer, not a subclass"
+        )
     check_blocks(model.settings, model.num_heads)
     check_parts("settings.", model.settings, positions=SinusoidalPositions())
     settings |= _numbers(model, "model_dim", "num_heads", "max_len")
@@ -90,32 +96,63 @@ def _content(model: nn.Module, params: Params) -> Json:
     settings["attention_dropout_prob"] = float(model.settings.attention.dropout_prob)
     settings["activation"] = _activation(model.settings)
     weights = state_dict_of(LAYOUT, params, abstract_params(model, *inputs))
-    return {"settings": settings, "sizes": sizes, "state_dict": {n: array.float() for n, array in weights.items()}}
+    return {
+        "settings": settings,
+        "sizes": sizes,
+        "state_dict": {n: array.float() for n, array in weights.items()},
+    }
 
 
-Described = tuple[dict[str, object], dict[str, object], list[jax.ShapeDtypeStruct]]  # settings, sizes, inputs
+# settings, sizes, inputs
+Described = tuple[dict[str, object], dict[str, object], list[jax.ShapeDtypeStruct]]
 
 
 def _of_predictor(model: TransformerPredictor, params: Params) -> Described:
     check_parts("", model, block=EncoderBlock, pools=False)
     kernel = by_path(params).get("input_layer/kernel")
     if kernel is None or kernel.ndim != 2 or not kernel.size:
-        raise InputError("params has no matrix input_layer/kernel; it must be the parameters of the model")
-    sizes = {"num_features": len(kernel), **_numbers(model, "num_classes", "num_layers", "input_dropout_prob")}
+        raise InputError(
+            "params has no matrix input_layer/kernel; it must be the parameters of the model"
+        )
+    sizes = {
+        "num_features": len(kernel),
+        **_numbers(model, "num_classes", "num_layers", "input_dropout_prob"),
+    }
     inputs = [jax.ShapeDtypeStruct((1, 1, len(kernel)), jnp.float32)]
-    return {"dim_feedforward": 2 * int(model.model_dim), "final_norm": bool(model.settings.norm_first)}, sizes, inputs
+    return (
+        {
+            "dim_feedforward": 2 * int(model.model_dim),
+            "final_norm": bool(model.settings.norm_first),
+        },
+        sizes,
+        inputs,
+    )
 
 
 def _of_transformer(model: Transformer) -> Described:
-    check_parts("", model, encoder_block=EncoderBlock, decoder_block=DecoderBlock, embeddings=EmbeddingSettings())
+    check_parts(
+        "",
+        model,
+        encoder_block=EncoderBlock,
+        decoder_block=DecoderBlock,
+        embeddings=EmbeddingSettings(),
+    )
     check_parts("", model, **SAME_SIZES)
     vocabularies = "source_vocabulary_size", "target_vocabulary_size"
     for name in vocabularies:
         if getattr(model, name) is None:
-            raise InputError(f"{name} is None; it must be a size, since only a Transformer over tokens can be exported")
-    sizes = _numbers(model, *vocabularies, "num_encoder_layers", "num_decoder_layers", "tie_embeddings")
+            raise InputError(
+                f"{name} is None; it must be a size, since only a Transformer over tokens can be"
+                " exported"
+            )
+    sizes = _numbers(
+        model, *vocabularies, "num_encoder_layers", "num_decoder_layers", "tie_embeddings"
+    )
     final_norm = model.settings.norm_first if model.final_norm is None else model.final_norm
-    settings: dict[str, object] = {"dim_feedforward": int(model.dim_feedforward), "final_norm": bool(final_norm)}
+    settings: dict[str, object] = {
+        "dim_feedforward": int(model.dim_feedforward),
+        "final_norm": bool(final_norm),
+    }
     return settings, sizes, []
 
 

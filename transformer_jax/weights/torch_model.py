@@ -53,7 +53,9 @@ class PositionalEncoding(nn.Module):
     def __init__(self, model_dim: int, max_len: int) -> None:
         super().__init__()
         position = torch.arange(max_len, dtype=torch.float64)[:, None]  # [T 1]
-        angle = position * 10000.0 ** (-torch.arange(0, model_dim, 2, dtype=torch.float64) / model_dim)
+        angle = position * 10000.0 ** (
+            -torch.arange(0, model_dim, 2, dtype=torch.float64) / model_dim
+        )
         table = torch.empty(max_len, model_dim)
         table[:, 0::2] = angle.sin()
         table[:, 1::2] = angle[:, : model_dim // 2].cos()
@@ -89,7 +91,9 @@ class MultiheadAttention(nn.Module):
         else:
             # Before PyTorch 2.5, a softmax over no key is NaN: a query without keys attends to all, then gets zeros.
             sees = mask.any(-1, keepdim=True)
-            values = functional.scaled_dot_product_attention(query, key, value, mask | ~sees, dropout)
+            values = functional.scaled_dot_product_attention(
+                query, key, value, mask | ~sees, dropout
+            )
             values = values.masked_fill(~sees, 0.0)
         return self.output_proj(values.transpose(1, 2).flatten(2))  # [B T D]
 
@@ -141,7 +145,11 @@ class Block(nn.Module):
         self.feed_forward_residual = Residual(settings)
 
     def forward(
-        self, x: Tensor, mask: Tensor | None, memory: Tensor | None = None, memory_mask: Tensor | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
     ) -> Tensor:
         x = self.self_attn_residual(x, lambda h: self.self_attn(h, h, mask))
         if memory is not None:
@@ -175,7 +183,12 @@ class TransformerPredictor(nn.Module):
     """Encoder between an input layer and an output network that predicts for every element of a sequence or set."""
 
     def __init__(
-        self, settings: Settings, num_features: int, num_classes: int, num_layers: int, input_dropout_prob: float
+        self,
+        settings: Settings,
+        num_features: int,
+        num_classes: int,
+        num_layers: int,
+        input_dropout_prob: float,
     ) -> None:
         super().__init__()
         model_dim = settings.model_dim
@@ -188,7 +201,9 @@ class TransformerPredictor(nn.Module):
         self.output_dropout = nn.Dropout(settings.dropout_prob)
         self.output_layer = nn.Linear(model_dim, num_classes)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, add_positional_encoding: bool = True) -> Tensor:
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, add_positional_encoding: bool = True
+    ) -> Tensor:
         """Predict each element's logits.
 
         Args:
@@ -232,7 +247,11 @@ class Transformer(nn.Module):
         self.decoder = Stack(settings, num_decoder_layers, is_decoder=True)
 
     def forward(
-        self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
     ) -> Tensor:
         """Predict the token after each target position, all in one pass.
 
@@ -252,15 +271,25 @@ class Transformer(nn.Module):
         return self.encoder(self.embed(source, self.source_embedding), expand_mask(source_mask))
 
     def decode(
-        self, target: Tensor, memory: Tensor, target_mask: Tensor | None = None, source_mask: Tensor | None = None
+        self,
+        target: Tensor,
+        memory: Tensor,
+        target_mask: Tensor | None = None,
+        source_mask: Tensor | None = None,
     ) -> Tensor:
         """Logits `[B, T, V]` of the token after each position, given the encoder's output."""
-        x = self.embed(target, self.source_embedding if self.tie_embeddings else self.target_embedding)
+        x = self.embed(
+            target, self.source_embedding if self.tie_embeddings else self.target_embedding
+        )
         mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()  # [T T]
         if (visible := expand_mask(target_mask)) is not None:
             mask = mask & visible
         x = self.decoder(x, mask, memory, expand_mask(source_mask))
-        return functional.linear(x, self.source_embedding.weight) if self.tie_embeddings else self.output_layer(x)
+        return (
+            functional.linear(x, self.source_embedding.weight)
+            if self.tie_embeddings
+            else self.output_layer(x)
+        )
 
     def embed(self, tokens: Tensor, embedding: nn.Embedding) -> Tensor:
         """Embeddings `[B, T, D]`, scaled, with positions."""
@@ -269,7 +298,12 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def translate(
-        self, source: Tensor, start_token: int, end_token: int, max_length: int, source_mask: Tensor | None = None
+        self,
+        source: Tensor,
+        start_token: int,
+        end_token: int,
+        max_length: int,
+        source_mask: Tensor | None = None,
     ) -> Tensor:
         """Translate by greedy decoding: append the most likely token, one at a time.
 

@@ -37,7 +37,9 @@ LIGHTNING_RENAMES = (
 )
 
 
-def load_tutorial_weights(path: str | Path, *, num_heads: int | None = None) -> tuple[TransformerPredictor, Params]:
+def load_tutorial_weights(
+    path: str | Path, *, num_heads: int | None = None
+) -> tuple[TransformerPredictor, Params]:
     """Read a model and its parameters from a checkpoint of the tutorials.
 
     Sizes are inferred from the arrays' shapes. A Lightning file has the dropout probabilities too; a Flax file does
@@ -61,7 +63,9 @@ def load_tutorial_weights(path: str | Path, *, num_heads: int | None = None) -> 
     stored = file.hyperparameters
     heads = stored.get("num_heads", num_heads)
     if heads is None:
-        raise InputError(f"num_heads is None, and {source} does not contain it; it must divide {model_dim}")
+        raise InputError(
+            f"num_heads is None, and {source} does not contain it; it must divide {model_dim}"
+        )
     if num_heads not in (None, heads):
         raise InputError(f"num_heads is {num_heads}; that of {source} is {heads}")
     settings = BlockSettings(
@@ -69,7 +73,15 @@ def load_tutorial_weights(path: str | Path, *, num_heads: int | None = None) -> 
         layer_norm_epsilon=1e-5 if file.is_torch else 1e-6,  # the defaults of PyTorch and of Flax
     )
     dropout_prob = stored.get("input_dropout", 0.0)
-    model = TransformerPredictor(model_dim, num_classes, heads, num_layers, None, dropout_prob, settings)  # type: ignore[arg-type]
+    model = TransformerPredictor(
+        model_dim,
+        num_classes,
+        heads,  # type: ignore[arg-type]
+        num_layers,
+        None,
+        dropout_prob,
+        settings,
+    )
     like = abstract_params(model, jax.ShapeDtypeStruct((1, 1, num_features), jnp.float32))
     return model, layout._replace(num_groups=model.num_heads).to_ours(file.arrays, like, source)
 
@@ -86,4 +98,8 @@ def _sizes(file: WeightFile, layout: Layout, source: str) -> tuple[int, int, int
 
     layers = {layer for name in file.arrays for layer in re.findall(r"layers[._]\d+", name)}
     # At least one layer, so that a file without layers gives an error that names an array.
-    return *kernel_shape("input_layer/kernel"), kernel_shape("output_layer/kernel")[1], max(1, len(layers))
+    return (
+        *kernel_shape("input_layer/kernel"),
+        kernel_shape("output_layer/kernel")[1],
+        max(1, len(layers)),
+    )

@@ -18,7 +18,8 @@ from transformer_jax.errors import InputError, check_sizes
 Mask = Shaped[ArrayLike, "..."]  # boolean or integer, of the ranks above
 
 USE_PADDING_MASK = (
-    "; a per-token validity vector [B, S] is not a mask of rank 2: call padding_mask(valid), which gives [B, 1, 1, S]"
+    "; a per-token validity vector [B, S] is not a mask of rank 2: call padding_mask(valid), which"
+    " gives [B, 1, 1, S]"
 )
 
 
@@ -45,7 +46,9 @@ def padding_mask(valid: Shaped[ArrayLike, "..."]) -> Bool[Array, "B 1 1 S"]:
     """
     valid = _as_boolean(valid, "valid")
     if valid.ndim != 2:
-        raise InputError(f"valid has shape {valid.shape}; it may be [B, S], one truth value for each token")
+        raise InputError(
+            f"valid has shape {valid.shape}; it may be [B, S], one truth value for each token"
+        )
     return valid[:, None, None, :]
 
 
@@ -62,8 +65,13 @@ def causal_mask(length: int) -> Bool[Array, "T T"]:
 def _as_boolean(mask: ArrayLike, name: str = "mask") -> Array:
     array = as_array(name, mask)
     if not (array.dtype == bool or jnp.issubdtype(array.dtype, jnp.integer)):
-        raise InputError(f"{name} has type {array.dtype}; it may be boolean (True = may attend) or integer 0/1")
+        raise InputError(
+            f"{name} has type {array.dtype}; it may be boolean (True = may attend) or integer 0/1"
+        )
     values = known_values(array)
     if array.dtype != bool and values is not None and not np.isin(values, (0, 1)).all():
-        raise InputError(f"{name} holds {values[~np.isin(values, (0, 1))][0]}; an integer mask may hold only 0 and 1")
+        raise InputError(
+            f"{name} holds {values[~np.isin(values, (0, 1))][0]}; an integer mask may hold only 0"
+            " and 1"
+        )
     return jnp.asarray(array).astype(bool)

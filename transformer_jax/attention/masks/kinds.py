@@ -15,7 +15,14 @@ from jaxtyping import Bool, Int, Shaped
 from transformer_jax.argument_checks import as_array, broadcasts, check_offset
 from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.attention.masks.symbolic import AttentionMask
-from transformer_jax.attention.score_block import BlockGrid, Bounds, Offset, ScoreBlock, Start, check_fits
+from transformer_jax.attention.score_block import (
+    BlockGrid,
+    Bounds,
+    Offset,
+    ScoreBlock,
+    Start,
+    check_fits,
+)
 from transformer_jax.errors import InputError
 from transformer_jax.trees import pytree_class, shown, static_field
 
@@ -29,7 +36,10 @@ class Prefix(AttentionMask):
     def __post_init__(self) -> None:
         if isinstance(self.n, Array | np.ndarray) and np.ndim(self.n) > 0:
             if self.n.ndim != 1 or not jnp.issubdtype(self.n.dtype, jnp.integer):
-                raise InputError(f"n is {shown(self.n)}; it must be a whole number, or one for each batch element [B]")
+                raise InputError(
+                    f"n is {shown(self.n)}; it must be a whole number, or one for each batch"
+                    " element [B]"
+                )
         else:
             check_offset("n", self.n, 0)
 
@@ -91,7 +101,9 @@ class Segments(AttentionMask):
             ids = as_array(name, getattr(self, name))
             if ids.ndim != 2 or not jnp.issubdtype(ids.dtype, jnp.integer):
                 letter = "T" if name == "query_ids" else "S"
-                raise InputError(f"{name} is {shown(ids)}; it must be [B, {letter}] of an integer type")
+                raise InputError(
+                    f"{name} is {shown(ids)}; it must be [B, {letter}] of an integer type"
+                )
             object.__setattr__(self, name, jnp.asarray(ids))
 
     def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
@@ -122,17 +134,21 @@ class MaskFunction(AttentionMask):
         InputError: `fn` is not callable; at use, its result is not boolean or does not broadcast to the logits.
     """
 
-    fn: Callable[..., Any] = static_field()  # takes four integer arrays that broadcast, then `arrays`
+    # takes four integer arrays that broadcast, then `arrays`
+    fn: Callable[..., Any] = static_field()
     arrays: tuple[Any, ...] = ()  # further arguments of `fn`; it must not close over traced arrays
     offset: Offset = 0  # added to the index of the query
 
     def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
         at = block.indices()
         result = self.fn(at.batch, at.head, at.query + self.offset, at.key, *self.arrays)
-        is_mask = isinstance(result, Array | np.ndarray | bool | np.bool_) and jnp.asarray(result).dtype == bool
+        is_mask = (
+            isinstance(result, Array | np.ndarray | bool | np.bool_)
+            and jnp.asarray(result).dtype == bool
+        )
         if not is_mask or not broadcasts(np.shape(result), block.shape):
             raise InputError(
-                f"the mask function {shown(self.fn)} returned {shown(result)}; it must return booleans (True = attend) "
-                f"whose shape broadcasts to {block.shape}"
+                f"the mask function {shown(self.fn)} returned {shown(result)}; it must return"
+                f" booleans (True = attend) whose shape broadcasts to {block.shape}"
             )
         return jnp.asarray(result).reshape((1,) * (4 - np.ndim(result)) + np.shape(result))

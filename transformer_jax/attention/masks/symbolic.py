@@ -20,7 +20,15 @@ from jaxtyping import Bool
 
 from transformer_jax.argument_checks import Count
 from transformer_jax.attention.masks.arrays import USE_PADDING_MASK, Mask, expand_mask
-from transformer_jax.attention.score_block import BlockGrid, Bounds, LogitsRule, Offset, Range, ScoreBlock, check_fits
+from transformer_jax.attention.score_block import (
+    BlockGrid,
+    Bounds,
+    LogitsRule,
+    Offset,
+    Range,
+    ScoreBlock,
+    check_fits,
+)
 from transformer_jax.errors import MAX_SIZE, InputError, check_sizes, shortened
 from transformer_jax.trees import pytree_class, static_field
 
@@ -70,7 +78,8 @@ class AttentionMask(LogitsRule):
         check_sizes(num_queries=num_queries, num_keys=num_keys)
         check_sizes(0, batch=batch, head=head)
 
-        height, width = -(-num_queries // MAX_CELLS), -(-num_keys // MAX_CELLS)  # queries and keys per sign
+        # queries and keys per sign
+        height, width = -(-num_queries // MAX_CELLS), -(-num_keys // MAX_CELLS)
         starts = np.arange(0, num_keys, width)
         sizes = np.minimum(starts + width, num_keys) - starts
         lines = []
@@ -79,7 +88,9 @@ class AttentionMask(LogitsRule):
             block = ScoreBlock(Range(batch, 1), Range(head, 1), queries, Range(0, num_keys))
             rows = np.broadcast_to(np.asarray(self.allows(block)), block.shape)[0, 0]
             shares = np.add.reduceat(rows.sum(0), starts) / (len(rows) * sizes)
-            lines.append(" ".join(SEEN if share == 1 else UNSEEN if share == 0 else SOME for share in shares))
+            lines.append(
+                " ".join(SEEN if share == 1 else UNSEEN if share == 0 else SOME for share in shares)
+            )
         return Drawing("\n".join(lines))
 
     def __and__(self, other: "Masks") -> "AttentionMask":
@@ -110,7 +121,9 @@ def as_attention_mask(mask: Masks) -> AttentionMask:
     if isinstance(mask, AttentionMask):
         return mask
     if callable(mask) or isinstance(mask, LogitsRule | str):
-        raise InputError(f"mask is {shortened(mask)}; it must be a mask such as Causal(), or an array")
+        raise InputError(
+            f"mask is {shortened(mask)}; it must be a mask such as Causal(), or an array"
+        )
     return ArrayMask(mask)
 
 
@@ -148,12 +161,16 @@ class Window(AttentionMask):
 
     def bounds(self, grid: BlockGrid) -> Bounds:
         (first_query, last_query), (first_key, last_key) = grid.queries(), grid.keys()
-        least, most = first_key - last_query - self.offset, last_key - first_query - self.offset  # of key - position
+        # of key - position
+        least, most = first_key - last_query - self.offset, last_key - first_query - self.offset
         left, right = self._reach()
         return (most >= -left) & (least <= right), (least >= -left) & (most <= right)
 
     def _reach(self) -> tuple[int, int]:
-        return MAX_SIZE if self.left is None else self.left, MAX_SIZE if self.right is None else self.right
+        return (
+            MAX_SIZE if self.left is None else self.left,
+            MAX_SIZE if self.right is None else self.right,
+        )
 
 
 @pytree_class
@@ -173,7 +190,12 @@ class ArrayMask(AttentionMask):
         return block.part(expand_mask(self.array))
 
     def check(self, shape: tuple[int, ...]) -> None:
-        check_fits(expand_mask(self.array).shape, shape, f"mask of shape {np.shape(self.array)}", USE_PADDING_MASK)
+        check_fits(
+            expand_mask(self.array).shape,
+            shape,
+            f"mask of shape {np.shape(self.array)}",
+            USE_PADDING_MASK,
+        )
 
 
 @pytree_class
@@ -195,7 +217,10 @@ class Combined(AttentionMask):
         if self.combine is operator.or_:
             return f"{self.first} | {self.second}"
         masks = self.first, self.second
-        return " & ".join(f"({m})" if isinstance(m, Combined) and m.combine is operator.or_ else f"{m}" for m in masks)
+        return " & ".join(
+            f"({m})" if isinstance(m, Combined) and m.combine is operator.or_ else f"{m}"
+            for m in masks
+        )
 
 
 @pytree_class
@@ -224,8 +249,13 @@ def reach(mask: AttentionMask | None) -> tuple[int | None, int | None] | None:
             return None, 0
         case Window(left=left, right=right, offset=int(0)):
             return left, right
-        case Combined(first, second, operator.and_) if (one := reach(first)) and (other := reach(second)):
-            known = ([side for side in sides if side is not None] for sides in zip(one, other, strict=True))
+        case Combined(first, second, operator.and_) if (one := reach(first)) and (
+            other := reach(second)
+        ):
+            known = (
+                [side for side in sides if side is not None]
+                for sides in zip(one, other, strict=True)
+            )
             left, right = (min(sides, default=None) for sides in known)
             return left, right
     return None

@@ -43,7 +43,8 @@ class CircuitTask(NamedTuple):
     """What a circuit computes: one class for each token."""
 
     name: str
-    vocabulary: tuple[str, ...]  # of tokens and of classes; `BOS` is the first, if sequences begin with it
+    # of tokens and of classes; `BOS` is the first, if sequences begin with it
+    vocabulary: tuple[str, ...]
     min_length: int  # in positions, including `BOS`
     max_length: int
     is_causal: bool
@@ -72,9 +73,14 @@ class Circuit:
     @property
     def working_heads(self) -> Bool[np.ndarray, "L H"]:
         """Which heads do the work."""
-        return np.reshape([head.role == "works" for head in self.heads], (self.model.num_layers, self.model.num_heads))
+        return np.reshape(
+            [head.role == "works" for head in self.heads],
+            (self.model.num_layers, self.model.num_heads),
+        )
 
-    def draw(self, rng: np.random.Generator, num_sequences: int, length: int | None = None) -> Tokens:
+    def draw(
+        self, rng: np.random.Generator, num_sequences: int, length: int | None = None
+    ) -> Tokens:
         """Draw random tokens `[B, T]`: first `BOS`, if the task has it, then all others with equal probability.
 
         If the task needs repetitions, the second half of every second row repeats the first half.
@@ -100,12 +106,20 @@ class Circuit:
             InputError: a token is outside the vocabulary, the length is out of range, or `BOS` is not exactly the first
                 token.
         """
-        vocabulary, shortest, longest = self.task.vocabulary, self.task.min_length, self.task.max_length
+        vocabulary, shortest, longest = (
+            self.task.vocabulary,
+            self.task.min_length,
+            self.task.max_length,
+        )
         check_token_ids("tokens", tokens, len(vocabulary))
         if not shortest <= tokens.shape[1] <= longest:
-            raise InputError(f"tokens.shape[1] is {tokens.shape[1]}; it must be {shortest} … {longest}")
+            raise InputError(
+                f"tokens.shape[1] is {tokens.shape[1]}; it must be {shortest} … {longest}"
+            )
         if vocabulary[0] == BEGIN and ((tokens == 0) != (np.arange(tokens.shape[1]) == 0)).any():
-            raise InputError(f"tokens is {tokens}; {BEGIN}, token 0, must be the first of each row and no other")
+            raise InputError(
+                f"tokens is {tokens}; {BEGIN}, token 0, must be the first of each row and no other"
+            )
         features = np.eye(len(vocabulary), dtype=np.float32)[tokens]
         return (features, Causal()) if self.task.is_causal else (features,)
 
@@ -113,9 +127,15 @@ class Circuit:
         """Compute the correct classes by the program in NumPy."""
         return self.task.answers(tokens)
 
-    def logits(self, tokens: Tokens, variables: Variables | None = None) -> Float[np.ndarray, "B T C"]:
+    def logits(
+        self, tokens: Tokens, variables: Variables | None = None
+    ) -> Float[np.ndarray, "B T C"]:
         """Compute the model's logits, with its variables or with changed ones."""
-        return np.asarray(_run(self.model, self.variables if variables is None else variables, self.inputs(tokens)))
+        return np.asarray(
+            _run(
+                self.model, self.variables if variables is None else variables, self.inputs(tokens)
+            )
+        )
 
     def accuracy(self, tokens: Tokens, variables: Variables | None = None) -> float:
         """Compute the fraction of correct answers."""
@@ -151,9 +171,14 @@ def score_heads(
 
     importance, working = np.asarray(importance), np.asarray(working, bool)
     if importance.shape != working.shape:
-        raise InputError(f"importance has shape {importance.shape}; it must be that of working, {working.shape}")
+        raise InputError(
+            f"importance has shape {importance.shape}; it must be that of working, {working.shape}"
+        )
     if working.all() or not working.any():
-        raise InputError(f"working is {'all' if working.all() else 'never'} True; some heads must work and some not")
+        raise InputError(
+            f"working is {'all' if working.all() else 'never'} True; some heads must work and"
+            " some not"
+        )
     flat = working.ravel(), importance.ravel()
     return HeadScore(float(average_precision_score(*flat)), float(roc_auc_score(*flat)))
 

@@ -8,7 +8,15 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax.errors import check_whole
 from transformer_jax.inspection.circuits.circuit import Circuit, CircuitHead, CircuitTask, Edge
-from transformer_jax.inspection.circuits.program import NUM_HEADS, NUM_LAYERS, SHARPNESS, Attend, Program, Space, Table
+from transformer_jax.inspection.circuits.program import (
+    NUM_HEADS,
+    NUM_LAYERS,
+    SHARPNESS,
+    Attend,
+    Program,
+    Space,
+    Table,
+)
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.layer_kinds import NoNorm
 from transformer_jax.nn.position_kinds import LearnedPositions
@@ -16,12 +24,17 @@ from transformer_jax.nn.predictor import TransformerPredictor
 
 LOGIT = 10.0  # of the correct class; the other classes have 0
 Flat = dict[str, np.ndarray]  # parameters in float64, by path
-READERS = ("query_proj", "key_proj", "value_proj", "expand", "output_hidden")  # of the residual stream
+# of the residual stream
+READERS = ("query_proj", "key_proj", "value_proj", "expand", "output_hidden")
 WRITERS = ("input_layer", "output_proj", "contract")
 
 
 def compile_circuit(
-    program: Program, answer: Space, task: CircuitTask, seed: int | None, edges: tuple[Edge, ...] = ()
+    program: Program,
+    answer: Space,
+    task: CircuitTask,
+    seed: int | None,
+    edges: tuple[Edge, ...] = (),
 ) -> Circuit:
     """Write a program's weights, with decoys in all heads and hidden units that the program does not use.
 
@@ -50,17 +63,31 @@ def compile_circuit(
     params = _empty(model, len(task.vocabulary))
     _write_ends(program, answer, params)
     for (layer, number), head in program.heads.items():
-        _write_head(params, f"encoder/layers_{layer}/self_attn", number * program.width, program.width, head)
+        _write_head(
+            params, f"encoder/layers_{layer}/self_attn", number * program.width, program.width, head
+        )
     for layer in range(NUM_LAYERS):
-        _write_units(params, f"encoder/layers_{layer}/feed_forward", program, program.tables.get(layer), rng)
+        _write_units(
+            params, f"encoder/layers_{layer}/feed_forward", program, program.tables.get(layer), rng
+        )
     if seed is not None:
         _rotate(params, np.linalg.qr(rng.normal(size=(model.model_dim, model.model_dim)))[0])
-    variables = {"params": unflatten_dict({path: leaf.astype(np.float32) for path, leaf in params.items()}, sep="/")}
+    variables = {
+        "params": unflatten_dict(
+            {path: leaf.astype(np.float32) for path, leaf in params.items()}, sep="/"
+        )
+    }
     heads = tuple(
-        CircuitHead(*place, head.role, head.does, head.attention) for place, head in sorted(program.heads.items())
+        CircuitHead(*place, head.role, head.does, head.attention)
+        for place, head in sorted(program.heads.items())
     )
-    num_working = [[len(program.tables[layer].points) if layer in program.tables else 0] for layer in range(NUM_LAYERS)]
-    return Circuit(task, model, variables, heads, edges, np.arange(2 * model.model_dim) < np.array(num_working))
+    num_working = [
+        [len(program.tables[layer].points) if layer in program.tables else 0]
+        for layer in range(NUM_LAYERS)
+    ]
+    return Circuit(
+        task, model, variables, heads, edges, np.arange(2 * model.model_dim) < np.array(num_working)
+    )
 
 
 def _add_idle_heads(program: Program, rng: np.random.Generator) -> None:
@@ -76,7 +103,10 @@ def _add_idle_heads(program: Program, rng: np.random.Generator) -> None:
         idle = [head for head in range(NUM_HEADS) if head not in working]
         for number, head in enumerate(idle):
             if number == 0 and working:
-                scores, where = program.heads[layer, working[0]].scores, f"as head {working[0]} does"
+                scores, where = (
+                    program.heads[layer, working[0]].scores,
+                    f"as head {working[0]} does",
+                )
             else:
                 where, pattern = list(patterns.items())[(layer + number) % 2]
                 scores = {(program.position, program.position): SHARPNESS * pattern}
@@ -85,14 +115,20 @@ def _add_idle_heads(program: Program, rng: np.random.Generator) -> None:
                 for space in (program.tokens, program.position)
             }
             program.heads[layer, head] = Attend(
-                scores, moves, f"attends {where}", role="writes nothing" if number % 2 else "writes where nothing reads"
+                scores,
+                moves,
+                f"attends {where}",
+                role="writes nothing" if number % 2 else "writes where nothing reads",
             )
 
 
 def _empty(model: TransformerPredictor, num_tokens: int) -> Flat:
     features = jax.ShapeDtypeStruct((1, model.max_len, num_tokens), np.float32)
     variables = jax.eval_shape(model.init, jax.random.key(0), features)
-    return {path: np.zeros(leaf.shape) for path, leaf in flatten_dict(variables["params"], sep="/").items()}
+    return {
+        path: np.zeros(leaf.shape)
+        for path, leaf in flatten_dict(variables["params"], sep="/").items()
+    }
 
 
 def _write_ends(program: Program, answer: Space, params: Flat) -> None:
@@ -109,7 +145,9 @@ def _write_head(params: Flat, path: str, first: int, width: int, head: Attend) -
 
     The key projection and the output projection copy the subspaces unchanged.
     """
-    query, key, value, output = (params[f"{path}/{name}_proj/kernel"] for name in ("query", "key", "value", "output"))
+    query, key, value, output = (
+        params[f"{path}/{name}_proj/kernel"] for name in ("query", "key", "value", "output")
+    )
     for kernel, matrices in ((query, head.scores), (value, head.moves)):
         for (source, target), matrix in matrices.items():
             kernel[source.part, first + target.start : first + target.start + target.width] = matrix
@@ -119,10 +157,13 @@ def _write_head(params: Flat, path: str, first: int, width: int, head: Attend) -
     output[own, :width] = np.eye(width) * (head.role != "writes nothing")
 
 
-def _write_units(params: Flat, path: str, program: Program, table: Table | None, rng: np.random.Generator) -> None:
+def _write_units(
+    params: Flat, path: str, program: Program, table: Table | None, rng: np.random.Generator
+) -> None:
     """Write hidden units: a table first, then decoys that react to tokens and positions; half of them write nothing."""
     (reads, bias), (writes, offset) = (
-        [params[f"{path}/{layer}/{name}"] for name in ("kernel", "bias")] for layer in ("expand", "contract")
+        [params[f"{path}/{layer}/{name}"] for name in ("kernel", "bias")]
+        for layer in ("expand", "contract")
     )
     for space in (program.tokens, program.position):
         reads[space.part] = rng.normal(size=(space.width, len(bias)))
@@ -133,7 +174,8 @@ def _write_units(params: Flat, path: str, program: Program, table: Table | None,
         slopes = np.diff(table.rows, axis=0) / np.diff(table.points)[:, None]
         reads[:, unit], bias[unit], writes[unit] = 0, -table.points, 0
         reads[table.source.part, unit] = 1
-        writes[unit, table.target.part] = np.diff(slopes, axis=0, prepend=0, append=0)  # change of the slope
+        # change of the slope
+        writes[unit, table.target.part] = np.diff(slopes, axis=0, prepend=0, append=0)
         offset[table.target.part] = table.rows[0]
 
 

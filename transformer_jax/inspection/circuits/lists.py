@@ -6,7 +6,15 @@ from jaxtyping import Bool
 from transformer_jax.errors import check_sizes
 from transformer_jax.inspection.circuits.circuit import BEGIN, Circuit, CircuitTask, Edge
 from transformer_jax.inspection.circuits.compilation import compile_circuit
-from transformer_jax.inspection.circuits.program import SHARPNESS, Attend, Matrix, Program, Table, Tokens, Weights
+from transformer_jax.inspection.circuits.program import (
+    SHARPNESS,
+    Attend,
+    Matrix,
+    Program,
+    Table,
+    Tokens,
+    Weights,
+)
 
 
 def reverse_circuit(length: int = 7, num_tokens: int = 5, *, seed: int | None = None) -> Circuit:
@@ -73,13 +81,17 @@ def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None
     begin[:, 0] = -1  # BOS also has rank 0, but only position 0 may select it
     begin[0, 0] = 1
     program.heads[1, 0] = Attend(
-        {(program.position, rank): SHARPNESS * greatest, (program.position, program.tokens): SHARPNESS * begin},
+        {
+            (program.position, rank): SHARPNESS * greatest,
+            (program.position, program.tokens): SHARPNESS * begin,
+        },
         {(program.tokens, answer): np.eye(1 + num_numbers)},
         "attends from position i to the numbers with the greatest rank up to i - 1 and copies them",
         _number_in_this_place,
     )
     vocabulary = BEGIN, *map(str, range(num_numbers))
-    task = CircuitTask("sort", vocabulary, 2, max_length, False, np.sort)  # BOS, token 0, stays first
+    # BOS, token 0, stays first
+    task = CircuitTask("sort", vocabulary, 2, max_length, False, np.sort)
     return compile_circuit(program, answer, task, seed, (Edge((0, 2), (1, 0), "keys"),))
 
 
@@ -93,7 +105,9 @@ def _number_in_this_place(tokens: Tokens) -> Weights:
     return _shared(tokens[:, None, :] == np.sort(tokens)[:, :, None])
 
 
-def induction_circuit(max_length: int = 12, num_tokens: int = 7, *, seed: int | None = None) -> Circuit:
+def induction_circuit(
+    max_length: int = 12, num_tokens: int = 7, *, seed: int | None = None
+) -> Circuit:
     """Write a causal model that predicts what followed the last occurrence of the current token (Olsson et al. 2022).
 
     Layer 0, head 1: each position attends to the previous token and records it. Layer 1, head 2, the induction head:
@@ -130,11 +144,14 @@ def induction_circuit(max_length: int = 12, num_tokens: int = 7, *, seed: int | 
             (program.tokens, program.tokens): SHARPNESS * found / 2 * np.eye(1, size),
         },
         {(program.tokens, answer): np.eye(size)},
-        f"attends to the token after the latest earlier occurrence of the current token, or to {BEGIN}, and copies it",
+        "attends to the token after the latest earlier occurrence of the current token, or to"
+        f" {BEGIN}, and copies it",
         lambda tokens: np.eye(tokens.shape[1])[_sources(tokens)],
     )
     vocabulary = BEGIN, *map(str, range(num_tokens))
-    task = CircuitTask("induction", vocabulary, 2, max_length, True, _answers, is_of_repetitions=True)
+    task = CircuitTask(
+        "induction", vocabulary, 2, max_length, True, _answers, is_of_repetitions=True
+    )
     return compile_circuit(program, answer, task, seed, (Edge((0, 1), (1, 2), "keys"),))
 
 

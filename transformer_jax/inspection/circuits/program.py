@@ -43,7 +43,8 @@ Matrices = Mapping[tuple[Space, Space], Matrix]  # by the subspaces of rows and 
 class Attend(NamedTuple):
     """One head: which keys it selects, what it moves, and what that is for."""
 
-    scores: Matrices  # a key's logit, in nats, is the sum of `x_query[a] · matrix · x_key[b]` over the pairs (a, b)
+    # a key's logit, in nats, is the sum of `x_query[a] · matrix · x_key[b]` over the pairs (a, b)
+    scores: Matrices
     moves: Matrices  # to `b` it adds the weighted mean of `x_key[a] · matrix`, for each pair (a, b)
     does: str  # in words
     # The weights [B, T, T] that it should have for tokens [B, T]; None for an idle head.

@@ -17,7 +17,8 @@ from transformer_jax.nn.layers import Checked
 class Reconstruction(NamedTuple):
     """Output and features of a dictionary."""
 
-    output: Float[Array, "*leading D"]  # the reconstructed activation; for a transcoder, its target activation
+    # the reconstructed activation; for a transcoder, its target activation
+    output: Float[Array, "*leading D"]
     features: Float[Array, "*leading F"]  # at least 0, most of them 0
 
 
@@ -106,7 +107,9 @@ class SparseDictionary(Checked):
     def _projected(self, x: Float[ArrayLike, "*leading D"]) -> Float[Array, "*leading F"]:
         x = jnp.asarray(x)
         if x.shape[-1:] != (self.input_dim,):
-            raise InputError(f"x has shape {x.shape}; the dictionary reads activations [..., {self.input_dim}]")
+            raise InputError(
+                f"x has shape {x.shape}; the dictionary reads activations [..., {self.input_dim}]"
+            )
         return (x if self.output_dim is not None else x - self.decoder_bias) @ self.encoder
 
 

@@ -55,29 +55,45 @@ def feature_page(
     count = largest.shape[1]
     if outside := [number for number in features if not 0 <= number < count]:
         raise InputError(f"features holds {outside[0]}; there are {count}, 0 … {count - 1}")
-    labels = [example.labels_of(stack, len(of)) for example, of in zip(examples, found, strict=True)]
-    sections = [_section(number, labels, [of[:, number] for of in found], best) for number in features]
+    labels = [
+        example.labels_of(stack, len(of)) for example, of in zip(examples, found, strict=True)
+    ]
+    sections = [
+        _section(number, labels, [of[:, number] for of in found], best) for number in features
+    ]
     about = (
-        f"{largest.any(0).sum()} of {count} features are above 0 anywhere in {len(examples)} examples. Shown are "
-        f"{len(features)}, each with the examples in which it is largest; a deeper orange is a larger value."
+        f"{largest.any(0).sum()} of {count} features are above 0 anywhere in {len(examples)}"
+        f" examples. Shown are {len(features)}, each with the examples in which it is largest; a"
+        " deeper orange is a larger value."
     )
     title = html.escape(f"Features of {name}, {trainer.name}")
-    return Page(filled("features.html", title=title, about=about, features="\n".join(sections)), examples, ())
+    return Page(
+        filled("features.html", title=title, about=about, features="\n".join(sections)),
+        examples,
+        (),
+    )
 
 
 def _stack_of(name: str) -> str:
     """The stack whose positions an activation has."""
-    return {"source_embeddings": "encoder", "target_embeddings": "decoder"}.get(name, name.partition(".")[0])
+    return {"source_embeddings": "encoder", "target_embeddings": "decoder"}.get(
+        name, name.partition(".")[0]
+    )
 
 
 def _features(
-    trainer: TrainerModule, dictionary: SparseDictionary, name: str, examples: Sequence[InspectedExample]
+    trainer: TrainerModule,
+    dictionary: SparseDictionary,
+    name: str,
+    examples: Sequence[InspectedExample],
 ) -> list[Float[np.ndarray, "_T F"]]:
     """The features at all shown positions of each example."""
     module, of_dictionary = unbound(dictionary)
 
     @jax.jit
-    def features(params: Params, of_dictionary: Variables, inputs: Inputs) -> Float[jax.Array, "T F"]:
+    def features(
+        params: Params, of_dictionary: Variables, inputs: Inputs
+    ) -> Float[jax.Array, "T F"]:
         params, arguments = trainer.in_dtype(params, trainer.model_inputs(inputs))
         _, seen = capture(trainer.model, {"params": params}, *arguments, names=[name])
         if name not in seen or seen[name].ndim != 3:
@@ -85,12 +101,20 @@ def _features(
         return module.bind(of_dictionary).encode(seen[name][0])
 
     stack = _stack_of(name)
-    arrays = [np.asarray(features(trainer.params, of_dictionary, example.inputs)) for example in examples]
-    return [array[: len(example.labels_of(stack, len(array)))] for array, example in zip(arrays, examples, strict=True)]
+    arrays = [
+        np.asarray(features(trainer.params, of_dictionary, example.inputs)) for example in examples
+    ]
+    return [
+        array[: len(example.labels_of(stack, len(array)))]
+        for array, example in zip(arrays, examples, strict=True)
+    ]
 
 
 def _section(
-    number: int, labels: Sequence[Sequence[str]], values: Sequence[Float[np.ndarray, " _T"]], best: int
+    number: int,
+    labels: Sequence[Sequence[str]],
+    values: Sequence[Float[np.ndarray, " _T"]],
+    best: int,
 ) -> str:
     """HTML of a feature: the examples in which it is largest, with each label coloured by its value."""
     peaks = np.array([of_example.max() for of_example in values])

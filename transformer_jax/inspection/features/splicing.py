@@ -48,13 +48,17 @@ class Spliced(Patch):
         features = dictionary.encode(x if self.reads is None else self.reads)
         made = dictionary.decode(features)
         if made.shape != x.shape:
-            raise InputError(f"dictionary gives {made.shape}; to replace {site.name}, it must give {x.shape}")
+            raise InputError(
+                f"dictionary gives {made.shape}; to replace {site.name}, it must give {x.shape}"
+            )
         error, changed = x - made, features
         for part in self.change:
             of_features = site._replace(name=f"features of {site.name}", shape=features.shape)
             changed = part.apply(changed, of_features)
         spliced = dictionary.decode(changed)
-        return (spliced + jax.lax.stop_gradient(error) if self.keep_error else spliced).astype(x.dtype)
+        return (spliced + jax.lax.stop_gradient(error) if self.keep_error else spliced).astype(
+            x.dtype
+        )
 
 
 @check_arguments
@@ -80,7 +84,9 @@ def splice(
     """
     module, variables = unbound(dictionary)
     if (reads is None) != (module.output_dim is None):
-        raise InputError(f"reads is {'None' if reads is None else 'given'}; only a transcoder needs it")
+        raise InputError(
+            f"reads is {'None' if reads is None else 'given'}; only a transcoder needs it"
+        )
     return Spliced(module, keep_error, variables, () if change is None else parts_of(change), reads)
 
 
@@ -91,7 +97,9 @@ def unbound(dictionary: SparseDictionary) -> tuple[SparseDictionary, Variables]:
         InputError: the dictionary has no variables.
     """
     if dictionary.scope is None:
-        raise InputError("dictionary has no variables; it must be bound to variables: dictionary.bind(variables)")
+        raise InputError(
+            "dictionary has no variables; it must be bound to variables: dictionary.bind(variables)"
+        )
     return dictionary.unbind()
 
 
@@ -120,8 +128,12 @@ def loss_recovered(
     module, variables = unbound(dictionary)
     batches, constants = padded_batches(trainer, loader)
 
-    def sums(params: Params, constants: Arrays, batch: Batch, variables: Variables) -> tuple[Array, ...]:
-        call = Computation(functools.partial(metric_sums, trainer, "loss", params, constants, batch))
+    def sums(
+        params: Params, constants: Arrays, batch: Batch, variables: Variables
+    ) -> tuple[Array, ...]:
+        call = Computation(
+            functools.partial(metric_sums, trainer, "loss", params, constants, batch)
+        )
         clean, seen = call.run([] if reads is None else [reads])
         patch = splice(module.bind(variables), reads=None if reads is None else seen[reads])
         return clean, *(call.run(patches={name: each})[0] for each in (patch, zero()))

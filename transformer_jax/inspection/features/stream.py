@@ -105,7 +105,14 @@ class ActivationStream:
         """Yield the rows of each batch, fetched once the next batch's pass has been started."""
         begun: deque[tuple[Samples, Array]] = deque()
         for samples in self.loader.epoch(0, first):
-            begun.append((samples, self._program(self.model.variables, pad_rows(samples[0], self.loader.batch_size))))
+            begun.append(
+                (
+                    samples,
+                    self._program(
+                        self.model.variables, pad_rows(samples[0], self.loader.batch_size)
+                    ),
+                )
+            )
             if len(begun) > 1:
                 yield self._rows(*begun.popleft())
         yield from itertools.starmap(self._rows, begun)
@@ -114,10 +121,14 @@ class ActivationStream:
         given = inputs if self._inputs is None else self._inputs(inputs)
         arguments = given if isinstance(given, tuple) else (given,)
         _, seen = capture(self.model.model, variables, *arguments, names=self.names)
-        found = {name: x for pattern in self.names for name, x in seen.items() if matches(name, pattern)}
+        found = {
+            name: x for pattern in self.names for name, x in seen.items() if matches(name, pattern)
+        }
         if len({x.shape[:-1] for x in found.values()}) != 1:
             shapes = ", ".join(f"{name} is {x.shape}" for name, x in found.items())
-            raise InputError(f"names has activations at different positions, or none: {shapes or '[]'}")
+            raise InputError(
+                f"names has activations at different positions, or none: {shapes or '[]'}"
+            )
         return jnp.concatenate([x.astype(jnp.float32) for x in found.values()], -1)
 
     def _rows(self, samples: Samples, activations: Array) -> Rows:
@@ -126,7 +137,9 @@ class ActivationStream:
             return array.reshape(-1, array.shape[-1])
         valid = np.asarray(self._valid(*samples))
         if valid.shape != array.shape[:-1] or valid.dtype != bool:
-            raise InputError(f"valid gives {valid.dtype} {valid.shape}; it must give bool {array.shape[:-1]}")
+            raise InputError(
+                f"valid gives {valid.dtype} {valid.shape}; it must give bool {array.shape[:-1]}"
+            )
         return array[valid]
 
 

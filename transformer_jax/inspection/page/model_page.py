@@ -22,14 +22,20 @@ from transformer_jax.inspection.page.token_text import token_text
 from transformer_jax.inspection.page.view import coloured
 from transformer_jax.inspection.patching.patch_grid import RESTORED
 from transformer_jax.outside_files import Json
-from transformer_jax.training.inspected_example import Answer, InspectedExample, Label, answer_by_position
+from transformer_jax.training.inspected_example import (
+    Answer,
+    InspectedExample,
+    Label,
+    answer_by_position,
+)
 from transformer_jax.trees import Variables
 
 MOST_ACTIVE = 5  # features shown per token
 TITLE = 80  # maximum length of an example's title
 PATCHING = (
-    "Activation patching: the fraction of the metric that the residual stream after each layer, at each position, "
-    "restores in the pass of the corrupted input; 1 is everything, 0 nothing. The metric is"
+    "Activation patching: the fraction of the metric that the residual stream after each layer, at"
+    " each position, restores in the pass of the corrupted input; 1 is everything, 0 nothing. The"
+    " metric is"
 )
 
 # One input, or several in a tuple.
@@ -82,7 +88,9 @@ def inspect_model(
     short = textwrap.shorten(text, TITLE, placeholder="…")
     example = InspectedExample(inputs=inputs, labels=names, answer=answer, title=short)
     more = {
-        "patching": None if corrupted is None else _patching(passes, example, corrupted, position, name),
+        "patching": (
+            None if corrupted is None else _patching(passes, example, corrupted, position, name)
+        ),
         "features": [_features(passes, example, *pair) for pair in (features or {}).items()],
     }
     return page_of(passes, title or type(model).__name__, [example], more=more)
@@ -92,7 +100,10 @@ def _one_input(what: str, given: ModelInputs) -> tuple[object, ...]:
     """The inputs of a model, each a batch of one."""
     inputs = tuple(_with_row(each) for each in (given if isinstance(given, tuple) else (given,)))
     if not inputs or np.ndim(inputs[0]) < 2 or len(inputs[0]) != 1:
-        raise InputError(f"{what} is {np.shape(inputs[0]) if inputs else ()}; a page shows one input: [1, T] or [T]")
+        raise InputError(
+            f"{what} is {np.shape(inputs[0]) if inputs else ()}; a page shows one input: [1, T]"
+            " or [T]"
+        )
     return inputs
 
 
@@ -117,18 +128,25 @@ def _labels(
     stacks = list(passes.lengths)
     if labels is None:
         rows = {stack: np.asarray(each) for stack, each in zip(stacks, inputs, strict=False)}
-        return {stack: list(map(name, row[0].tolist())) for stack, row in rows.items() if row.dtype.kind in "iu"}
+        return {
+            stack: list(map(name, row[0].tolist()))
+            for stack, row in rows.items()
+            if row.dtype.kind in "iu"
+        }
     given = labels if isinstance(labels, Mapping) else {stacks[0]: labels}
     by_stack: dict[str, Sequence[Label]] = {stack: list(each) for stack, each in given.items()}
     lengths = {stack: len(each) for stack, each in by_stack.items()}
     if lengths != passes.lengths:
-        raise InputError(f"labels has {lengths} labels; there must be one for each position: {passes.lengths}")
+        raise InputError(
+            f"labels has {lengths} labels; there must be one for each position: {passes.lengths}"
+        )
     return by_stack
 
 
 def _answer(name: Callable[[int], str], output: Float[np.ndarray, "*T C"]) -> Answer:
     answer = answer_by_position(output, name)
-    return answer if len(answer.parts) == 1 else answer._replace(probability=None)  # no product over a whole text
+    # no product over a whole text
+    return answer if len(answer.parts) == 1 else answer._replace(probability=None)
 
 
 def _patching(
@@ -140,7 +158,10 @@ def _patching(
 ) -> Json:
     """Patching of each stack's residual stream, with the example's answer as the metric."""
     clean, corrupted = example.inputs, _one_input("corrupted", corrupted)
-    outputs = [np.atleast_2d(np.asarray(passes.bound.patch(each, {})[0], np.float32)) for each in (clean, corrupted)]
+    outputs = [
+        np.atleast_2d(np.asarray(passes.bound.patch(each, {})[0], np.float32))
+        for each in (clean, corrupted)
+    ]
     if not -len(outputs[0]) <= position < len(outputs[0]):
         raise InputError(f"position is {position}; the answer has {len(outputs[0])} positions")
     right, wrong = (int(output[position].argmax()) for output in outputs)
@@ -151,27 +172,41 @@ def _patching(
 
     frames = []
     for stack, length in passes.lengths.items():
-        grid = passes.bound.patch_grid(clean, corrupted, f"{stack}.layers.?.output".lstrip("."), metric=metric)
-        ((values,), _) = grid.frames()
-        frames.append(grid_frame(stack, values, "layer", example.labels_of(stack, length), RESTORED))
+        grid = passes.bound.patch_grid(
+            clean, corrupted, f"{stack}.layers.?.output".lstrip("."), metric=metric
+        )
+        (values,), _ = grid.frames()
+        frames.append(
+            grid_frame(stack, values, "layer", example.labels_of(stack, length), RESTORED)
+        )
     less = f" minus that of “{name(wrong)}”" if wrong != right else ""
-    note = f"{PATCHING} the logit of “{name(right)}”{less} at position {position % len(outputs[0])}."
+    note = (
+        f"{PATCHING} the logit of “{name(right)}”{less} at position {position % len(outputs[0])}."
+    )
     return {"note": note, "frames": frames}
 
 
-def _features(passes: InspectedPasses, example: InspectedExample, name: str, function: Features) -> Json:
+def _features(
+    passes: InspectedPasses, example: InspectedExample, name: str, function: Features
+) -> Json:
     """Features that are among the most active at any position, with their values at all positions."""
     check_value(f"features[{name!r}]", function, Callable)
     _, seen = passes.bound.capture(example.inputs, [name])
     if name not in seen:
-        raise InputError(f"features has {name!r}; it must be the name of one activation, not a pattern")
+        raise InputError(
+            f"features has {name!r}; it must be the name of one activation, not a pattern"
+        )
     values = np.asarray(function(seen[name]), np.float32)
     if values.ndim != 3 or values.shape[:2] != seen[name].shape[:2]:
-        raise InputError(f"features of {name} are {values.shape}; they must be [B, T, F] of {seen[name].shape}")
+        raise InputError(
+            f"features of {name} are {values.shape}; they must be [B, T, F] of {seen[name].shape}"
+        )
     _, length, width = values.shape
     most = min(MOST_ACTIVE, width)
     chosen = np.unique(np.argsort(-values[0], axis=1, kind="stable")[:, :most])
-    stack = next((stack for stack in passes.lengths if name.startswith(f"{stack}.")), passes.last_stack)
+    stack = next(
+        (stack for stack in passes.lengths if name.startswith(f"{stack}.")), passes.last_stack
+    )
     places = example.labels_of(stack, length)
     return {
         "name": name,
@@ -180,5 +215,6 @@ def _features(passes: InspectedPasses, example: InspectedExample, name: str, fun
         "places": places if len(places) == length else list(map(str, range(length))),
         "numbers": chosen.tolist(),
         **coloured(values[0][:, chosen].T),
-        "fulls": [coloured(line)["full"] for line in values[0][:, chosen].T],  # colour scale of each feature
+        # colour scale of each feature
+        "fulls": [coloured(line)["full"] for line in values[0][:, chosen].T],
     }

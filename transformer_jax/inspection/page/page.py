@@ -15,7 +15,15 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.inspected_call import OUTPUTS
 from transformer_jax.inspection.page.passes import InspectedPasses, Passes, answer_change
-from transformer_jax.inspection.page.view import View, coloured, filled, packed, rounded, stored_map, view_text
+from transformer_jax.inspection.page.view import (
+    View,
+    coloured,
+    filled,
+    packed,
+    rounded,
+    stored_map,
+    view_text,
+)
 from transformer_jax.outside_files import Json
 from transformer_jax.training.inspected_example import Answer, InspectedExample
 from transformer_jax.training.trainer import TrainerModule
@@ -35,7 +43,9 @@ class Page(View):
 
 @check_arguments
 def inspection_page(
-    trainer: TrainerModule, examples: Sequence[InspectedExample] | None = None, title: str | None = None
+    trainer: TrainerModule,
+    examples: Sequence[InspectedExample] | None = None,
+    title: str | None = None,
 ) -> Page:
     """Make a page that shows what a trainer's model does with some examples.
 
@@ -52,12 +62,17 @@ def inspection_page(
     params, _ = trainer.in_dtype(jax.device_put(trainer.params, trainer.first_device), ())
     bound = Inspected(trainer.model, {"params": params})
     passes = InspectedPasses(
-        bound, lambda rows: tuple(trainer.in_dtype({}, trainer.model_inputs(rows))[1]), examples[0].inputs
+        bound,
+        lambda rows: tuple(trainer.in_dtype({}, trainer.model_inputs(rows))[1]),
+        examples[0].inputs,
     )
     page = page_of(passes, title or trainer.name, examples, compared=_compared(trainer))
     predicted = trainer.answers(examples) if trainer.overrides_predict_alone else page.answers
     if [answer.text for answer in predicted] != [answer.text for answer in page.answers]:
-        raise InputError(f"{type(trainer).__name__}.predict and the model's output disagree; override `examples`, too")
+        raise InputError(
+            f"{type(trainer).__name__}.predict and the model's output disagree; override"
+            " `examples`, too"
+        )
     return page
 
 
@@ -96,18 +111,31 @@ def page_of(
     for example, near in zip(examples, _neighbours(passes, examples, compared), strict=True):
         found = passes.of(example)
         answers.append(example.answer_to(found.output))
-        contents.append(_content(passes, example, found, answers[-1], blobs) | {"neighbours": near} | (more or {}))
-    listed = [{"title": each.title or f"example {n}", "blob": len(blobs) + n} for n, each in enumerate(examples)]
+        contents.append(
+            _content(passes, example, found, answers[-1], blobs)
+            | {"neighbours": near}
+            | (more or {})
+        )
+    listed = [
+        {"title": each.title or f"example {n}", "blob": len(blobs) + n}
+        for n, each in enumerate(examples)
+    ]
     # A user's task may put NumPy numbers into its answers.
     blobs += [packed(json.dumps(content, default=float).encode()) for content in contents]
     count = sum(leaf.size for leaf in jax.tree.leaves(passes.bound.variables["params"]))
     about = f"{type(passes.bound.model).__name__} with {count:,} parameters"
     body = filled("page.html", title=html.escape(title), about=html.escape(about))
-    return Page(view_text(title, {"view": "page", "examples": listed}, blobs, body), examples, answers)
+    return Page(
+        view_text(title, {"view": "page", "examples": listed}, blobs, body), examples, answers
+    )
 
 
 def _content(
-    passes: InspectedPasses, example: InspectedExample, found: Passes, answer: Answer, blobs: list[str]
+    passes: InspectedPasses,
+    example: InspectedExample,
+    found: Passes,
+    answer: Answer,
+    blobs: list[str],
 ) -> Json:
     """Everything the page shows of an example, as JSON for its script; the maps are stored in the blobs."""
     return {
@@ -117,7 +145,10 @@ def _content(
         "answer": _answer(answer),
         "kinds": _kinds(passes, example, found, len(answer.parts), blobs),
         "lens": [
-            {"name": f"layer {number - 1}" if number else "input", "answer": _answer(example.answer_to(output))}
+            {
+                "name": f"layer {number - 1}" if number else "input",
+                "answer": _answer(example.answer_to(output)),
+            }
             for number, output in enumerate(found.lens)
         ],
         "attribution": _attribution(found.attribution, len(answer.parts)),
@@ -128,7 +159,11 @@ def _content(
 def _places(answer: Answer, labels: list[str]) -> list[str]:
     """Names of the answer's positions: the example's labels if the answer only numbers them."""
     places = [part.place for part in answer.parts]
-    return labels if len(labels) == len(places) and places == list(map(str, range(len(places)))) else places
+    return (
+        labels
+        if len(labels) == len(places) and places == list(map(str, range(len(places))))
+        else places
+    )
 
 
 def _kinds(
@@ -140,9 +175,17 @@ def _kinds(
     num_images = 0 if images is None else len(images)
     for attention, maps in zip(passes.attentions, found.maps, strict=True):
         stacks = attention.stack, "encoder" if attention.kind == "cross" else attention.stack
-        queries, keys = (example.labels_of(*pair) for pair in zip(stacks, maps.shape[1:], strict=True))
+        queries, keys = (
+            example.labels_of(*pair) for pair in zip(stacks, maps.shape[1:], strict=True)
+        )
         has_images = num_images > 0 and len(queries) == num_images == len(keys)
-        begun = {"name": attention.kind, "queries": queries, "keys": keys, "images": has_images, "layers": []}
+        begun = {
+            "name": attention.kind,
+            "queries": queries,
+            "keys": keys,
+            "images": has_images,
+            "layers": [],
+        }
         outputs = passes.without_heads(example, attention)
         kinds.setdefault(attention.kind, begun)["layers"].append(
             {
@@ -162,11 +205,14 @@ def _attribution(parts: dict[str, np.ndarray], length: int) -> Json | None:
     heads = {name: part for name, part in parts.items() if name.endswith(OUTPUTS)}
     of_heads = {
         "values": [rounded(part) for part in heads.values()],
-        "full": coloured(np.concatenate([part.ravel() for part in heads.values()]))["full"],  # at any position
+        # at any position
+        "full": coloured(np.concatenate([part.ravel() for part in heads.values()]))["full"],
     }
     return {
         "rows": [_component(name) for name in parts],
-        **coloured(np.stack([part.sum(0) if name in heads else part for name, part in parts.items()])),
+        **coloured(
+            np.stack([part.sum(0) if name in heads else part for name, part in parts.items()])
+        ),
         "heads": {"rows": [_component(name) for name in heads], **of_heads},
     }
 
@@ -190,7 +236,13 @@ def _images(example: InspectedExample) -> Json | None:
         return None
     number, height, width, *channels = images.shape
     pixels = base64.b64encode(images.tobytes()).decode("ascii")
-    return {"number": number, "height": height, "width": width, "channels": (*channels, 1)[0], "pixels": pixels}
+    return {
+        "number": number,
+        "height": height,
+        "width": width,
+        "channels": (*channels, 1)[0],
+        "pixels": pixels,
+    }
 
 
 def _compared(trainer: TrainerModule) -> list[InspectedExample]:
@@ -202,7 +254,9 @@ def _compared(trainer: TrainerModule) -> list[InspectedExample]:
 
 
 def _neighbours(
-    passes: InspectedPasses, examples: Sequence[InspectedExample], compared: Sequence[InspectedExample]
+    passes: InspectedPasses,
+    examples: Sequence[InspectedExample],
+    compared: Sequence[InspectedExample],
 ) -> list[list[Json]]:
     """For each example, its nearest neighbours among the compared examples, without itself, the nearest first."""
     if not compared:
@@ -212,13 +266,23 @@ def _neighbours(
     def alike(number: int, cosine: float) -> Json:
         other, answer = compared[number], compared[number].answer_to(outputs[number])
         title = other.title or f"test set {number}"
-        of_it = {"title": title, "expected": other.expected, "images": _images(other), "cosine": cosine}
+        of_it = {
+            "title": title,
+            "expected": other.expected,
+            "images": _images(other),
+            "cosine": cosine,
+        }
         return of_it | {"text": answer.text, "probability": answer.probability}
 
     found = []
     for example in examples:
-        cosines = np.stack(vectors) @ passes.final_mean(example)[1]  # of the means of the final residual streams
-        near = [n for n in np.argsort(-cosines, kind="stable").tolist() if not _are_same(compared[n], example)][:MOST]
+        # of the means of the final residual streams
+        cosines = np.stack(vectors) @ passes.final_mean(example)[1]
+        near = [
+            n
+            for n in np.argsort(-cosines, kind="stable").tolist()
+            if not _are_same(compared[n], example)
+        ][:MOST]
         found.append([alike(n, float(cosines[n])) for n in near])
     return found
 

@@ -31,7 +31,8 @@ class Passes(NamedTuple):
     output: Float[np.ndarray, "*T C"]
     maps: list[Float[np.ndarray, "H T S"]]  # of each attention
     lens: np.ndarray  # [L+1 T C], the output after each of the last stack's layers
-    attribution: dict[str, np.ndarray]  # of the answer's logits, by component [T] or [H T]; empty if they have none
+    # of the answer's logits, by component [T] or [H T]; empty if they have none
+    attribution: dict[str, np.ndarray]
 
 
 class InspectedPasses:
@@ -46,21 +47,32 @@ class InspectedPasses:
         InputError: the model has no attention or no blocks, too many attention weights, or does not return an array.
     """
 
-    def __init__(self, bound: Inspected, arguments: Callable[[Inputs], tuple[object, ...]], inputs: Inputs) -> None:
+    def __init__(
+        self, bound: Inspected, arguments: Callable[[Inputs], tuple[object, ...]], inputs: Inputs
+    ) -> None:
         self.bound, self.arguments = bound, arguments
         call = Computation.of(bound.model, bound.variables, arguments(inputs), {})
         if not isinstance(output := jax.eval_shape(call.run)[0], jax.ShapeDtypeStruct):
-            raise InputError(f"{type(bound.model).__name__} returns a {type(output).__name__}; it must be an array")
+            raise InputError(
+                f"{type(bound.model).__name__} returns a {type(output).__name__}; it must be an"
+                " array"
+            )
         self.has_positions = len(output.shape) == 3  # [B T C], not [B C]
         found = call.sites()
         self.attentions = attentions(found)
         self.stream = residual_stream(each.name for each in found)
         starts = (each for each in found if each.name.endswith(FIRST_INPUT))
         # Positions of each stack.
-        self.lengths = {each.name.removesuffix(FIRST_INPUT).rstrip("."): each.shape[1] for each in starts}
+        self.lengths = {
+            each.name.removesuffix(FIRST_INPUT).rstrip("."): each.shape[1] for each in starts
+        }
         self.last_stack = self.stream[0].removesuffix(FIRST_INPUT).rstrip(".")
-        if (count := sum(math.prod(each.shape) for each in found if each.name.endswith(".weights"))) > MAX_WEIGHTS:
-            raise InputError(f"the example has {count:,} attention weights; a page can have {MAX_WEIGHTS:,}")
+        if (
+            count := sum(math.prod(each.shape) for each in found if each.name.endswith(".weights"))
+        ) > MAX_WEIGHTS:
+            raise InputError(
+                f"the example has {count:,} attention weights; a page can have {MAX_WEIGHTS:,}"
+            )
 
     def of(self, example: InspectedExample) -> Passes:
         """Run the passes of the whole model."""
@@ -69,9 +81,16 @@ class InspectedPasses:
         output, seen = self.bound.capture(inputs, names)
         lens = np.asarray(self.bound.apply(logit_lens, *inputs)[:, 0], np.float32)
         said = np.asarray(output).argmax(-1)
-        return Passes(_floats(output), [_floats(seen[name]) for name in names], lens, self._attribution(inputs, said))
+        return Passes(
+            _floats(output),
+            [_floats(seen[name]) for name in names],
+            lens,
+            self._attribution(inputs, said),
+        )
 
-    def without_heads(self, example: InspectedExample, attention: Attention) -> Float[np.ndarray, "H *T C"]:
+    def without_heads(
+        self, example: InspectedExample, attention: Attention
+    ) -> Float[np.ndarray, "H *T C"]:
         """Outputs without each head of one attention; those of all attentions at once would not fit in memory."""
         count = attention.num_heads
         heads = {
@@ -81,7 +100,9 @@ class InspectedPasses:
         passes = self.bound.apply(_without_heads, *self.arguments(example.inputs), heads=heads)
         return np.asarray(passes[:, 0], np.float32)
 
-    def _attribution(self, inputs: tuple[object, ...], said: Int[np.ndarray, "..."]) -> dict[str, np.ndarray]:
+    def _attribution(
+        self, inputs: tuple[object, ...], said: Int[np.ndarray, "..."]
+    ) -> dict[str, np.ndarray]:
         """What each component adds to the answer's logit at each position; empty if the logit is not a sum."""
         try:
             parts = self.bound.apply(_answer_attribution, *inputs, said=said)
@@ -115,7 +136,12 @@ def _without_heads(
     """Outputs of N passes, in each of which the heads that are True in `heads` are set to zero."""
 
     def without(heads: dict[str, Bool[Array, " H"]]) -> Array:
-        return patch(model, variables, *inputs, patches={name: zero(heads=of_it) for name, of_it in heads.items()})
+        return patch(
+            model,
+            variables,
+            *inputs,
+            patches={name: zero(heads=of_it) for name, of_it in heads.items()},
+        )
 
     return jax.vmap(without)(heads)
 
@@ -133,7 +159,9 @@ def _answer_attribution(
     )
 
 
-def answer_change(output: Float[np.ndarray, "*T C"], other: Float[np.ndarray, "*T C"], length: int) -> float:
+def answer_change(
+    output: Float[np.ndarray, "*T C"], other: Float[np.ndarray, "*T C"], length: int
+) -> float:
     """Mean absolute change, over positions, of the probability of the whole model's answer in another pass.
 
     Positions at which the model is unsure count little, because their answers have small probabilities. If the output

@@ -40,7 +40,10 @@ def show_heads(weights: Numbers, tokens: Labels, queries: Labels | None = None) 
     labels = {"queries": keys if queries is None else _labels("queries", queries), "keys": keys}
     shape = tuple(map(len, labels.values()))
     if layers.ndim != 4 or not layers.size or layers.shape[2:] != shape:
-        raise InputError(f"weights has a layer of shape {layers.shape[1:]}; it must be [H, {shape[0]}, {shape[1]}]")
+        raise InputError(
+            f"weights has a layer of shape {layers.shape[1:]}; it must be [H, {shape[0]},"
+            f" {shape[1]}]"
+        )
     blobs: list[str] = []
     data = {"view": "heads", "layers": [stored_map(blobs, layer) for layer in layers], **labels}
     return View(view_text("Heads", data, blobs))
@@ -61,7 +64,10 @@ def show_tokens(tokens: Labels, values: Numbers, names: Labels | None = None) ->
     given, labels = _numbers("values", values), _labels("tokens", tokens)
     lines = np.atleast_2d(given)
     if lines.ndim != 2 or lines.shape[1] != len(labels) or not lines.size:
-        raise InputError(f"values has shape {given.shape}; it must be [{len(labels)}], one for each token, or lines")
+        raise InputError(
+            f"values has shape {given.shape}; it must be [{len(labels)}], one for each token, or"
+            " lines"
+        )
     named = [""] * len(lines) if names is None else _labels("names", names)
     if len(named) != len(lines):
         raise InputError(f"names has {len(named)} names; there are {len(lines)} lines of values")
@@ -85,14 +91,20 @@ def show_grid(grid: PatchGrid | Numbers, tokens: Labels | None = None) -> View:
     else:
         frames, column, row, least = _numbers("grid", grid)[None], "column", "row", 0.0
     if frames.ndim != 3 or not frames.size:
-        raise InputError(f"grid has shape {frames.shape[1:]}; it must be a PatchGrid or [rows, columns]")
+        raise InputError(
+            f"grid has shape {frames.shape[1:]}; it must be a PatchGrid or [rows, columns]"
+        )
     titles = [f"head {number}" if len(frames) > 1 else "" for number in range(len(frames))]
     shown = [grid_frame(*pair, row, tokens, least) for pair in zip(titles, frames, strict=True)]
     return View(view_text("Grid", {"view": "grid", "frames": shown, "what": column}))
 
 
 def grid_frame(
-    title: str, values: Float[np.ndarray, "rows columns"], row: str, labels: Labels | None = None, least: float = 0.0
+    title: str,
+    values: Float[np.ndarray, "rows columns"],
+    row: str,
+    labels: Labels | None = None,
+    least: float = 0.0,
 ) -> Json:
     """One table of a grid, as JSON for the script, with the colour scale of `full_colour`.
 
@@ -112,7 +124,9 @@ def grid_frame(
 
 
 def _numbers(name: str, given: object) -> Float[np.ndarray, "..."]:
-    with as_input_error(f"{name} is {shortened(given)}; it must be an array of real numbers", TypeError):
+    with as_input_error(
+        f"{name} is {shortened(given)}; it must be an array of real numbers", TypeError
+    ):
         return np.asarray(as_array(name, given)).astype(np.float64, casting="same_kind", copy=False)
 
 

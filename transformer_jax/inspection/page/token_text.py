@@ -8,9 +8,12 @@ PRINTABLE = [
 ]  # bytes that stand for themselves
 # The byte of each letter; the remaining bytes have the letters from U+0100 on.
 BYTES = {chr(byte): byte for byte in PRINTABLE} | {
-    chr(0x100 + number): byte for number, byte in enumerate(byte for byte in range(256) if byte not in PRINTABLE)
+    chr(0x100 + number): byte
+    for number, byte in enumerate(byte for byte in range(256) if byte not in PRINTABLE)
 }
-SPACE, NEWLINE = (next(letter for letter, byte in BYTES.items() if byte == ord(text)) for text in " \n")
+SPACE, NEWLINE = (
+    next(letter for letter, byte in BYTES.items() if byte == ord(text)) for text in " \n"
+)
 
 
 def token_text(piece: str) -> str:
@@ -25,7 +28,12 @@ def token_text(piece: str) -> str:
     if not all(letter in BYTES for letter in piece):
         return plain
     try:
-        text = bytes(BYTES[letter] for letter in piece).decode().replace("\n", LINE_BREAK).replace("\xa0", " ")
+        text = (
+            bytes(BYTES[letter] for letter in piece)
+            .decode()
+            .replace("\n", LINE_BREAK)
+            .replace("\xa0", " ")
+        )
     except UnicodeDecodeError:
         return plain
     return text if text.isprintable() else plain  # else the č of a word would be a carriage return

@@ -19,7 +19,9 @@ from transformer_jax.inspection.colour_scale import full_colour
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.own_files import write_whole
 
-BEGINNING = '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta http-equiv="Content-'
+BEGINNING = (
+    '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta http-equiv="Content-'
+)
 SCRIPTS = "elements.js", "value_map.js", "views.js", "page.js", "start.js"
 HEIGHT = 700  # pixels; height of a view in a notebook, until its script adjusts it
 STEP = 1e-4  # resolution of the weights, as in `elements.js`
@@ -63,7 +65,10 @@ def stored_map(blobs: list[str], maps: Float[np.ndarray, "H _T _S"]) -> Json:
         InputError: a weight is negative or too large for 16 bits, as may happen in a user's own attention.
     """
     if maps.size and not 0 <= maps.min() <= maps.max() <= MAX_WEIGHT:
-        raise InputError(f"weights are {maps.min():.4g} … {maps.max():.4g}; a page shows those of 0 … {MAX_WEIGHT}")
+        raise InputError(
+            f"weights are {maps.min():.4g} … {maps.max():.4g}; a page shows those of 0 …"
+            f" {MAX_WEIGHT}"
+        )
     blobs.append(packed(np.rint(maps / STEP).astype("<u2").tobytes()))
     return {"blob": len(blobs) - 1, "shape": maps.shape, "largest": float(maps.max(initial=0))}
 
@@ -71,14 +76,17 @@ def stored_map(blobs: list[str], maps: Float[np.ndarray, "H _T _S"]) -> Json:
 def rounded(values: ArrayLike) -> list[object]:
     """Round numbers to four digits, as nested lists; non-finite numbers, which JSON lacks, become None."""
     array = np.asarray(values, np.float64)
-    flat = [float(f"{value:.4g}") if np.isfinite(value) else None for value in array.ravel().tolist()]
+    flat = [
+        float(f"{value:.4g}") if np.isfinite(value) else None for value in array.ravel().tolist()
+    ]
     return list(np.array(flat, object).reshape(array.shape).tolist())
 
 
 def coloured(values: ArrayLike, least: float = 0.0) -> Json:
     """Numbers from `rounded`, and the value of the full colour from `full_colour`."""
     numbers = rounded(values)
-    return {"values": numbers, "full": full_colour(np.array(numbers, np.float64), least)}  # None becomes NaN
+    # None becomes NaN
+    return {"values": numbers, "full": full_colour(np.array(numbers, np.float64), least)}
 
 
 def view_text(title: str, data: Json, blobs: Sequence[str] = (), body: str = "") -> str:
@@ -97,7 +105,8 @@ def view_text(title: str, data: Json, blobs: Sequence[str] = (), body: str = "")
         script="\n".join(map(_file, SCRIPTS)),
         body=body,
         blobs="\n".join(
-            f'<script type="text/plain" id="blob-{number}">{blob}</script>' for number, blob in enumerate(blobs)
+            f'<script type="text/plain" id="blob-{number}">{blob}</script>'
+            for number, blob in enumerate(blobs)
         ),
         data=json.dumps(data).replace("<", "\\u003c"),  # a text must not end the script
     )
@@ -109,4 +118,8 @@ def filled(template: str, **parts: str) -> str:
 
 
 def _file(name: str) -> str:
-    return resources.files("transformer_jax.inspection.page").joinpath(name).read_text(encoding="utf-8")
+    return (
+        resources.files("transformer_jax.inspection.page")
+        .joinpath(name)
+        .read_text(encoding="utf-8")
+    )

@@ -68,14 +68,18 @@ def ablate_heads(
     return _table(Computation.of(model, variables, inputs, kwargs), metric, means)
 
 
-def mean_head_outputs(model: nn.Module, variables: Variables, *inputs: object, **kwargs: object) -> dict[str, Array]:
+def mean_head_outputs(
+    model: nn.Module, variables: Variables, *inputs: object, **kwargs: object
+) -> dict[str, Array]:
     """Compute the mean output `[H, 1, d]` of each head over all rows and positions, including padding.
 
     Raises:
         InputError: the model has no attention.
     """
     _, outputs = Computation.of(model, variables, inputs, kwargs).run([f"*{OUTPUTS}"])
-    return OrderedDict((name, output.mean((0, 2), keepdims=True)[0]) for name, output in outputs.items())
+    return OrderedDict(
+        (name, output.mean((0, 2), keepdims=True)[0]) for name, output in outputs.items()
+    )
 
 
 @check_arguments
@@ -103,17 +107,22 @@ def ablation_table(
     batches, constants = padded_batches(trainer, loader)
     means = _means(trainer, batches, constants) if by == "mean" else None
 
-    def sums(params: Params, constants: Arrays, batch: Batch, means: Means | None) -> tuple[Array, HeadTable]:
+    def sums(
+        params: Params, constants: Arrays, batch: Batch, means: Means | None
+    ) -> tuple[Array, HeadTable]:
         call = functools.partial(metric_sums, trainer, metric, params, constants, batch)
         return call(), _table(Computation(call), lambda pair: pair, means)
 
     whole, without = total(sums, trainer.params, constants, batches, means)
     return Ablation(
-        float(whole[0] / whole[1]), {kind: np.asarray(pair[..., 0] / pair[..., 1]) for kind, pair in without.items()}
+        float(whole[0] / whole[1]),
+        {kind: np.asarray(pair[..., 0] / pair[..., 1]) for kind, pair in without.items()},
     )
 
 
-def padded_batches(trainer: TrainerModule, loader: Iterable[Samples] | None) -> tuple[list[Batch], Arrays]:
+def padded_batches(
+    trainer: TrainerModule, loader: Iterable[Samples] | None
+) -> tuple[list[Batch], Arrays]:
     """Return the padded batches of a data set, by default of the task's test set, and the constants for them.
 
     Raises:
@@ -148,7 +157,9 @@ def _table(call: Computation, metric: Metric, means: Means | None) -> HeadTable:
     found = attentions(sites)
     outputs = [site for site in sites if site.name.endswith(OUTPUTS)]
     if missing := [site.name for site in outputs if means is not None and site.name not in means]:
-        raise InputError(f"means lacks {missing[0]}; it must have the mean output of every attention's heads")
+        raise InputError(
+            f"means lacks {missing[0]}; it must have the mean output of every attention's heads"
+        )
 
     def ablated(name: str, chosen: Chosen) -> Patch:
         return zero(**chosen) if means is None else mean(means[name], **chosen)
@@ -158,7 +169,10 @@ def _table(call: Computation, metric: Metric, means: Means | None) -> HeadTable:
 
     rows = map_over_sites(outputs, ["heads"], ablated, run)  # [H, ...]
     kinds = dict.fromkeys(attention.kind for attention in found)
-    return {kind: jnp.stack([rows[each.head_outputs] for each in found if each.kind == kind]) for kind in kinds}
+    return {
+        kind: jnp.stack([rows[each.head_outputs] for each in found if each.kind == kind])
+        for kind in kinds
+    }
 
 
 def _means(trainer: TrainerModule, batches: Sequence[Batch], constants: Arrays) -> Means:
@@ -178,9 +192,15 @@ def _means(trainer: TrainerModule, batches: Sequence[Batch], constants: Arrays) 
 
 
 def total(
-    sums: Callable[..., Sums], params: Params, constants: Arrays, batches: Sequence[Batch], *more: object
+    sums: Callable[..., Sums],
+    params: Params,
+    constants: Arrays,
+    batches: Sequence[Batch],
+    *more: object,
 ) -> Sums:
     """Sum a function's results over all batches, in float64."""
     compiled = jax.jit(sums)
     parts = [compiled(params, constants, batch, *more) for batch in batches]
-    return jax.tree.map(lambda *each: np.sum(each, axis=0, dtype=np.float64), *jax.device_get(parts))
+    return jax.tree.map(
+        lambda *each: np.sum(each, axis=0, dtype=np.float64), *jax.device_get(parts)
+    )

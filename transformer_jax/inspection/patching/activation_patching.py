@@ -16,7 +16,14 @@ from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import Size, check_arguments
-from transformer_jax.inspection.inspected_call import Chosen, Computation, Metric, check_axes, map_over_sites, summed
+from transformer_jax.inspection.inspected_call import (
+    Chosen,
+    Computation,
+    Metric,
+    check_axes,
+    map_over_sites,
+    summed,
+)
 from transformer_jax.inspection.patches import Change, Patch, add, parts_of, swap
 from transformer_jax.trees import Variables
 
@@ -73,7 +80,11 @@ def patch_activations(
         return swap(clean_values[name], **chosen)
 
     def run(patches: Mapping[str, Patch]) -> Array:
-        later = {name: [*parts_of(corruption[name]), patch] for name, patch in patches.items() if name in corruption}
+        later = {
+            name: [*parts_of(corruption[name]), patch]
+            for name, patch in patches.items()
+            if name in corruption
+        }
         return metric(corrupted_call.run(patches={**corruption, **patches, **later})[0])
 
     low = metric(corrupted_call.run(patches=corruption)[0])
@@ -134,7 +145,9 @@ def attribute_activations(
         return metric(corrupted_call.run(patches=patches)[0])
 
     def estimates(shares: Float[Array, " activations"]) -> list[Array]:
-        slopes = jax.jacrev(moved)([share * difference for share, difference in zip(shares, differences, strict=True)])
+        slopes = jax.jacrev(moved)(
+            [share * difference for share, difference in zip(shares, differences, strict=True)]
+        )
         return [summed(*each, by) for each in zip(slopes, differences, sites, strict=True)]
 
     # All activations share the first step, at their corrupted values; each further step moves one activation.

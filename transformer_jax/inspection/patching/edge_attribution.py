@@ -10,7 +10,14 @@ from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.inspection.inspected_call import OUTPUTS, Chosen, Computation, Metric, map_over_sites, summed
+from transformer_jax.inspection.inspected_call import (
+    OUTPUTS,
+    Chosen,
+    Computation,
+    Metric,
+    map_over_sites,
+    summed,
+)
 from transformer_jax.inspection.names import residual_stream
 from transformer_jax.inspection.patches import Patch, add, swap
 from transformer_jax.inspection.patching.path_patching import LOGITS, READS
@@ -59,17 +66,27 @@ def attribute_edges(
     clean_call = Computation.of(model, variables, clean, kwargs)
     sites = {each.name: each for each in clean_call.sites()}
     stream = residual_stream(sites)[-1]
-    networks = [name.removesuffix("hidden") + "output" for name in sites if name.endswith(".hidden")]
+    networks = [
+        name.removesuffix("hidden") + "output" for name in sites if name.endswith(".hidden")
+    ]
     senders = [name for name in sites if name.endswith(f".{OUTPUTS}") or name in networks]
-    reads = [name for name in sites if name.rpartition(".")[2] in (*READS, "hidden") or name == stream]
-    made = {name: f"{name.rpartition('.')[0]}.weights" for name in reads if name.endswith(READS[:2])}
+    reads = [
+        name for name in sites if name.rpartition(".")[2] in (*READS, "hidden") or name == stream
+    ]
+    made = {
+        name: f"{name.rpartition('.')[0]}.weights" for name in reads if name.endswith(READS[:2])
+    }
     high, others = Computation.of(model, variables, corrupted, kwargs).run(senders)
     low, values = clean_call.run([*senders, *reads, *made.values()])
 
     def output(deltas: Mapping[str, Array]) -> Array:
-        return metric(clean_call.run(patches={name: add(delta) for name, delta in deltas.items()})[0])
+        return metric(
+            clean_call.run(patches={name: add(delta) for name, delta in deltas.items()})[0]
+        )
 
-    slopes = jax.jacrev(output)({end: jnp.zeros_like(values[end]) for end in (made.get(name, name) for name in reads)})
+    slopes = jax.jacrev(output)(
+        {end: jnp.zeros_like(values[end]) for end in (made.get(name, name) for name in reads)}
+    )
 
     def sent(name: str, chosen: Chosen) -> list[Patch]:
         kept = [] if through_feed_forward and name in networks else [swap(values[name])]
@@ -78,14 +95,20 @@ def attribute_edges(
     def received(patches: Mapping[str, list[Patch]]) -> list[Array]:
         _, read = clean_call.run(reads, patches)
         for kind in READS[:2]:  # of all attentions at once, as each keeps its other operand
-            operands = {name: swap((read if name.endswith(kind) else values)[name]) for name in made}
+            operands = {
+                name: swap((read if name.endswith(kind) else values)[name]) for name in made
+            }
             _, anew = clean_call.run(list(made.values()), operands)
             read |= {name: anew[end] for name, end in made.items() if name.endswith(kind)}
         return [change(name, made.get(name, name), read[name]) for name in reads]
 
     def change(name: str, end: str, value: Array) -> Array:
         found = summed(slopes[end], value - values[end], sites[end], ["heads"])
-        return found.reshape(sites[name].size("heads"), -1, *found.shape[1:]).sum(1) if name in made else found
+        return (
+            found.reshape(sites[name].size("heads"), -1, *found.shape[1:]).sum(1)
+            if name in made
+            else found
+        )
 
     edges = map_over_sites([sites[name] for name in senders], ["heads"], sent, received)
     order = list(sites)

@@ -14,7 +14,8 @@ from transformer_jax.plots import PLAIN
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RESTORED = 2.0  # restored fractions up to this are never outliers: 1 is everything, some places restore more
+# restored fractions up to this are never outliers: 1 is everything, some places restore more
+RESTORED = 2.0
 
 
 class PatchGrid(NamedTuple):
@@ -26,7 +27,10 @@ class PatchGrid(NamedTuple):
     def check(self) -> None:
         """Raise an `InputError` if there is not one number for each place."""
         if np.ndim(self.values) != len(self.by):
-            raise InputError(f"values is {np.shape(self.values)}, by {', '.join(self.by)}; metric must return a number")
+            raise InputError(
+                f"values is {np.shape(self.values)}, by {', '.join(self.by)}; metric must return a"
+                " number"
+            )
 
     def frames(self) -> tuple[Float[np.ndarray, "frames L columns"], str]:
         """Return tables of layers by positions or heads, one per head if the grid has both, and the columns' name.
@@ -35,10 +39,13 @@ class PatchGrid(NamedTuple):
             InputError: the metric did not return a number.
         """
         self.check()
-        order = [self.by.index(axis) for axis in ("heads", "layers", "positions") if axis in self.by]
+        order = [
+            self.by.index(axis) for axis in ("heads", "layers", "positions") if axis in self.by
+        ]
         values = np.asarray(self.values).transpose(order)
         if "positions" not in self.by:
-            values = values[..., None] if "heads" not in self.by else values.T[None]  # [L 1], [1 L H]
+            # [L 1], [1 L H]
+            values = values[..., None] if "heads" not in self.by else values.T[None]
         column = "position" if "positions" in self.by else "head" if "heads" in self.by else ""
         return values if values.ndim == 3 else values[None], column
 
@@ -57,7 +64,9 @@ class PatchGrid(NamedTuple):
 
         frames, column = self.frames()
         num_frames, num_rows, num_columns = frames.shape
-        figure = Figure((2 + num_frames * (0.8 + 0.25 * num_columns), 2 + 0.25 * num_rows), layout="constrained")
+        figure = Figure(
+            (2 + num_frames * (0.8 + 0.25 * num_columns), 2 + 0.25 * num_rows), layout="constrained"
+        )
         limit = full_colour(frames, RESTORED)
         axes = figure.subplots(1, num_frames, squeeze=False)[0]
         for number, (ax, frame) in enumerate(zip(axes, frames, strict=True)):
@@ -66,8 +75,15 @@ class PatchGrid(NamedTuple):
             ax.set_xlabel(column.capitalize())
             if tokens is not None:
                 if "positions" not in self.by or len(tokens) != num_columns:
-                    raise InputError(f"tokens has {len(tokens)} labels; the grid is {frames.shape[1:]}")
-                ax.set_xticks(range(num_columns), [str(token) for token in tokens], rotation="vertical", **PLAIN)
+                    raise InputError(
+                        f"tokens has {len(tokens)} labels; the grid is {frames.shape[1:]}"
+                    )
+                ax.set_xticks(
+                    range(num_columns),
+                    [str(token) for token in tokens],
+                    rotation="vertical",
+                    **PLAIN,
+                )
         axes[0].set_ylabel("Layer")
         axes[0].yaxis.get_major_locator().set_params(integer=True)
         ends = "both" if (np.abs(frames) > limit).any() else "neither"

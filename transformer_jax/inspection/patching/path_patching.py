@@ -16,7 +16,8 @@ from transformer_jax.trees import Variables
 
 READS = ("queries", "keys", "values")
 LOGITS = "logits"
-Head = tuple[str, int | Int[Array, ""]]  # name of an attention, `encoder.layers.0.attention`, and number, maybe traced
+# name of an attention, `encoder.layers.0.attention`, and number, maybe traced
+Head = tuple[str, int | Int[Array, ""]]
 Component: TypeAlias = Head | str  # a head, a feed-forward by its name, or "logits"
 # Name of an attention, a feed-forward or one of their activations, or "logits"; and a head's number.
 Found: TypeAlias = tuple[str, int | Array | None]
@@ -77,7 +78,9 @@ def patch_path(
     sites = {each.name: each for each in clean_call.sites()}
     stream = residual_stream(sites)[-1]
     found = _all_found("sender", sender, senders, sites)
-    written = [(f"{path}.output" if head is None else f"{path}.{OUTPUTS}", head) for path, head in found]
+    written = [
+        (f"{path}.output" if head is None else f"{path}.{OUTPUTS}", head) for path, head in found
+    ]
     found = _all_found("receiver", receiver, receivers, sites)
     read = [(name, head) for path, head in found for name in _read_by(path, head, reads, stream)]
     _check_order([name for name, _ in written], [name for name, _ in read], list(sites))
@@ -96,14 +99,21 @@ def patch_path(
     received: dict[str, list[Patch]] = {name: [] for name, _ in read}
     for name, head in read:
         to_logits = name == stream
-        change = add(seen[name] - values[name]) if to_logits else swap(seen[name], heads=_group(name, head, sites))
+        change = (
+            add(seen[name] - values[name])
+            if to_logits
+            else swap(seen[name], heads=_group(name, head, sites))
+        )
         received[name].append(change)
     patched, _ = clean_call.run(patches=received)
     return (metric(patched) - low) / (high - low)
 
 
 def _all_found(
-    what: str, one: Component | None, others: Sequence[Component], sites: Mapping[str, ActivationSite]
+    what: str,
+    one: Component | None,
+    others: Sequence[Component],
+    sites: Mapping[str, ActivationSite],
 ) -> list[Found]:
     given = [each for each in (one, *others) if each is not None]
     if not given:
@@ -117,22 +127,31 @@ def _find(what: str, component: Component, sites: Mapping[str, ActivationSite]) 
     Raises:
         InputError: there is no component of this name, or it has no such head.
     """
-    path, head = component if isinstance(component, tuple) and len(component) == 2 else (str(component), None)
+    path, head = (
+        component
+        if isinstance(component, tuple) and len(component) == 2
+        else (str(component), None)
+    )
     end = "hidden" if head is None else OUTPUTS
     known = [name.rpartition(".")[0] for name in sites if f".{name}".endswith(f".{end}")]
     if head is None and what == "receiver":
         known.append(LOGITS)
     if path not in known:
         raise InputError(
-            f"{what} is in {shortened(path)}; it must be in one of {', '.join(known)}: a head is a pair "
-            "(name of an attention, number), a feed-forward is its name; logits can only be a receiver"
+            f"{what} is in {shortened(path)}; it must be in one of {', '.join(known)}: a head is a"
+            " pair (name of an attention, number), a feed-forward is its name; logits can only be"
+            " a receiver"
         )
-    if isinstance(head, int) and head not in range(num_heads := sites[f"{path}.{OUTPUTS}"].size("heads") or 0):
+    if isinstance(head, int) and head not in range(
+        num_heads := sites[f"{path}.{OUTPUTS}"].size("heads") or 0
+    ):
         raise InputError(f"{what} is head {head}; {path} has {num_heads}, 0 … {num_heads - 1}")
     return path, head
 
 
-def _read_by(path: str, head: int | Array | None, reads: str | Sequence[str], stream: str) -> list[str]:
+def _read_by(
+    path: str, head: int | Array | None, reads: str | Sequence[str], stream: str
+) -> list[str]:
     """Return the names of the activations that a receiver computes from the residual stream.
 
     Raises:
@@ -142,7 +161,10 @@ def _read_by(path: str, head: int | Array | None, reads: str | Sequence[str], st
         return [stream if path == LOGITS else f"{path}.hidden"]
     wanted = [reads] if isinstance(reads, str) else list(reads)
     if not wanted or not set(wanted) <= set(READS):
-        raise InputError(f"reads is {reads!r}; it must be one of {', '.join(map(repr, READS))}, or several of them")
+        raise InputError(
+            f"reads is {reads!r}; it must be one of {', '.join(map(repr, READS))}, or several of"
+            " them"
+        )
     return [f"{path}.{each}" for each in wanted]
 
 
@@ -150,10 +172,14 @@ def _check_order(written: Sequence[str], read: Sequence[str], names: list[str]) 
     first = min(written, key=names.index)
     if early := [name for name in read if names.index(name) < names.index(first)]:
         path, start = (name.rpartition(".")[0] for name in (early[0], first))
-        raise InputError(f"receiver is in {path}; it must come after the sender, which is in {start}")
+        raise InputError(
+            f"receiver is in {path}; it must come after the sender, which is in {start}"
+        )
 
 
-def _group(name: str, head: int | Array | None, sites: Mapping[str, ActivationSite]) -> int | Array | None:
+def _group(
+    name: str, head: int | Array | None, sites: Mapping[str, ActivationSite]
+) -> int | Array | None:
     """Number of a head along the activation's axis of heads, which is shorter if heads share keys and values."""
     if head is None:
         return None

@@ -74,20 +74,24 @@ def load_cifar100(data_dir: Path) -> tuple[LabelledImages, LabelledImages]:
         train, test = (CIFAR100(data_dir, train=train, download=True) for train in (True, False))
     except (OSError, RuntimeError, http.client.HTTPException) as error:
         raise InputError(
-            f"CIFAR-100 is missing or damaged in data_dir {data_dir}, and could not be downloaded from {CIFAR100.url} "
-            f"({in_one_line(error)}); put {ARCHIVE} there by hand, give folders of images (--images), or use --dataset "
-            "digits, which needs no download"
+            f"CIFAR-100 is missing or damaged in data_dir {data_dir}, and could not be downloaded"
+            f" from {CIFAR100.url} ({in_one_line(error)}); put {ARCHIVE} there by hand, give"
+            " folders of images (--images), or use --dataset digits, which needs no download"
         ) from error
     digests = dict([*CIFAR100.train_list, *CIFAR100.test_list])
 
     def labelled(split: CIFAR100, name: str) -> LabelledImages:
         # torchvision's images are a transposed view, in which an image is not contiguous in memory.
-        return LabelledImages(np.ascontiguousarray(split.data), np.asarray(split.targets, np.int32), digests[name])
+        return LabelledImages(
+            np.ascontiguousarray(split.data), np.asarray(split.targets, np.int32), digests[name]
+        )
 
     return labelled(train, "train"), labelled(test, "test")
 
 
-def ready_features(features_dir: Path, splits: Sequence[LabelledImages], resolution: int) -> list[np.ndarray]:
+def ready_features(
+    features_dir: Path, splits: Sequence[LabelledImages], resolution: int
+) -> list[np.ndarray]:
     """Read the features of each split from existing files, `train_set_features.npz` and `test_set_features.npz`.
 
     Raises:
@@ -97,11 +101,17 @@ def ready_features(features_dir: Path, splits: Sequence[LabelledImages], resolut
     for name, split in zip(FILE_NAMES, splits, strict=True):
         features, record = read_features(path := features_dir / name)
         if reason := difference(record, {"data": split.digest, "resolution": resolution}):
-            raise InputError(f"{path} cannot be used: {reason}; leave out features_dir to compute the features")
+            raise InputError(
+                f"{path} cannot be used: {reason}; leave out features_dir to compute the features"
+            )
         if len(features) != (size := len(split.labels)):
-            raise InputError(f"feats in {path} has {len(features)} rows; it must have {size}, one for each image")
+            raise InputError(
+                f"feats in {path} has {len(features)} rows; it must have {size}, one for each image"
+            )
         if features.shape[1] != (width := (tables or [features])[0].shape[1]):
-            raise InputError(f"feats in {path} has width {features.shape[1]}; the other file has width {width}")
+            raise InputError(
+                f"feats in {path} has width {features.shape[1]}; the other file has width {width}"
+            )
         tables.append(features)
     return tables
 
@@ -121,16 +131,24 @@ def load_folders(directory: Path) -> tuple[LabelledImages, LabelledImages]:
     classes = {name: _folders_in(directory / name) for name in ("train", "test")}
     if only_one := {*classes["train"]} ^ {*classes["test"]}:
         raise InputError(
-            f"images is {directory}; its folders train and test must have the same classes, unlike {min(only_one)}"
+            f"images is {directory}; its folders train and test must have the same classes, unlike"
+            f" {min(only_one)}"
         )
     train, test = (_read_split(directory / name, names) for name, names in classes.items())
     return train, test
 
 
 def _folders_in(directory: Path) -> list[str]:
-    found = sorted(path.name for path in directory.iterdir() if path.is_dir()) if directory.is_dir() else []
+    found = (
+        sorted(path.name for path in directory.iterdir() if path.is_dir())
+        if directory.is_dir()
+        else []
+    )
     if not found:
-        raise InputError(f"images is {directory.parent}; it must have folders train/CLASS and test/CLASS of PNG files")
+        raise InputError(
+            f"images is {directory.parent}; it must have folders train/CLASS and test/CLASS of PNG"
+            " files"
+        )
     return found
 
 
@@ -140,7 +158,9 @@ def _read_split(directory: Path, classes: Sequence[str]) -> LabelledImages:
     for label, name in enumerate(classes):
         files = sorted((directory / name).glob("*.png"))
         if not files:
-            raise InputError(f"{directory / name} has no PNG files; it must hold the images of a class")
+            raise InputError(
+                f"{directory / name} has no PNG files; it must hold the images of a class"
+            )
         paths += files
         labels += [label] * len(files)
     progress = tqdm(paths, desc=f"Reading {directory.name}", unit="image", disable=None)
@@ -167,9 +187,15 @@ def computed_features(
     """
     parts: list[np.ndarray] = []
     for name, split in zip(FILE_NAMES, splits, strict=True):
-        record: Record = {"data": split.digest, "model": _model_of(features_by), "resolution": resolution}
+        record: Record = {
+            "data": split.digest,
+            "model": _model_of(features_by),
+            "resolution": resolution,
+        }
         path = cache_of(data_dir, features_by) / name
-        parts.append(cached_features(path, split.images, record, lambda: network_of(features_by, data_dir)))
+        parts.append(
+            cached_features(path, split.images, record, lambda: network_of(features_by, data_dir))
+        )
     return parts
 
 
@@ -228,9 +254,15 @@ def cifar100_table(
         parts = computed_features(data_dir, splits, resolution, features_by)
     else:
         parts = ready_features(features_dir, splits, resolution)
-    labels, pixels = (np.concatenate([getattr(split, name) for split in splits]) for name in ("labels", "images"))
+    labels, pixels = (
+        np.concatenate([getattr(split, name) for split in splits]) for name in ("labels", "images")
+    )
     num_train = len(splits[0].labels)
-    order = np.arange(num_train) if images is None else np.random.default_rng(0).permutation(num_train)
+    order = (
+        np.arange(num_train) if images is None else np.random.default_rng(0).permutation(num_train)
+    )
     train, val = stratified_split(labels[order], 0.1)
     test = np.arange(num_train, len(labels))
-    return FeatureTable(np.concatenate(parts), labels, pixels, np.sort(order[train]), np.sort(order[val]), test)
+    return FeatureTable(
+        np.concatenate(parts), labels, pixels, np.sort(order[train]), np.sort(order[val]), test
+    )

@@ -23,7 +23,12 @@ from transformer_jax.tasks.anomaly.cifar100 import (
 )
 from transformer_jax.tasks.anomaly.network_features import features_by
 from transformer_jax.tasks.anomaly.sets import AnomalySets
-from transformer_jax.tasks.anomaly.tables import FeatureTable, digits_features, digits_table, files_table
+from transformer_jax.tasks.anomaly.tables import (
+    FeatureTable,
+    digits_features,
+    digits_table,
+    files_table,
+)
 from transformer_jax.tasks.task_data import TaskData, task_loaders
 
 MAX_RESOLUTION = 4096  # pixels, at which the ResNet's first activation of 64 images takes 64 GiB
@@ -42,7 +47,8 @@ class AnomalyConfig(TrainingConfig):
     image_shape: ClassVar[tuple[int, ...]]  # of one image
     batch_size: int = 64  # sets per step
     warmup: int = 100  # warm-up steps, over which the learning rate rises from 0 to its peak
-    set_size: int = setting(10, least=2, most=4096)  # number of images in a set, including the odd one
+    # number of images in a set, including the odd one
+    set_size: int = setting(10, least=2, most=4096)
     model_dim: int = 64  # width of the model
     num_heads: int = 4  # number of attention heads; it must divide model_dim
     num_layers: int = 2  # encoder blocks
@@ -54,7 +60,8 @@ class AnomalyConfig(TrainingConfig):
     # how images of a set see each other (Lee et al. 2019): self-attention (none), self-attention through 16 learned
     # points (isab), or self-attention and a pooled vector of the whole set, which is added to each element (pma)
     pooling: Literal["none", "isab", "pma"] = setting("none", defines_model=True)
-    data_dir: Path = setting(Path("data"), per_machine=True)  # directory of the CIFAR-100 data and features
+    # directory of the CIFAR-100 data and features
+    data_dir: Path = setting(Path("data"), per_machine=True)
     # where the table of features is stored: device, host (which sends each batch's rows), or auto (host if the table is
     # larger than 1 GiB)
     features_on: Literal["auto", "device", "host"] = setting("auto", per_machine=True)
@@ -66,7 +73,9 @@ class AnomalyConfig(TrainingConfig):
             InputError: the positions belong to self-attention, which the model does not have.
         """
         if self.pooling == "isab" and self.positions in ("rotary", "alibi", "relative"):
-            raise InputError(f"positions is {self.positions}; it needs self-attention, but pooling isab has none")
+            raise InputError(
+                f"positions is {self.positions}; it needs self-attention, but pooling isab has none"
+            )
         return super().resolved(steps_per_epoch)
 
     def idle(self) -> dict[str, str]:
@@ -83,7 +92,9 @@ class AnomalyConfig(TrainingConfig):
         Raises:
             InputError: the data set has no images, a pixel is out of range, or the network cannot be loaded.
         """
-        raise InputError(f"inputs has shape {images.shape}; it must be features, [S, F] or [B, S, F]")
+        raise InputError(
+            f"inputs has shape {images.shape}; it must be features, [S, F] or [B, S, F]"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,7 +128,8 @@ class Cifar100Config(AnomalyConfig):
     max_epochs: int = 100  # passes over the training set
     model_dim: int = 256  # width of the model
     num_layers: int = 4  # encoder blocks
-    features_dir: Path | None = setting(None, per_machine=True)  # directory of precomputed feature files, if any
+    # directory of precomputed feature files, if any
+    features_dir: Path | None = setting(None, per_machine=True)
     # width and height, in pixels, to which images are enlarged for the network
     resolution: int = setting(224, least=1, most=MAX_RESOLUTION)
     # directory with train/CLASS/*.png and test/CLASS/*.png; none for the published archive in data_dir
@@ -126,11 +138,15 @@ class Cifar100Config(AnomalyConfig):
     features_by: str = setting(RESNET34, check=check_features_by)
 
     def table(self) -> FeatureTable:
-        return cifar100_table(self.data_dir, self.features_dir, self.resolution, self.images, self.features_by)
+        return cifar100_table(
+            self.data_dir, self.features_dir, self.resolution, self.images, self.features_by
+        )
 
     def has_features(self) -> bool:
         """Whether the features need not be computed."""
-        return self.features_dir is not None or has_features(cache_of(self.data_dir, self.features_by))
+        return self.features_dir is not None or has_features(
+            cache_of(self.data_dir, self.features_by)
+        )
 
     def features_of(self, images: Num[np.ndarray, "*B 32 32 3"]) -> Float[np.ndarray, "*B F"]:
         network = network_of(self.features_by, self.data_dir)
@@ -147,7 +163,8 @@ class FilesConfig(AnomalyConfig):
 
     dataset: ClassVar[str] = "files"
     image_shape: ClassVar[tuple[int, ...]] = ()
-    features: Path | None = None  # .npy file of the images' features, [images, features], memory-mapped
+    # .npy file of the images' features, [images, features], memory-mapped
+    features: Path | None = None
     labels: Path | None = None  # .npy file of the images' classes, integers, [images]
     # directory of the images, in one folder per class, for pictures of sets; the rows of features and labels must be in
     # the order of the folders' names, then of the files' names

@@ -10,11 +10,18 @@ from transformer_jax.plots import plot_image_sets, plot_set_prediction
 from transformer_jax.tasks.anomaly.images import MAX_PIXEL
 from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.anomaly.tables import Images
-from transformer_jax.training.inspected_example import Answer, AnswerPart, InspectedExample, probabilities_of
+from transformer_jax.training.inspected_example import (
+    Answer,
+    AnswerPart,
+    InspectedExample,
+    probabilities_of,
+)
 from transformer_jax.training.trainer import TrainerModule
 
 # Images of a set, or a function that reads them from their files.
-SetImages: TypeAlias = Num[np.ndarray, "S ..."] | Callable[[], UInt8[np.ndarray, "S height width 3"]]
+SetImages: TypeAlias = (
+    Num[np.ndarray, "S ..."] | Callable[[], UInt8[np.ndarray, "S height width 3"]]
+)
 
 MOST_LOOKED_AT = 1_000  # test sets that are searched for a right and a wrong answer
 
@@ -34,7 +41,9 @@ def set_example(
         position: position of the anomaly, if it is known.
     """
     if isinstance(images, np.ndarray):
-        images = (np.rint(images * (255 / MAX_PIXEL)) if images.ndim == 3 else images).astype(np.uint8)
+        images = (np.rint(images * (255 / MAX_PIXEL)) if images.ndim == 3 else images).astype(
+            np.uint8
+        )
     return InspectedExample(
         inputs=np.asarray(features, np.float32)[None],
         labels=[_name(number) for number in range(len(features))],
@@ -61,13 +70,17 @@ def _name(number: int) -> str:
 
 
 def permutation_error(
-    trainer: TrainerModule, inputs: Int[np.ndarray, "B S"] | Float[np.ndarray, "B S F"], seed: int = 0
+    trainer: TrainerModule,
+    inputs: Int[np.ndarray, "B S"] | Float[np.ndarray, "B S F"],
+    seed: int = 0,
 ) -> float:
     """Largest change of a logit when each set of a batch is permuted and the logits are put back in order.
 
     For a permutation-equivariant model it is the rounding error.
     """
-    order = np.random.default_rng(seed).permuted(np.tile(np.arange(inputs.shape[1]), (len(inputs), 1)), axis=1)
+    order = np.random.default_rng(seed).permuted(
+        np.tile(np.arange(inputs.shape[1]), (len(inputs), 1)), axis=1
+    )
     logits = trainer.forward(inputs)[..., 0]  # [B S]
     permuted = trainer.forward(inputs[np.arange(len(inputs))[:, None], order])[..., 0]
     return float(np.abs(np.take_along_axis(logits, order, axis=1) - permuted).max())
@@ -85,7 +98,9 @@ def save_pictures(trainer: TrainerModule, images: Images, test_sets: AnomalySets
     trainer.run.save_figure("example_sets.png", plot_image_sets(images[sets[:4]], positions[:4]))
     examples = trainer.test_examples(range(min(MOST_LOOKED_AT, len(sets))))
     answers = trainer.answers(examples)
-    is_right = [answer.text == example.expected for example, answer in zip(examples, answers, strict=True)]
+    is_right = [
+        answer.text == example.expected for example, answer in zip(examples, answers, strict=True)
+    ]
     for name, wanted in (("right", True), ("wrong", False)):
         if wanted not in is_right:
             print(f"No {name} prediction found, so no picture of one")
@@ -93,5 +108,7 @@ def save_pictures(trainer: TrainerModule, images: Images, test_sets: AnomalySets
         number = is_right.index(wanted)
         probabilities = np.array([part.probability for part in answers[number].parts])
         maps = trainer.maps_of(examples[number]).maps["encoder"]
-        figure = plot_set_prediction(images[sets[number]], probabilities, int(positions[number]), maps)
+        figure = plot_set_prediction(
+            images[sets[number]], probabilities, int(positions[number]), maps
+        )
         trainer.run.save_figure(f"{name}_prediction.png", figure)

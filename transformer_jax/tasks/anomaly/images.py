@@ -12,7 +12,8 @@ from transformer_jax.outside_files import outside_file
 MAX_PIXEL = 16  # of scikit-learn's digits
 MIN_IMAGES = 2  # in a set
 MAX_BYTES = 2**28  # of an image's file
-FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # that Pillow reads without starting another program
+# that Pillow reads without starting another program
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
 KIND = f"an image ({', '.join(FORMATS)})"
 SHAPE = (64, 64, 3)  # of an image in a picture
 
@@ -53,12 +54,19 @@ class FolderImages:
         try:
             folder = ImageFolder(directory)
         except OSError as error:
-            raise InputError(f"images is {directory}; it must have folders of images: {in_one_line(error)}") from error
+            raise InputError(
+                f"images is {directory}; it must have folders of images: {in_one_line(error)}"
+            ) from error
         if len(folder.targets) != len(labels):
-            raise InputError(f"{directory} has {len(folder.targets)} images; labels has {len(labels)}")
+            raise InputError(
+                f"{directory} has {len(folder.targets)} images; labels has {len(labels)}"
+            )
         pairs = np.unique(np.stack([folder.targets, labels]), axis=1)
         if pairs.shape[1] != len(folder.classes) or len(set(pairs[1])) != len(folder.classes):
-            raise InputError(f"labels does not give each folder of {directory}, in order of name, a class of its own")
+            raise InputError(
+                f"labels does not give each folder of {directory}, in order of name, a class of"
+                " its own"
+            )
         self._samples = folder.samples  # path and class of each image
 
     def __getitem__(self, rows: Int[np.ndarray, "*S"]) -> UInt8[np.ndarray, "*S 64 64 3"]:
@@ -82,12 +90,16 @@ def read_exactly(path: Path, shape: tuple[int, int, int]) -> UInt8[np.ndarray, "
     return pixels
 
 
-def _read_image(path: str, shape: tuple[int, ...], kind: str) -> UInt8[np.ndarray, "height width *rgb"]:
+def _read_image(
+    path: str, shape: tuple[int, ...], kind: str
+) -> UInt8[np.ndarray, "height width *rgb"]:
     from PIL import Image
 
     height, width, *colours = shape
     with outside_file(path, kind, MAX_BYTES) as file, Image.open(file, formats=FORMATS) as image:
-        resized = image.convert("RGB" if colours else "L").resize((width, height), Image.Resampling.BOX)
+        resized = image.convert("RGB" if colours else "L").resize(
+            (width, height), Image.Resampling.BOX
+        )
     pixels = np.asarray(resized)
     border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
     return 255 - pixels if not colours and border.mean() > 127 else pixels

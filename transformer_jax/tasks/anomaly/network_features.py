@@ -44,10 +44,13 @@ def features_by(
     """
     parts: list[np.ndarray] = []
     for start in range(0, len(images), BATCH_SIZE):
-        batch = pad_rows(images[start : start + BATCH_SIZE], BATCH_SIZE)  # one shape, so that JAX compiles once
+        # one shape, so that JAX compiles once
+        batch = pad_rows(images[start : start + BATCH_SIZE], BATCH_SIZE)
         rows = np.asarray(network(_resized(batch, resolution)), np.float32)
         if rows.ndim != 2 or len(rows) != BATCH_SIZE:
-            raise InputError(f"features_by returns shape {rows.shape} for {BATCH_SIZE} images; it must be [N, D]")
+            raise InputError(
+                f"features_by returns shape {rows.shape} for {BATCH_SIZE} images; it must be [N, D]"
+            )
         parts.append(rows)
     return np.concatenate(parts)[: len(images)]
 
@@ -59,7 +62,10 @@ def _resized(images: UInt8[Array, "N height width 3"], resolution: int) -> Float
 
 
 def cached_features(
-    path: Path, images: UInt8[np.ndarray, "N height width 3"], record: Record, network: Callable[[], Network]
+    path: Path,
+    images: UInt8[np.ndarray, "N height width 3"],
+    record: Record,
+    network: Callable[[], Network],
 ) -> Float[np.ndarray, "N D"]:
     """Read features from a file; compute and write them if it is missing, or belongs to another record.
 
@@ -86,7 +92,9 @@ def _reason_to_compute(path: Path, wanted: Record) -> str | None:
     return difference(record, wanted) if record else "the file has no record of its provenance"
 
 
-def _compute(path: Path, images: UInt8[np.ndarray, "N height width 3"], record: Record, network: Network) -> None:
+def _compute(
+    path: Path, images: UInt8[np.ndarray, "N height width 3"], record: Record, network: Network
+) -> None:
     """Compute the features of images and write them to a file, which appears only when it is complete.
 
     Until then, finished parts lie in a directory beside it, named after the record.

@@ -29,7 +29,9 @@ def resnet34(data_dir: Path) -> Network:
     """
     from flaxmodels import ResNet34
 
-    model = ResNet34(output="activations", pretrained="imagenet", normalize=True, ckpt_dir=str(data_dir))
+    model = ResNet34(
+        output="activations", pretrained="imagenet", normalize=True, ckpt_dir=str(data_dir)
+    )
     with outside_file(weights_file(data_dir), "flaxmodels' file of weights", MAX_BYTES):
         init = jax.jit(model.init, static_argnames="train")
         # The weights do not depend on the resolution; a small one initializes them quickly.
@@ -58,5 +60,10 @@ def fetch_weights(data_dir: Path) -> None:
 
     target = weights_file(data_dir)
     if not target.is_file():
-        more = ", use another network (--features-by), or use --dataset digits, which needs no download"
-        download(URLS["resnet34"], target, "ResNet-34's ImageNet weights", more=more, max_bytes=MAX_BYTES)
+        more = (
+            ", use another network (--features-by), or use --dataset digits, which needs no"
+            " download"
+        )
+        download(
+            URLS["resnet34"], target, "ResNet-34's ImageNet weights", more=more, max_bytes=MAX_BYTES
+        )

@@ -42,11 +42,14 @@ class AnomalySets(BatchDataset):
     ) -> None:
         self.host_table = host_table
         _check_integers("labels", labels)
-        self.anomalies = np.arange(len(labels)) if subset is None else np.asarray(subset)  # [M], of each set
+        # [M], of each set
+        self.anomalies = np.arange(len(labels)) if subset is None else np.asarray(subset)
         _check_integers("subset", self.anomalies)
         outside = self.anomalies[(self.anomalies < 0) | (self.anomalies >= len(labels))]
         if outside.size:
-            raise InputError(f"subset holds {outside[0]}; its indices must be at least 0 and below {len(labels)}")
+            raise InputError(
+                f"subset holds {outside[0]}; its indices must be at least 0 and below {len(labels)}"
+            )
         check_sizes(2, set_size=set_size)
         check_sizes(0, seed=seed)
         self.set_size = set_size
@@ -56,15 +59,19 @@ class AnomalySets(BatchDataset):
             np.asarray(labels)[self.anomalies], return_inverse=True, return_counts=True
         )
         if len(classes) < 2:
-            raise InputError(f"labels: there are {len(classes)} classes in the subset; there must be at least 2")
+            raise InputError(
+                f"labels: there are {len(classes)} classes in the subset; there must be at least 2"
+            )
         if self._class_sizes.min() < set_size - 1:
             raise InputError(
-                f"set_size is {set_size}; it may be at most {self._class_sizes.min() + 1}, "
-                f"since class {classes[self._class_sizes.argmin()]} has {self._class_sizes.min()} images"
+                f"set_size is {set_size}; it may be at most {self._class_sizes.min() + 1}, since"
+                f" class {classes[self._class_sizes.argmin()]} has {self._class_sizes.min()} images"
             )
         self._by_class = self.anomalies[np.argsort(self._class_of, kind="stable")]
-        self._class_starts = np.cumsum(self._class_sizes) - self._class_sizes  # of each class in _by_class
-        self._drawn: tuple[int, tuple[np.ndarray, np.ndarray]] | None = None  # the latest epoch and its sets
+        # of each class in _by_class
+        self._class_starts = np.cumsum(self._class_sizes) - self._class_sizes
+        # the latest epoch and its sets
+        self._drawn: tuple[int, tuple[np.ndarray, np.ndarray]] | None = None
 
     def __len__(self) -> int:
         return len(self.anomalies)
@@ -72,7 +79,9 @@ class AnomalySets(BatchDataset):
     def __getitems__(self, indices: EpochIndices) -> StackedSamples:
         sets, positions = self.draw(indices.epoch)
         chosen = sets[indices]  # [B S]
-        return StackedSamples((chosen if self.host_table is None else self.host_table[chosen], positions[indices]))
+        return StackedSamples(
+            (chosen if self.host_table is None else self.host_table[chosen], positions[indices])
+        )
 
     def __getstate__(self) -> dict[str, object]:
         """Replace a memory-mapped table by its path, from which a worker process maps it again."""
@@ -89,7 +98,9 @@ class AnomalySets(BatchDataset):
 
         `data.fingerprint` adds the table, whether it is in host memory or on the devices.
         """
-        return fingerprint([], [self.seed, self.redraw, self.set_size, self.anomalies, self._class_of])
+        return fingerprint(
+            [], [self.seed, self.redraw, self.set_size, self.anomalies, self._class_of]
+        )
 
     def draw(self, epoch: int) -> tuple[Int[np.ndarray, "M S"], Int[np.ndarray, " M"]]:
         """All sets of an epoch: indices of the images, and position of each set's anomaly."""
@@ -101,11 +112,15 @@ class AnomalySets(BatchDataset):
     def _draw(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         size, num_classes = len(self), len(self._class_sizes)
         other_class = (self._class_of + rng.integers(1, num_classes, size)) % num_classes  # [M]
-        chosen = distinct_integers(rng, self._class_sizes[other_class], self.set_size - 1)  # [M S-1]
+        # [M S-1]
+        chosen = distinct_integers(rng, self._class_sizes[other_class], self.set_size - 1)
         positions = rng.integers(self.set_size, size=size, dtype=np.int32)
-        slots = np.arange(self.set_size - 1) + (np.arange(self.set_size - 1) >= positions[:, None])  # past the anomaly
+        # past the anomaly
+        slots = np.arange(self.set_size - 1) + (np.arange(self.set_size - 1) >= positions[:, None])
         sets = np.empty((size, self.set_size), np.int32)
-        np.put_along_axis(sets, slots, self._by_class[self._class_starts[other_class][:, None] + chosen], axis=1)
+        np.put_along_axis(
+            sets, slots, self._by_class[self._class_starts[other_class][:, None] + chosen], axis=1
+        )
         np.put_along_axis(sets, positions[:, None], self.anomalies[:, None], axis=1)
         return sets, positions
 
@@ -139,14 +154,19 @@ class SetAnomalyDataset:
         as_table("features", np.asarray(features))
         if np.shape(labels) != (len(features),):
             size = len(features)
-            raise InputError(f"labels has shape {np.shape(labels)}; it must be [{size}], one for each row of features")
+            raise InputError(
+                f"labels has shape {np.shape(labels)}; it must be [{size}], one for each row of"
+                " features"
+            )
         self.features = features
         self.sets = AnomalySets(labels, set_size, seed=seed, subset=subset, redraw=redraw)
 
     def __len__(self) -> int:
         return len(self.sets)
 
-    def __getitem__(self, index: int) -> tuple[Float[np.ndarray, "S F"], Int[np.ndarray, " S"], np.int32]:
+    def __getitem__(
+        self, index: int
+    ) -> tuple[Float[np.ndarray, "S F"], Int[np.ndarray, " S"], np.int32]:
         indices, position = self.sets[index]
         return self.features[indices], indices, position
 
@@ -159,12 +179,16 @@ def as_table(name: str, values: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, 
     """
     if values.ndim != 2 or values.dtype.kind not in "fiu":
         raise InputError(
-            f"{name} has shape {values.shape} and type {values.dtype}; it must hold numbers, [images, features]"
+            f"{name} has shape {values.shape} and type {values.dtype}; it must hold numbers,"
+            " [images, features]"
         )
     with np.errstate(over="ignore"):  # too large for float32: infinity, which is rejected below
         table = np.require(values, np.float32, "C")
-    if not np.isfinite([table.min(initial=0), table.max(initial=0)]).all():  # needs no memory, unlike isfinite(table)
-        raise InputError(f"{name} holds NaN, infinity or a number beyond float32; all must be finite")
+    # needs no memory, unlike isfinite(table)
+    if not np.isfinite([table.min(initial=0), table.max(initial=0)]).all():
+        raise InputError(
+            f"{name} holds NaN, infinity or a number beyond float32; all must be finite"
+        )
     return table
 
 
@@ -197,7 +221,9 @@ def stratified_split(
 def _check_integers(name: str, values: Int[np.ndarray, " N"]) -> None:
     array = np.asarray(values)
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-        raise InputError(f"{name} has shape {array.shape} and type {array.dtype}; it must hold integers, [N]")
+        raise InputError(
+            f"{name} has shape {array.shape} and type {array.dtype}; it must hold integers, [N]"
+        )
 
 
 def distinct_integers(

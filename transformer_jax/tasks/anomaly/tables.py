@@ -17,7 +17,8 @@ MAX_BYTES = 2**28  # of an .npz; the features of CIFAR-100 take 205 MB in float6
 MAX_MAPPED_BYTES = 2**44  # of an .npy
 
 Record: TypeAlias = Mapping[str, str | int]  # what features were computed with
-Images: TypeAlias = Num[np.ndarray, "N ..."] | FolderImages  # [N, height, width] or [N, height, width, 3], by row
+# [N, height, width] or [N, height, width, 3], by row
+Images: TypeAlias = Num[np.ndarray, "N ..."] | FolderImages
 
 
 class FeatureTable(NamedTuple):
@@ -54,7 +55,9 @@ def digits_features(images: Num[np.ndarray, "*B 8 8"]) -> Float[np.ndarray, "*B 
     """
     outside = images[~((images >= 0) & (images <= MAX_PIXEL))]
     if outside.size:
-        raise InputError(f"inputs holds the pixel {outside[0]}; pixels of the digits may be 0 … {MAX_PIXEL}")
+        raise InputError(
+            f"inputs holds the pixel {outside[0]}; pixels of the digits may be 0 … {MAX_PIXEL}"
+        )
     features: Float[np.ndarray, "*B 64"] = images.reshape(*images.shape[:-2], 64) / MAX_PIXEL
     return features.astype(np.float32)
 
@@ -77,11 +80,14 @@ def files_table(features: Path, labels: Path, images: Path | None = None) -> Fea
     rows = as_table(str(features), map_array(features))
     if classes.shape != (len(rows),):
         raise InputError(
-            f"{labels} has shape {classes.shape}; it must be [{len(rows)}], one for each row of {features}"
+            f"{labels} has shape {classes.shape}; it must be [{len(rows)}], one for each row of"
+            f" {features}"
         )
     order = np.random.default_rng(0).permutation(len(classes))
     parts = [np.sort(order[part]) for part in _split(classes[order])]
-    return FeatureTable(rows, classes, None if images is None else FolderImages(images, classes), *parts)
+    return FeatureTable(
+        rows, classes, None if images is None else FolderImages(images, classes), *parts
+    )
 
 
 def _split(labels: Int[np.ndarray, " N"]) -> tuple[Int[np.ndarray, " N_part"], ...]:

@@ -62,7 +62,9 @@ class AnomalyTrainer(TrainerModule):
 
     @classmethod
     def config_class_of(cls, name: str) -> type[AnomalyConfig]:
-        return next((c for c in (Cifar100Config, FilesConfig) if name.endswith(c.dataset)), DigitsConfig)
+        return next(
+            (c for c in (Cifar100Config, FilesConfig) if name.endswith(c.dataset)), DigitsConfig
+        )
 
     @property
     def name(self) -> str:  # type: ignore[override]  # depends on the data set
@@ -73,7 +75,8 @@ class AnomalyTrainer(TrainerModule):
     def create_model(self) -> TransformerPredictor:
         config = self.config
         settings = block_settings(config, config.set_size)
-        if config.positions == "none":  # `model_inputs` leaves them out, as the exported model's caller does
+        # `model_inputs` leaves them out, as the exported model's caller does
+        if config.positions == "none":
             settings = dataclasses.replace(settings, positions=SinusoidalPositions())
         return TransformerPredictor(
             model_dim=config.model_dim,
@@ -87,16 +90,22 @@ class AnomalyTrainer(TrainerModule):
         )
 
     def prepare(
-        self, inputs: Int[ArrayLike, "B S"] | Float[ArrayLike, "B S F"], constants: Float[ArrayLike, "N F"] | None
+        self,
+        inputs: Int[ArrayLike, "B S"] | Float[ArrayLike, "B S F"],
+        constants: Float[ArrayLike, "N F"] | None,
     ) -> Float[Array, "B S F"]:
         inputs = jnp.asarray(inputs)
         are_features = constants is None or jnp.issubdtype(inputs.dtype, jnp.floating)
         return inputs if are_features else jnp.asarray(constants)[inputs]
 
-    def model_inputs(self, inputs: Float[ArrayLike, "B S F"]) -> tuple[Float[ArrayLike, "B S F"], None, bool]:
+    def model_inputs(
+        self, inputs: Float[ArrayLike, "B S F"]
+    ) -> tuple[Float[ArrayLike, "B S F"], None, bool]:
         return inputs, None, self.config.positions != "none"  # no mask; a set has no positions
 
-    def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
+    def loss_function(
+        self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool
+    ) -> Elements:
         logits = self.apply(params, batch.inputs, key, train=train).squeeze(-1)  # [B S]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)  # [B]
         return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
@@ -137,13 +146,21 @@ class AnomalyTrainer(TrainerModule):
         Raises:
             InputError: a number is not in the test set, or a file is not an image.
         """
-        with as_input_error(f"inputs is {shortened(words)}; its quotes cannot be parsed", ValueError):
+        with as_input_error(
+            f"inputs is {shortened(words)}; its quotes cannot be parsed", ValueError
+        ):
             # Not `Path.exists`, which raises an error if a name is too long.
-            words = [part for word in words for part in ([word] if os.path.exists(word) else shlex.split(word))]
+            words = [
+                part
+                for word in words
+                for part in ([word] if os.path.exists(word) else shlex.split(word))
+            ]
         if all(map(WHOLE_NUMBER.fullmatch, words)):
             return self.test_examples([int(word) for word in words])
         if not self.config.image_shape:
-            raise InputError(f"inputs is {words[0]}; for a model of features it must be the index of a test set")
+            raise InputError(
+                f"inputs is {words[0]}; for a model of features it must be the index of a test set"
+            )
         images = read_images(words, self.config.image_shape)
         title = ", ".join(Path(word).name for word in words)
         return [set_example(self.config.features_of(images), title, images)]
@@ -157,7 +174,12 @@ class AnomalyTrainer(TrainerModule):
         self.test_samples(numbers)  # checks the numbers
         table, (sets, positions) = self.test_data.table, cast(AnomalySets, self.test_set).draw(0)
         return [
-            set_example(table.features[sets[n]], f"test set {n}", _images_of(table, sets[n]), int(positions[n]))
+            set_example(
+                table.features[sets[n]],
+                f"test set {n}",
+                _images_of(table, sets[n]),
+                int(positions[n]),
+            )
             for n in numbers
         ]
 
@@ -171,7 +193,8 @@ class AnomalyTrainer(TrainerModule):
         config = self.config
         if isinstance(config, Cifar100Config) and not config.has_features():
             raise InputError(
-                f"{config.data_dir} has no features of CIFAR-100; run experiments/anomaly.py first, or give inputs"
+                f"{config.data_dir} has no features of CIFAR-100; run experiments/anomaly.py first,"
+                " or give inputs"
             )
         return cast(AnomalyData, super().test_data)
 
@@ -183,11 +206,18 @@ class AnomalyTrainer(TrainerModule):
             array = self.config.features_of(array)
         is_one = array.ndim == 2
         sets = array[None] if is_one else array
-        width = len(self.params["input_layer"]["kernel"]) if isinstance(self.model, TransformerPredictor) else None
+        width = (
+            len(self.params["input_layer"]["kernel"])
+            if isinstance(self.model, TransformerPredictor)
+            else None
+        )
         check_sequence("inputs", sets, width)
         broken = np.argwhere(~np.isfinite(sets))
         if len(broken):
-            raise InputError(f"inputs holds a feature that is not finite, in set {broken[0, 0]} at {broken[0, 1]}")
+            raise InputError(
+                f"inputs holds a feature that is not finite, in set {broken[0, 0]} at"
+                f" {broken[0, 1]}"
+            )
         return sets, is_one
 
 
@@ -204,7 +234,8 @@ def report(trainer: AnomalyTrainer, data: AnomalyData) -> Results:
     inputs, _ = next(iter(data.test_loader))
     error = permutation_error(trainer, inputs)
     train_acc, test_acc = (
-        trainer.evaluate(loader)["accuracy"] for loader in (data.train_eval_loader, data.test_loader)
+        trainer.evaluate(loader)["accuracy"]
+        for loader in (data.train_eval_loader, data.test_loader)
     )
     print(f"Train accuracy: {train_acc:.2%}")
     print(f"Permuting the sets of a test batch changes a logit by at most {error:.1e}")
@@ -223,7 +254,9 @@ def report(trainer: AnomalyTrainer, data: AnomalyData) -> Results:
 
 
 @check_arguments
-def train_anomaly(config: AnomalyConfig | None = None, **settings: object) -> tuple[AnomalyTrainer, Results]:
+def train_anomaly(
+    config: AnomalyConfig | None = None, **settings: object
+) -> tuple[AnomalyTrainer, Results]:
     """Train and test; leave a run directory with checkpoints, results and pictures.
 
     `train_anomaly(Cifar100Config())` is the tutorial's experiment.

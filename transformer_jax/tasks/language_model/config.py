@@ -25,7 +25,8 @@ class LanguageModelConfig(TrainingConfig):
         InputError: at construction, for a value that cannot work.
     """
 
-    data: Path | None = None  # any file, read as bytes; none: the docstrings of Python's standard library
+    # any file, read as bytes; none: the docstrings of Python's standard library
+    data: Path | None = None
     # tokenizer: bytes; characters, words, words:2+ (those that occur at least twice), bpe:SIZE or unigram:SIZE, built
     # from the training text; or a tokenizer.json file
     tokenizer: str = setting("bytes", defines_model=True, kept_as=TOKENIZER, check=check_tokenizer)
@@ -53,7 +54,8 @@ class LanguageModelConfig(TrainingConfig):
     # label smoothing: part of each target's probability that all tokens share in the training loss; off in evaluation
     label_smoothing: float = setting(0.0, check=check_probability)
     adam_b2: float = 0.99  # decay rate of Adam's moving average of squared gradients
-    eval_every: int = 5  # number of epochs between evaluations; the last step is always followed by one
+    # number of epochs between evaluations; the last step is always followed by one
+    eval_every: int = 5
     # prompt of the samples after training; none: the beginnings of three parts of the test text
     prompt: str | None = setting(None, changes_result=False)
     # number of tokens by which a sample continues its prompt
@@ -87,4 +89,7 @@ class LanguageModelConfig(TrainingConfig):
 
     def check_trained_on(self, trained: "LanguageModelConfig", what: str) -> None:
         if self.seq_len != trained.seq_len:
-            raise InputError(f"seq_len is {self.seq_len}; it must be {trained.seq_len}, as in the training of {what}")
+            raise InputError(
+                f"seq_len is {self.seq_len}; it must be {trained.seq_len}, as in the training of"
+                f" {what}"
+            )

@@ -42,7 +42,12 @@ class Continuation:
         self._draw = jax.jit(self._drawn, static_argnames=DRAWS)
 
     def __call__(
-        self, params: Params, text: Int[np.ndarray, " _"], max_new: int, key: PRNGKeyArray, **draws: object
+        self,
+        params: Params,
+        text: Int[np.ndarray, " _"],
+        max_new: int,
+        key: PRNGKeyArray,
+        **draws: object,
     ) -> Int[np.ndarray, " {max_new}"]:
         """Sample `max_new` tokens after a text of at least one token.
 
@@ -53,17 +58,26 @@ class Continuation:
         for part in range(-(-max_new // self.num_new)):
             given = whole[-self.num_given :]
             padded = np.pad(given, (0, self.num_given - len(given)))
-            found = self._draw(params, padded[None], np.int32(len(given)), jax.random.fold_in(key, part), **draws)
+            found = self._draw(
+                params, padded[None], np.int32(len(given)), jax.random.fold_in(key, part), **draws
+            )
             check_scores(found.scores)
             whole = np.concatenate([whole, np.asarray(found.tokens)[0]])
         return whole[len(text) :][:max_new]
 
     def _drawn(
-        self, params: Params, given: Int[Array, "1 P"], length: Int[Array, ""], key: PRNGKeyArray, **draws: Any
+        self,
+        params: Params,
+        given: Int[Array, "1 P"],
+        length: Int[Array, ""],
+        key: PRNGKeyArray,
+        **draws: Any,
     ) -> Decoded:
         apply = functools.partial(self.model.apply, {"params": params})
 
-        def step(tokens: Int[Array, " N"], position: Int[Array, ""], cache: Cache) -> tuple[Float[Array, "N V"], Cache]:
+        def step(
+            tokens: Int[Array, " N"], position: Int[Array, ""], cache: Cache
+        ) -> tuple[Float[Array, "N V"], Cache]:
             logits, cache = apply(tokens, position, cache, method="decode_step")
             return logits[:, : self.num_tokens], cache
 
@@ -91,7 +105,9 @@ def tokens_after(
         max_length: number of new tokens.
         padding: number of padding tokens at the left of each text.
     """
-    cache = apply(length=given.shape[1] + max_length, prefix=given, padding=padding, method="start_decoding")
+    cache = apply(
+        length=given.shape[1] + max_length, prefix=given, padding=padding, method="start_decoding"
+    )
     after = AfterPrefix(cache, jax.lax.dynamic_index_in_dim(given, length - 1, 1, keepdims=False))
     step = after_prefix(step, length - 1)
     return decode(step, after, len(given), start_token=0, pad_token=0, max_length=max_length)

@@ -13,7 +13,8 @@ from pathlib import Path
 from transformer_jax.errors import InputError
 
 SEPARATOR = "\n\n\n"  # after each docstring; inside them, two empty lines in a row are rare
-LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "__pycache__"}  # directories without documentation
+# directories without documentation
+LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "__pycache__"}
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -32,10 +33,14 @@ def library_docstrings(library: Path | None = None) -> tuple[str, ...]:
     """
     root = Path(sysconfig.get_path("stdlib")) if library is None else library
     seen: dict[str, None] = {}
-    for module in sorted(_modules(root), key=lambda module: hashlib.sha256(module.encode()).digest()):
+    for module in sorted(
+        _modules(root), key=lambda module: hashlib.sha256(module.encode()).digest()
+    ):
         seen.update(dict.fromkeys(_docstrings_of(root / module)))
     if not seen:
-        raise InputError(f"{root} has no source of Python's standard library; give data, a text file (--data)")
+        raise InputError(
+            f"{root} has no source of Python's standard library; give data, a text file (--data)"
+        )
     return tuple(seen)
 
 

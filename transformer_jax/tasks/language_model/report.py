@@ -36,7 +36,9 @@ def other_bits(text: TextSplits) -> dict[str, float]:
 def table(bits: Mapping[str, float]) -> str:
     """A line for each name, the fewest bits first."""
     width = max(map(len, bits))
-    return "\n".join(f"  {name:<{width}}  {bits[name]:.3f}" for name in sorted(bits, key=bits.__getitem__))
+    return "\n".join(
+        f"  {name:<{width}}  {bits[name]:.3f}" for name in sorted(bits, key=bits.__getitem__)
+    )
 
 
 def prompts(text: Text) -> list[bytes]:

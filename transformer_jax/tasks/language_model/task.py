@@ -43,7 +43,8 @@ from transformer_jax.training.metrics import Elements
 from transformer_jax.training.token_losses import cross_entropies, token_losses
 from transformer_jax.trees import Arrays, Params
 
-PICTURED = 64  # positions of a window in the pictures made during training, and in the examples of the test set
+# positions of a window in the pictures made during training, and in the examples of the test set
+PICTURED = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,12 +57,19 @@ class LanguageModelData(TaskData):
 def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
     """Load windows of the docstrings or a file: random ones for training, then windows that score each token once."""
     text, tokenizer = load_text(config.data), tokenizer_of(config)
-    parts = {name: tokenizer.encode_file(part, f"the text for {name}") for name, part in text._asdict().items()}
+    parts = {
+        name: tokenizer.encode_file(part, f"the text for {name}")
+        for name, part in text._asdict().items()
+    }
     if (shortest := min(map(len, parts.values()))) < config.seq_len:
-        raise InputError(f"seq_len is {config.seq_len}; the shortest part of the text has {shortest} tokens")
+        raise InputError(
+            f"seq_len is {config.seq_len}; the shortest part of the text has {shortest} tokens"
+        )
     train = RandomWindows(parts["train"], config.seq_len, config.train_size, config.seed)
     first = int(tokenizer.encode(FIRST)[0])
-    held_out = (ScoredWindows(parts[name], config.seq_len, config.scored, first) for name in ("val", "test"))
+    held_out = (
+        ScoredWindows(parts[name], config.seq_len, config.scored, first) for name in ("val", "test")
+    )
     return LanguageModelData(*task_loaders(config, train, *held_out, shuffle=False), text)
 
 
@@ -72,12 +80,16 @@ def tokenizer_of(config: LanguageModelConfig) -> Tokenizer:
         InputError: as `chosen_tokenizer` and `load_text`.
     """
     kept = kept_file(config, LanguageModelTrainer.name, TOKENIZER)
-    return chosen_tokenizer(config.tokenizer, kept, lambda setting: _trained(setting, config.data, stamp(config.data)))
+    return chosen_tokenizer(
+        config.tokenizer, kept, lambda setting: _trained(setting, config.data, stamp(config.data))
+    )
 
 
 @functools.lru_cache(8)  # the data and the model need the same
 def _trained(setting: str, data: Path | None, stamp: object) -> Tokenizer:
-    return train_tokenizer(setting, chunks(load_text(data).train.tobytes().decode(errors="replace")))
+    return train_tokenizer(
+        setting, chunks(load_text(data).train.tobytes().decode(errors="replace"))
+    )
 
 
 class LanguageModelTrainer(TextTrainer):
@@ -87,7 +99,9 @@ class LanguageModelTrainer(TextTrainer):
     config_class = LanguageModelConfig
     config: LanguageModelConfig
 
-    def __init__(self, config: LanguageModelConfig, constants: Arrays = None, model: nn.Module | None = None) -> None:
+    def __init__(
+        self, config: LanguageModelConfig, constants: Arrays = None, model: nn.Module | None = None
+    ) -> None:
         self.tokenizer = tokenizer_of(config)
         self.architecture = architecture_of(config.architecture, config, self.name)
         super().__init__(config, constants, model)
@@ -101,7 +115,9 @@ class LanguageModelTrainer(TextTrainer):
         config = self.config
         if self.architecture is not None:
             model = self.architecture.model(TransformerLM, config, "seq_len", config.seq_len)
-            self.architecture.check_vocabulary("tokenizer", self.tokenizer.size, model.vocabulary_size)
+            self.architecture.check_vocabulary(
+                "tokenizer", self.tokenizer.size, model.vocabulary_size
+            )
             return model
         return TransformerLM(
             self.tokenizer.size,
@@ -115,12 +131,16 @@ class LanguageModelTrainer(TextTrainer):
 
     def model_files(self) -> Mapping[str, str]:
         files = {} if self.tokenizer.file is None else {TOKENIZER: self.tokenizer.file}
-        return files if self.architecture is None else files | {ARCHITECTURE: self.architecture.text()}
+        return (
+            files if self.architecture is None else files | {ARCHITECTURE: self.architecture.text()}
+        )
 
     def model_inputs(self, inputs: Int[ArrayLike, "B T"]) -> tuple[ArrayLike]:
         return (inputs,)
 
-    def loss_function(self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool) -> Elements:
+    def loss_function(
+        self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool
+    ) -> Elements:
         smoothing = self.config.label_smoothing if train else 0.0
         of_logits = functools.partial(cross_entropies, label_smoothing=smoothing)
         losses = token_losses(
@@ -128,7 +148,10 @@ class LanguageModelTrainer(TextTrainer):
         )  # of [B T]
         scored = batch.targets != UNSCORED
         elements = {name: (values, scored) for name, values in losses.items()}
-        bits, num_bytes = losses.get("cross_entropy", losses["loss"]) / math.log(2), self.tokenizer.num_bytes
+        bits, num_bytes = (
+            losses.get("cross_entropy", losses["loss"]) / math.log(2),
+            self.tokenizer.num_bytes,
+        )
         if num_bytes is None:
             return elements | {"bits_per_byte": (bits, scored)}
         of_target = jnp.asarray(num_bytes)[jnp.maximum(batch.targets, 0)]
@@ -159,7 +182,9 @@ class LanguageModelTrainer(TextTrainer):
         """
         texts: list[str | bytes] = texts_in(inputs, str, bytes)
         if not all(texts):
-            raise InputError(f"inputs is {inputs!r:.60}, in which a text has 0 bytes; it must have at least 1")
+            raise InputError(
+                f"inputs is {inputs!r:.60}, in which a text has 0 bytes; it must have at least 1"
+            )
         max_new = self.config.max_new if max_new is None else max_new
         check_sizes(max_new=max_new)
         seed = self.config.seed if seed is None else seed
@@ -170,7 +195,9 @@ class LanguageModelTrainer(TextTrainer):
         found: list[str | bytes] = []
         for number, text in enumerate(texts):
             ids = self.tokenizer.encode(text)
-            new = self._continuation(params, ids, max_new, jax.random.fold_in(key, number), **chosen)
+            new = self._continuation(
+                params, ids, max_new, jax.random.fold_in(key, number), **chosen
+            )
             if isinstance(text, bytes):
                 found.append(text_after(self.tokenizer.to_bytes, ids, new))
             else:
@@ -196,7 +223,9 @@ class LanguageModelTrainer(TextTrainer):
             InputError: a number is not in the test set.
         """
         inputs = [window[: PICTURED + 1] for window, _ in self.test_samples(numbers)]
-        return text_examples([ids[:-1] for ids in inputs], self.tokenizer, [ids[1:] for ids in inputs])
+        return text_examples(
+            [ids[:-1] for ids in inputs], self.tokenizer, [ids[1:] for ids in inputs]
+        )
 
 
 def report(trainer: LanguageModelTrainer, data: LanguageModelData) -> Results:

@@ -79,7 +79,9 @@ def _before_a_character(text: Text, cut: int) -> int:
     return cut + int(is_inside.argmin()) if is_inside.size else cut
 
 
-def windows(text: Tokens, starts: Int[np.ndarray, " B"], length: int) -> Integer[np.ndarray, "B {length}"]:
+def windows(
+    text: Tokens, starts: Int[np.ndarray, " B"], length: int
+) -> Integer[np.ndarray, "B {length}"]:
     """Copies of the windows of a text that begin at these starts."""
     return np.lib.stride_tricks.sliding_window_view(text, length)[starts]
 
@@ -98,13 +100,16 @@ class RandomWindows(BatchDataset):
 
     def __init__(self, text: Tokens, seq_len: int, size: int, seed: int) -> None:
         self.text, self.seq_len, self.size, self.seed = text, seq_len, size, seed
-        self._drawn: tuple[int, Int[np.ndarray, " N"]] | None = None  # the latest epoch and its places
+        # the latest epoch and its places
+        self._drawn: tuple[int, Int[np.ndarray, " N"]] | None = None
 
     def __len__(self) -> int:
         return self.size
 
     def __getitems__(self, indices: EpochIndices) -> StackedSamples:
-        return StackedSamples(_shifted(windows(self.text, self.places(indices.epoch)[indices], self.seq_len + 1)))
+        return StackedSamples(
+            _shifted(windows(self.text, self.places(indices.epoch)[indices], self.seq_len + 1))
+        )
 
     def places(self, epoch: int) -> Int[np.ndarray, " N"]:
         """Where the windows of an epoch begin."""
@@ -146,7 +151,8 @@ class ScoredWindows(BatchDataset):
         following = windows(self.text, starts, self.seq_len)  # [N T], the targets
         before = np.where(starts > 0, self.text[starts - 1], self.first)
         inputs, targets = _shifted(np.column_stack([before, following]))
-        scored_before = np.where(numbers > 0, (numbers - 1) * self.stride + self.seq_len, 0)  # tokens of the text
+        # tokens of the text
+        scored_before = np.where(numbers > 0, (numbers - 1) * self.stride + self.seq_len, 0)
         is_new = starts[:, None] + np.arange(self.seq_len) >= scored_before[:, None]
         return StackedSamples((inputs, np.where(is_new, targets, UNSCORED).astype(np.int32)))
 
@@ -155,7 +161,9 @@ class ScoredWindows(BatchDataset):
         return fingerprint([], [np.array([self.seq_len, self.stride]), self.text])
 
 
-def _shifted(taken: Integer[np.ndarray, "N T_1"]) -> tuple[Int[np.ndarray, "N T"], Int[np.ndarray, "N T"]]:
+def _shifted(
+    taken: Integer[np.ndarray, "N T_1"],
+) -> tuple[Int[np.ndarray, "N T"], Int[np.ndarray, "N T"]]:
     """Inputs and targets: the tokens of each window without the last, and without the first."""
     ids = taken.astype(np.int32)
     return ids[:, :-1], ids[:, 1:]

@@ -1,4 +1,5 @@
 """Settings of the translation task, and the loaders of its pairs of texts."""
+
 # mypy: disable-error-code="assignment"
 # Three fields are None until `resolved` has made them the integers that the training expects.
 
@@ -13,13 +14,30 @@ from transformer_jax.fields import setting
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.runs.directory import kept_file
 from transformer_jax.setting_groups import MAX_WIDTH
-from transformer_jax.tasks.architecture import ARCHITECTURE, Architecture, architecture_of, idle_with
+from transformer_jax.tasks.architecture import (
+    ARCHITECTURE,
+    Architecture,
+    architecture_of,
+    idle_with,
+)
 from transformer_jax.tasks.task_data import TaskData, task_loaders
-from transformer_jax.tasks.tokenization import BYTES, PieceTokenizer, Tokenizer, check_tokenizer, chosen_tokenizer
+from transformer_jax.tasks.tokenization import (
+    BYTES,
+    PieceTokenizer,
+    Tokenizer,
+    check_tokenizer,
+    chosen_tokenizer,
+)
 from transformer_jax.tasks.tokenizer_training import stamp, train_tokenizer
 from transformer_jax.tasks.translation.dates import DATE_BYTES, date_pairs, load_dates, typed
 from transformer_jax.tasks.translation.measures import BleuTokenizer
-from transformer_jax.tasks.translation.pairs import PairSplits, TextPair, Tokenizers, load_pairs, summary
+from transformer_jax.tasks.translation.pairs import (
+    PairSplits,
+    TextPair,
+    Tokenizers,
+    load_pairs,
+    summary,
+)
 from transformer_jax.training.progress import quietly
 
 TASK = "TranslationTask"
@@ -53,16 +71,23 @@ class TranslationConfig(TrainingConfig):
     lower_case: bool = setting(False, defines_model=True)
     # tokenizer of the sources: bytes; characters, words, words:2+ (those that occur at least twice), bpe:SIZE or
     # unigram:SIZE, built from the training texts; or a tokenizer.json file
-    source_tokenizer: str = setting("bytes", defines_model=True, kept_as=SOURCE_TOKENIZER, check=check_tokenizer)
+    source_tokenizer: str = setting(
+        "bytes", defines_model=True, kept_as=SOURCE_TOKENIZER, check=check_tokenizer
+    )
     # tokenizer of the targets, in the format of source_tokenizer
-    target_tokenizer: str = setting("bytes", defines_model=True, kept_as=TARGET_TOKENIZER, check=check_tokenizer)
+    target_tokenizer: str = setting(
+        "bytes", defines_model=True, kept_as=TARGET_TOKENIZER, check=check_tokenizer
+    )
     # one tokenizer and one embedding matrix for both sources and targets, in the format of source_tokenizer
-    joint_tokenizer: str | None = setting(None, defines_model=True, kept_as=JOINT_TOKENIZER, check=check_tokenizer)
+    joint_tokenizer: str | None = setting(
+        None, defines_model=True, kept_as=JOINT_TOKENIZER, check=check_tokenizer
+    )
     # config.json of a HuggingFace encoder-decoder, instead of model flags; the tokenizers must be tokenizer.json files
     architecture: Path | None = setting(None, defines_model=True, kept_as=ARCHITECTURE)
     # maximum length of a text in bytes; pairs with a longer text are left out
     max_bytes: int = setting(256, defines_model=True, least=1, most=Transformer.max_len - 2)
-    train_size: int = setting(192_000, least=1, most=MAX_DATES)  # number of dates in the training set
+    # number of dates in the training set
+    train_size: int = setting(192_000, least=1, most=MAX_DATES)
     val_size: int = setting(1_000, least=1, most=MAX_DATES)  # number of dates in the validation set
     test_size: int = setting(2_000, least=1, most=MAX_DATES)  # number of dates in the test set
     model_dim: int = 128  # width of the model
@@ -70,16 +95,19 @@ class TranslationConfig(TrainingConfig):
     num_layers: int = 2  # number of blocks in each stack
     # hidden width of the feed-forward networks
     dim_feedforward: int = setting(256, defines_model=True, least=1, most=MAX_WIDTH)
-    max_epochs: int | None = None  # passes over the training set; none: 1 on dates, as many as 2000 steps take on pairs
+    # passes over the training set; none: 1 on dates, as many as 2000 steps take on pairs
+    max_epochs: int | None = None
     batch_size: int = 64  # pairs per step
     # tokens per step, padding included (pairs times the longer side), filled with pairs of similar length; none:
     # batch_size pairs per step; translation takes about batch_size / beam_width texts at once
     batch_tokens: int | None = setting(None, least=1)
     lr: float = 1e-3  # peak learning rate of the schedule
-    warmup: int | None = None  # warm-up steps of the learning rate; none: a tenth of all steps, at most 100
+    # warm-up steps of the learning rate; none: a tenth of all steps, at most 100
+    warmup: int | None = None
     # label smoothing: part of each target's probability that all tokens share in the training loss; off in evaluation
     label_smoothing: float = setting(0.0, check=check_probability)
-    eval_every: int | None = None  # epochs between evaluations; none: 1 on dates, about 20 evaluations in all on pairs
+    # epochs between evaluations; none: 1 on dates, about 20 evaluations in all on pairs
+    eval_every: int | None = None
     # number of hypotheses that beam search keeps; 1: greedy decoding
     beam_width: int = setting(1, changes_result=False, least=1, most=1024)
     # exponent α of the length penalty in beam search; larger values favour long texts
@@ -98,7 +126,11 @@ class TranslationConfig(TrainingConfig):
         if self.joint_tokenizer is not None:
             of_both = "joint_tokenizer is used for sources and targets"
             found |= dict.fromkeys(("source_tokenizer", "target_tokenizer"), of_both)
-        return found if self.beam_width > 1 else found | {"length_penalty": "beam_width is 1, for greedy decoding"}
+        return (
+            found
+            if self.beam_width > 1
+            else found | {"length_penalty": "beam_width is 1, for greedy decoding"}
+        )
 
     @property
     def max_translation(self) -> int:
@@ -117,11 +149,15 @@ class TranslationConfig(TrainingConfig):
         """
         max_epochs, eval_every, warmup = self.max_epochs, self.eval_every, self.warmup
         if max_epochs is None and self.max_steps is None:
-            max_epochs = 1 if self.data is None else min(-(-ENOUGH_STEPS // steps_per_epoch), MOST_EPOCHS)
+            max_epochs = (
+                1 if self.data is None else min(-(-ENOUGH_STEPS // steps_per_epoch), MOST_EPOCHS)
+            )
         config = dataclasses.replace(self, max_epochs=max_epochs)
         num_steps = config.num_steps(steps_per_epoch)
         if eval_every is None:
-            eval_every = 1 if self.data is None else max(1, num_steps // steps_per_epoch // MOST_EVALUATIONS)
+            eval_every = (
+                1 if self.data is None else max(1, num_steps // steps_per_epoch // MOST_EVALUATIONS)
+            )
         if warmup is None:
             warmup = min(LONGEST_WARMUP, num_steps // 10)
         return dataclasses.replace(config, eval_every=eval_every, warmup=warmup)
@@ -130,7 +166,9 @@ class TranslationConfig(TrainingConfig):
         if (self.data is None) != (trained.data is None):
             allowed = "None" if trained.data is None else "a file of pairs"
             learned = "dates" if trained.data is None else trained.data
-            raise InputError(f"data is {self.data}; it must be {allowed}, since {what} was trained on {learned}")
+            raise InputError(
+                f"data is {self.data}; it must be {allowed}, since {what} was trained on {learned}"
+            )
 
     def cleaned(self, text: str) -> str:
         """Clean a text like the training texts: dates as people type them, pairs without white space around."""
@@ -141,7 +179,9 @@ class TranslationConfig(TrainingConfig):
     def splits(self) -> PairSplits:
         """Training, validation and test pairs."""
         if self.data is None:
-            return load_dates(self.train_size, self.val_size, self.test_size, max_bytes=self.max_bytes)
+            return load_dates(
+                self.train_size, self.val_size, self.test_size, max_bytes=self.max_bytes
+            )
         files = {"val_path": self.val_data, "test_path": self.test_data}
         return load_pairs(self.data, **files, max_bytes=self.max_bytes, lower_case=self.lower_case)
 
@@ -177,7 +217,9 @@ def tokenizers_of(config: TranslationConfig) -> Tokenizers:
     def of(setting: str, name: str, *sides: str) -> Tokenizer:
         data = dataclasses.replace(config, seed=0, name=None)  # the same for all runs of a sweep
         kept = kept_file(config, TASK, name)
-        return chosen_tokenizer(setting, kept, lambda kind: _trained(kind, sides, data, stamp(config.data)))
+        return chosen_tokenizer(
+            setting, kept, lambda kind: _trained(kind, sides, data, stamp(config.data))
+        )
 
     if config.joint_tokenizer is not None:
         source = target = of(config.joint_tokenizer, JOINT_TOKENIZER, "source", "target")
@@ -186,17 +228,25 @@ def tokenizers_of(config: TranslationConfig) -> Tokenizers:
         target = of(config.target_tokenizer, TARGET_TOKENIZER, "target")
     if (architecture := architecture_of(config.architecture, config, TASK)) is None:
         return Tokenizers(source, target)
-    return Tokenizers(_as_in(architecture, source, "source"), _as_in(architecture, target, "target"))
+    return Tokenizers(
+        _as_in(architecture, source, "source"), _as_in(architecture, target, "target")
+    )
 
 
 def _as_in(architecture: Architecture, tokenizer: Tokenizer, side: str) -> Tokenizer:
     """The tokenizer with a model's pad, start and end tokens; sources end as in the training of that model."""
     if not isinstance(tokenizer, PieceTokenizer):
-        raise InputError(f"{side}_tokenizer is {BYTES}; with architecture it must be the model's tokenizer.json")
+        raise InputError(
+            f"{side}_tokenizer is {BYTES}; with architecture it must be the model's tokenizer.json"
+        )
     around = map(architecture.token, ("pad_token_id", "decoder_start_token_id", "eos_token_id"))
     return tokenizer.with_own_tokens(*around, adds_them=side == "source")
 
 
 @functools.lru_cache(8)  # the data and the model need the same
-def _trained(kind: str, sides: tuple[str, ...], config: TranslationConfig, stamp: object) -> Tokenizer:
-    return train_tokenizer(kind, [getattr(pair, side) for pair in config.splits().train for side in sides])
+def _trained(
+    kind: str, sides: tuple[str, ...], config: TranslationConfig, stamp: object
+) -> Tokenizer:
+    return train_tokenizer(
+        kind, [getattr(pair, side) for pair in config.splits().train for side in sides]
+    )

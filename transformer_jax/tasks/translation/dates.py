@@ -15,7 +15,8 @@ from transformer_jax.errors import InputError
 from transformer_jax.tasks.translation.pairs import PairSplits, TextPair
 
 LOCALES = (
-    "en_US", "en_GB", "de", "fr", "es", "it", "pt_BR", "sv", "fi", "pl", "cs", "hu", "tr", "vi",  # Latin
+    # Latin
+    "en_US", "en_GB", "de", "fr", "es", "it", "pt_BR", "sv", "fi", "pl", "cs", "hu", "tr", "vi",
     "el", "ru", "uk",  # Greek, Cyrillic
     "ar", "he",  # Arabic, Hebrew
     "hi", "th",  # Devanagari, Thai
@@ -67,7 +68,10 @@ def load_dates(*sizes: int, max_bytes: int) -> PairSplits:
     train, val, test = map(date_pairs, SPLITS, sizes)
     longest = max(len(pair.source.encode()) for pair in (*train, *val, *test))
     if longest > max_bytes:
-        raise InputError(f"max_bytes is {max_bytes}; it must be at least {longest}, the length of the longest date")
+        raise InputError(
+            f"max_bytes is {max_bytes}; it must be at least {longest}, the length of the longest"
+            " date"
+        )
     return PairSplits(train, val, test)
 
 

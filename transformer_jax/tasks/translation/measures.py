@@ -9,7 +9,17 @@ from transformer_jax.tasks.experiment import Results
 
 # sacrebleu's names, and `auto` for `tokenizer_for`.
 BleuTokenizer = Literal[
-    "auto", "none", "13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "flores101", "flores200", "spBLEU-1K"
+    "auto",
+    "none",
+    "13a",
+    "intl",
+    "zh",
+    "char",
+    "ja-mecab",
+    "ko-mecab",
+    "flores101",
+    "flores200",
+    "spBLEU-1K",
 ]
 CHINESE = re.compile("[\u3400-\u9fff]")
 # Other scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese.
@@ -46,7 +56,8 @@ def tokenizer_for(references: Sequence[str]) -> str:
     return "zh" if num_chinese > 9 * num_others else "char"  # Chinese texts quote some Japanese
 
 
-def bleu_with(tokenizer: str, *, lower_case: bool = False) -> Any:  # sacrebleu.BLEU, which is not typed
+# sacrebleu.BLEU, which is not typed
+def bleu_with(tokenizer: str, *, lower_case: bool = False) -> Any:
     """Return sacrebleu's BLEU with a tokenizer.
 
     Raises:
@@ -84,5 +95,7 @@ def translation_scores(
         "chrf": chrf.corpus_score(predictions, [references]).score,
         "bleu": bleu.corpus_score(predictions, [references]).score,
         "bleu_signature": str(bleu.get_signature()),
-        "word_error_rate": error_rate(*([text.split() for text in texts] for texts in (predictions, references))),
+        "word_error_rate": error_rate(
+            *([text.split() for text in texts] for texts in (predictions, references))
+        ),
     }

@@ -78,7 +78,8 @@ class PairDataset(BatchDataset):
         # of dates then has 1.28 source positions for each real one, instead of 3.8 in mixed batches: one text in 50
         # has the longest shape, and 72 of 100 mixed batches of 64 have such a text.
         self.buckets = smallest_shape(*self.lengths, shapes).astype(np.int8)
-        longer = tuple(max(shape.source, shape.target - 1) for shape in shapes)  # as `__getitems__` pads them
+        # as `__getitems__` pads them
+        longer = tuple(max(shape.source, shape.target - 1) for shape in shapes)
         self.token_batches = None if batch_tokens is None else TokenBatches(batch_tokens, longer)
 
     def __len__(self) -> int:
@@ -89,12 +90,18 @@ class PairDataset(BatchDataset):
         shape = self.shapes[self.buckets[indices.whole].max()]
         of_source, of_target = self.tokenizers
         source = pad([of_source.encode(pair.source) for pair in pairs], shape.source, of_source.pad)
-        target = pad([of_target.encode(pair.target, delimited=True) for pair in pairs], shape.target, of_target.pad)
+        target = pad(
+            [of_target.encode(pair.target, delimited=True) for pair in pairs],
+            shape.target,
+            of_target.pad,
+        )
         return StackedSamples((PairInputs(source, target[:, :-1]), target[:, 1:]))
 
     def fingerprint(self) -> str:
         """SHA-256 of the pairs and of the shapes to which they are padded."""
-        texts = ("".join(getattr(pair, side) for pair in self.pairs) for side in ("source", "target"))
+        texts = (
+            "".join(getattr(pair, side) for pair in self.pairs) for side in ("source", "target")
+        )
         joined = (np.frombuffer(text.encode(), np.uint8) for text in texts)
         return fingerprint([], [np.array(self.shapes), *self.lengths, *joined])
 
@@ -106,7 +113,8 @@ class PairSplits(NamedTuple):
     val: Sequence[TextPair]
     test: Sequence[TextPair]
     too_long: int = 0  # pairs that were left out for their length
-    held_elsewhere: int = 0  # pairs left out of training since their source is in the validation or test set
+    # pairs left out of training since their source is in the validation or test set
+    held_elsewhere: int = 0
 
     def counts(self) -> dict[str, int]:
         """Pairs in each set, and pairs that were left out."""
@@ -119,18 +127,27 @@ class PairSplits(NamedTuple):
         """Create the three data sets, padded to shapes that are chosen for all of them together."""
         sources, targets = zip(*(_lengths(pairs, tokenizers) for pairs in self[:3]), strict=True)
         shapes = choose_shapes(np.concatenate(sources), np.concatenate(targets))
-        train, val, test = (PairDataset(pairs, shapes, tokenizers, batch_tokens) for pairs in self[:3])
+        train, val, test = (
+            PairDataset(pairs, shapes, tokenizers, batch_tokens) for pairs in self[:3]
+        )
         return train, val, test
 
 
-def _lengths(pairs: Sequence[TextPair], tokenizers: Tokenizers) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " N"]]:
+def _lengths(
+    pairs: Sequence[TextPair], tokenizers: Tokenizers
+) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " N"]]:
     """Number of ids of each source, and of each target with its start and end tokens."""
     sources = tokenizers.source.lengths([pair.source for pair in pairs])
     return sources, tokenizers.target.lengths([pair.target for pair in pairs]) + 2
 
 
 def load_pairs(
-    path: Path, *, val_path: Path | None = None, test_path: Path | None = None, max_bytes: int, lower_case: bool = False
+    path: Path,
+    *,
+    val_path: Path | None = None,
+    test_path: Path | None = None,
+    max_bytes: int,
+    lower_case: bool = False,
 ) -> PairSplits:
     """Load the pairs in files; no source text of the training set is in another set.
 
@@ -148,11 +165,16 @@ def load_pairs(
     paths = {"all": path, "val": val_path, "test": test_path}
     read = {name: read_pairs(file) for name, file in paths.items() if file is not None}
     if lower_case:
-        read = {name: [TextPair(p.source.lower(), p.target.lower()) for p in pairs] for name, pairs in read.items()}
+        read = {
+            name: [TextPair(p.source.lower(), p.target.lower()) for p in pairs]
+            for name, pairs in read.items()
+        }
     short = {name: _short_pairs(paths[name], pairs, max_bytes) for name, pairs in read.items()}
     parts = split_pairs(short["all"], short.get("val"), short.get("test"))
     num_short = sum(map(len, short.values()))
-    return PairSplits(*parts, sum(map(len, read.values())) - num_short, num_short - sum(map(len, parts)))
+    return PairSplits(
+        *parts, sum(map(len, read.values())) - num_short, num_short - sum(map(len, parts))
+    )
 
 
 def read_pairs(path: Path) -> list[TextPair]:
@@ -175,7 +197,9 @@ def _pair(line: bytes, place: str) -> TextPair:
     with as_input_error(f"{place} is not UTF-8", UnicodeDecodeError):
         columns = line.decode().split("\t", 2)[:2]
     if len(columns) < 2:
-        raise InputError(f"{place}: no tab in the line; one must separate the source text from the target text")
+        raise InputError(
+            f"{place}: no tab in the line; one must separate the source text from the target text"
+        )
     pair = TextPair(*map(str.strip, columns))
     if not (pair.source and pair.target):
         raise InputError(f"{place}: the {'target' if pair.source else 'source'} text is empty")
@@ -185,13 +209,16 @@ def _pair(line: bytes, place: str) -> TextPair:
 def summary(splits: PairSplits) -> str:
     """The sizes of the three sets and the numbers of pairs that were left out, in one line."""
     return (
-        f"Pairs: {len(splits.train)} for training, {len(splits.val)} for validation, {len(splits.test)} for test; left "
-        f"out: {splits.too_long} longer than --max-bytes, {splits.held_elsewhere} also in --val-data or --test-data"
+        f"Pairs: {len(splits.train)} for training, {len(splits.val)} for validation,"
+        f" {len(splits.test)} for test; left out: {splits.too_long} longer than --max-bytes,"
+        f" {splits.held_elsewhere} also in --val-data or --test-data"
     )
 
 
 def split_pairs(
-    pairs: Sequence[TextPair], val: Sequence[TextPair] | None = None, test: Sequence[TextPair] | None = None
+    pairs: Sequence[TextPair],
+    val: Sequence[TextPair] | None = None,
+    test: Sequence[TextPair] | None = None,
 ) -> tuple[Sequence[TextPair], Sequence[TextPair], Sequence[TextPair]]:
     """Split pairs for training, validation and test; the result depends only on the pairs and their order.
 
@@ -205,11 +232,15 @@ def split_pairs(
         InputError: there are fewer different sources than splits to be made.
     """
     given = {pair.source for part in (val, test) if part is not None for pair in part}
-    sources = [source for source in dict.fromkeys(pair.source for pair in pairs) if source not in given]
-    drawn = [name for name, part in (("test", test), ("validation", val)) if part is None]  # in the order of the draw
+    sources = [
+        source for source in dict.fromkeys(pair.source for pair in pairs) if source not in given
+    ]
+    # in the order of the draw
+    drawn = [name for name, part in (("test", test), ("validation", val)) if part is None]
     if len(sources) < 1 + len(drawn):
         raise InputError(
-            f"data has {len(sources)} different sources that no other file has; it needs {1 + len(drawn)} or more"
+            f"data has {len(sources)} different sources that no other file has; it needs"
+            f" {1 + len(drawn)} or more"
         )
     size = max(1, min(round(HELD_OUT * len(sources)), MAX_HELD_OUT))
     order = np.random.default_rng(42).permutation(len(sources)).tolist()
@@ -220,13 +251,25 @@ def split_pairs(
     def of(split: str) -> list[TextPair]:
         return [pair for pair in pairs if split_of.get(pair.source) == split]
 
-    return of("training"), of("validation") if val is None else val, of("test") if test is None else test
+    return (
+        of("training"),
+        of("validation") if val is None else val,
+        of("test") if test is None else test,
+    )
 
 
 def _short_pairs(path: Path | None, pairs: Sequence[TextPair], max_bytes: int) -> list[TextPair]:
     """The pairs of a file whose texts are short enough; an `InputError` if there is none."""
-    short = [pair for pair in pairs if max(len(pair.source.encode()), len(pair.target.encode())) <= max_bytes]
+    short = [
+        pair
+        for pair in pairs
+        if max(len(pair.source.encode()), len(pair.target.encode())) <= max_bytes
+    ]
     if not short:
-        reason = f"all {len(pairs)} are longer than max_bytes, {max_bytes}" if pairs else "the file is empty"
+        reason = (
+            f"all {len(pairs)} are longer than max_bytes, {max_bytes}"
+            if pairs
+            else "the file is empty"
+        )
         raise InputError(f"{path}: no pairs left; {reason}")
     return short

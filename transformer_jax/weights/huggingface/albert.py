@@ -33,7 +33,8 @@ RENAMES: Renames = (
 
 def create(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
     """The model of a `config.json`, with the head of its architecture."""
-    for name in ("num_hidden_groups", "inner_group_num"):  # groups of shared layers, and layers in each group
+    # groups of shared layers, and layers in each group
+    for name in ("num_hidden_groups", "inner_group_num"):
         keys.one_of(name, 1)
     keys.one_of("tie_word_embeddings", True)
     keys.one_of("position_embedding_type", "absolute")

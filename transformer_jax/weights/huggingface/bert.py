@@ -40,7 +40,10 @@ ROBERTA_HEADS: Renames = (
     ("^output_bias", "lm_head/bias"),
 )
 # RoBERTa's classifier of texts has the pooler inside.
-ROBERTA_CLASSES: Renames = (("^output_layer", "classifier/out_proj"), ("^pooler/dense", "classifier/dense"))
+ROBERTA_CLASSES: Renames = (
+    ("^output_layer", "classifier/out_proj"),
+    ("^pooler/dense", "classifier/dense"),
+)
 # Ends of the names of the classes of `transformers`, by the model's head.
 ENDS: dict[Head, str] = {
     "tokens": "ForMaskedLM",
@@ -83,7 +86,10 @@ def head_fields(keys: ConfigKeys, shapes: Shapes, tokens: str) -> dict[str, Any]
     """
     name = keys.architecture
     if name.endswith(REFUSED):
-        raise InputError(f"architectures in {keys.source} is {name}; it must end in one of {', '.join(ENDS.values())}")
+        raise InputError(
+            f"architectures in {keys.source} is {name}; it must end in one of"
+            f" {', '.join(ENDS.values())}"
+        )
     num_classes = next((shapes[each][0] for each in CLASSIFIERS if each in shapes), 0)
     if name in BARE:
         return {"head": "none"}
@@ -99,7 +105,8 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
     for name in ("is_decoder", "add_cross_attention"):
         keys.one_of(name, False)
     keys.one_of("tie_word_embeddings", True)
-    keys.one_of("position_embedding_type", "absolute")  # others have arrays, which `transformers` 5 drops
+    # others have arrays, which `transformers` 5 drops
+    keys.one_of("position_embedding_type", "absolute")
     tokens = "lm_head.dense.weight" if is_roberta else "cls.predictions.transform.dense.weight"
     head = head_fields(keys, shapes, tokens)
     activation = keys.activation("hidden_act", "gelu")
@@ -115,7 +122,8 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
             positions=LearnedPositions(),
         ),
         **head,
-        has_pooler=f"{'roberta' if is_roberta else 'bert'}.pooler.dense.weight" in shapes and not has_other_pooler,
+        has_pooler=f"{'roberta' if is_roberta else 'bert'}.pooler.dense.weight" in shapes
+        and not has_other_pooler,
         pad_token=keys.take("pad_token_id", int, 1) if is_roberta else None,
     )
 

@@ -137,4 +137,6 @@ class ConfigKeys:
         for name, value in self.others().items():
             if name in UNSUPPORTED and value not in (None, *UNSUPPORTED[name]):
                 shown = f"{self.source} has {name} = {shortened(value)}"
-                raise InputError(f"{shown}, which is not supported: it could change what the model computes")
+                raise InputError(
+                    f"{shown}, which is not supported: it could change what the model computes"
+                )

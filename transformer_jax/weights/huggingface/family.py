@@ -11,7 +11,11 @@ from transformer_jax.weights.layouts import Layout
 
 Renames = tuple[tuple[str, str], ...]
 # Single letters for the projections and norms of queries, keys and values.
-LETTERS: Renames = (("query_(proj|norm)", r"q_\1"), ("key_(proj|norm)", r"k_\1"), ("value_(proj|norm)", r"v_\1"))
+LETTERS: Renames = (
+    ("query_(proj|norm)", r"q_\1"),
+    ("key_(proj|norm)", r"k_\1"),
+    ("value_(proj|norm)", r"v_\1"),
+)
 TIED_HEAD = "lm_head.weight"
 # Fields of a model, and their config keys in most families.
 SIZES = {
@@ -39,9 +43,13 @@ class Family(NamedTuple):
     """Models whose `config.json` has one of these `model_type`s."""
 
     model_types: tuple[str, ...]
-    create: Callable[[ConfigKeys, Shapes], SettingsModule]  # from config.json and the arrays' shapes
-    configure: Callable[[Any], Json]  # to the config: the keys that `create` takes, and `architectures`
+    # from config.json and the arrays' shapes
+    create: Callable[[ConfigKeys, Shapes], SettingsModule]
+    # to the config: the keys that `create` takes, and `architectures`
+    configure: Callable[[Any], Json]
     layout: Callable[[Any], Layout]
     prefix: str  # of all array names outside the head; files without a head may lack it
-    copies: Mapping[str, str] = {}  # duplicate arrays that some files have: name of the copy, of the original
-    ignored: str = "$^"  # pattern of arrays that a file may have beside the model's: buffers and other heads
+    # duplicate arrays that some files have: name of the copy, of the original
+    copies: Mapping[str, str] = {}
+    # pattern of arrays that a file may have beside the model's: buffers and other heads
+    ignored: str = "$^"

@@ -45,7 +45,11 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
     for name, other in SAME.items():
         keys.same(name, other)
     keys.one_of("scale_attn_weights", True)
-    for name in ("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"):
+    for name in (
+        "scale_attn_by_inverse_layer_idx",
+        "reorder_and_upcast_attn",
+        "add_cross_attention",
+    ):
         keys.one_of(name, False)
     keys.one_of("tie_word_embeddings", True)
     return TransformerLM(

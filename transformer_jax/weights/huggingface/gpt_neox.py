@@ -32,10 +32,13 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
     is_parallel = keys.take("use_parallel_residual", bool, True)
     has_bias = keys.take("attention_bias", bool, True)
     positions = rotary_positions(
-        keys, keys.take("rotary_emb_base", int | float, 10_000.0), keys.take("rotary_pct", float, 0.25)
+        keys,
+        keys.take("rotary_emb_base", int | float, 10_000.0),
+        keys.take("rotary_pct", float, 0.25),
     )
     sizes = keys.sizes(SIZES)
-    keys.one_of("head_dim", sizes["model_dim"] // sizes["num_heads"], None)  # affects only the rotated width
+    # affects only the rotated width
+    keys.one_of("head_dim", sizes["model_dim"] // sizes["num_heads"], None)
     return TransformerLM(
         **sizes,
         settings=BlockSettings(

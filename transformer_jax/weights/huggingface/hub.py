@@ -24,7 +24,10 @@ def local_directory(what: str | Path) -> Path:
         return Path(huggingface_hub.snapshot_download(str(what), allow_patterns=[*KINDS]))
     except ImportError as error:
         raise InputError(
-            f"{what} is not a directory; for models on the hub, pip install transformer-jax[pretrained]"
+            f"{what} is not a directory; for models on the hub, pip install"
+            " transformer-jax[pretrained]"
         ) from error
     except Exception as error:  # of many classes, of several libraries
-        raise InputError(f"{what} is not a directory, and cannot be downloaded: {in_one_line(error)}") from error
+        raise InputError(
+            f"{what} is not a directory, and cannot be downloaded: {in_one_line(error)}"
+        ) from error

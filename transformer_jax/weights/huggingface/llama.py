@@ -53,7 +53,8 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
             positions=rotary_positions(keys, keys.take("rope_theta", int | float, 10_000.0)),
             feed_forward=functools.partial(GatedFeedForward, use_bias=has_bias),
             attention=AttentionSettings(
-                num_kv_heads=keys.take("num_key_value_heads", Size | None, None) or sizes["num_heads"],
+                num_kv_heads=keys.take("num_key_value_heads", Size | None, None)
+                or sizes["num_heads"],
                 qk_norm=functools.partial(RMSNorm, epsilon) if kind == "qwen3" else None,
                 head_width=keys.take("head_dim", Size | None, None) or d,
                 input_bias=has_input_bias,
@@ -83,7 +84,11 @@ def configure(model: TransformerLM) -> Json:
     if attention.qk_norm is not None:
         return config | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
     has_bias = feed_forward(1, 0.0, model.settings.activation).use_bias
-    return config | {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "mlp_bias": has_bias}
+    return config | {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "mlp_bias": has_bias,
+    }
 
 
 def layout(model: TransformerLM) -> Layout:

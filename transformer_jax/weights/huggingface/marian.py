@@ -59,7 +59,9 @@ def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
             positions=SinusoidalPositions(in_halves=True),
         ),
         tie_embeddings=True,
-        embeddings=EmbeddingSettings(is_scaled=bool(keys.take("scale_embedding", bool, False)), output_bias=True),
+        embeddings=EmbeddingSettings(
+            is_scaled=bool(keys.take("scale_embedding", bool, False)), output_bias=True
+        ),
     )
 
 
@@ -74,13 +76,17 @@ def configure(model: Transformer) -> Json:
         "scale_embedding": model.embeddings.is_scaled,
         "is_encoder_decoder": True,
         # Padding is the last token of these vocabularies, and the first token of every translation.
-        **dict.fromkeys(("pad_token_id", "decoder_start_token_id"), (model.source_vocabulary_size or 0) - 1),
+        **dict.fromkeys(
+            ("pad_token_id", "decoder_start_token_id"), (model.source_vocabulary_size or 0) - 1
+        ),
     }
 
 
 def layout(model: Transformer) -> Layout:
     """Names of the model's arrays."""
-    return Layout(RENAMES, transposed=True, reshaped={"output_bias": (1, model.source_vocabulary_size or 0)})
+    return Layout(
+        RENAMES, transposed=True, reshaped={"output_bias": (1, model.source_vocabulary_size or 0)}
+    )
 
 
 MARIAN = Family(
@@ -90,7 +96,8 @@ MARIAN = Family(
     layout,
     prefix="model.",
     copies=dict.fromkeys(
-        (TIED_HEAD, "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"), "model.shared.weight"
+        (TIED_HEAD, "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
+        "model.shared.weight",
     ),
     ignored=r"embed_positions\.weight$",
 )

@@ -34,7 +34,8 @@ from transformer_jax.weights.layouts import abstract_params
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"  # beside the weights
 SENTENCE_CONFIG = "config_sentence_transformers.json"  # of a model of `sentence-transformers`
 ALL = GPT2, GPT_NEOX, LLAMA, BERT, ROBERTA, ALBERT, VIT, T5, MARIAN
-SHARED_LAYERS = 100  # most layers of a model whose layers share their arrays; other models have arrays for each layer
+# most layers of a model whose layers share their arrays; other models have arrays for each layer
+SHARED_LAYERS = 100
 FAMILIES = {name: family for family in ALL for name in family.model_types}
 
 
@@ -61,7 +62,9 @@ def from_transformers(
             could change what the model computes and is not supported, an array is missing or left over, or `dtype` is
             not a floating-point type.
     """
-    with as_input_error(f"dtype is {shortened(dtype)}; it must be a floating-point type", TypeError, ValueError):
+    with as_input_error(
+        f"dtype is {shortened(dtype)}; it must be a floating-point type", TypeError, ValueError
+    ):
         jnp.finfo(dtype or jnp.float32)  # type: ignore[no-untyped-call]
     directory = local_directory(directory)
     family, keys = family_in(directory / CONFIG)
@@ -70,9 +73,14 @@ def from_transformers(
     shapes = {name: stored.shapes[theirs] for name, theirs in names.items()}
     model = family.create(keys, shapes)
     keys.finish()
-    num_layers = sum(getattr(model, f"num_{part}layers", 0) for part in ("", "encoder_", "decoder_"))
+    num_layers = sum(
+        getattr(model, f"num_{part}layers", 0) for part in ("", "encoder_", "decoder_")
+    )
     if num_layers > max(len(shapes), SHARED_LAYERS):
-        raise InputError(f"{directory / CONFIG} says {num_layers} layers, but the files have only {len(shapes)} arrays")
+        raise InputError(
+            f"{directory / CONFIG} says {num_layers} layers, but the files have only {len(shapes)}"
+            " arrays"
+        )
     layout, like = family.layout(model), abstract_params(model)
     expected = layout.abstract(like)
     _drop_copies(family, stored, names, shapes, expected)
@@ -82,7 +90,8 @@ def from_transformers(
     check_shapes(shapes, expected, f"{keys.architecture or 'the model'} in {directory}")
     params: dict[str, jax.Array] = {}
     largest_first = sorted(layout.names(like).items(), key=lambda named: -expected[named[0]].size)
-    for name, paths in largest_first:  # so that only small arrays exist twice when memory is nearly full
+    # so that only small arrays exist twice when memory is nearly full
+    for name, paths in largest_first:
         ours = {path: like[path].shape for path in paths}
         read = functools.partial(stored.read, names[name], dtype)
         if sharding is None:
@@ -114,7 +123,8 @@ def family_in(file: Path) -> tuple[Family, ConfigKeys]:
         InputError: the file cannot be read, or its `model_type` is not in `FAMILIES`.
     """
     config = _read_config(file)
-    if config.get("model_type") not in tuple(FAMILIES):  # a tuple, since the value may be unhashable
+    # a tuple, since the value may be unhashable
+    if config.get("model_type") not in tuple(FAMILIES):
         kind = shortened(config.get("model_type"))
         raise InputError(f"model_type in {file} is {kind}; it must be one of {', '.join(FAMILIES)}")
     return FAMILIES[config["model_type"]], ConfigKeys(config, str(file))
@@ -141,7 +151,9 @@ def _names(family: Family, shapes: Shapes) -> dict[str, str]:
     names: dict[str, str] = {}
     for theirs in shapes:
         name = f"{family.prefix}{theirs}" if lacks_prefix else theirs
-        name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+        name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
+            "LayerNorm.beta", "LayerNorm.bias"
+        )
         if name in names:
             raise InputError(f"{names[name]} and {theirs} are the same array of the model")
         names[name] = theirs
@@ -149,7 +161,11 @@ def _names(family: Family, shapes: Shapes) -> dict[str, str]:
 
 
 def _drop_copies(
-    family: Family, stored: StoredArrays, names: dict[str, str], shapes: Shapes, expected: Collection[str]
+    family: Family,
+    stored: StoredArrays,
+    names: dict[str, str],
+    shapes: Shapes,
+    expected: Collection[str],
 ) -> None:
     """Leave out the arrays that duplicate others.
 
@@ -161,6 +177,7 @@ def _drop_copies(
             continue
         if not np.array_equal(stored.read(names[copy]), stored.read(names[original])):
             raise InputError(
-                f"{names[copy]} in {stored.directory} differs from {names[original]}; in this model they must be equal"
+                f"{names[copy]} in {stored.directory} differs from {names[original]}; in this model"
+                " they must be equal"
             )
         del names[copy], shapes[copy]

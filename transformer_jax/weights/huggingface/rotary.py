@@ -44,7 +44,9 @@ SCALINGS = {"linear": LinearScaling, "llama3": Llama3Scaling}
 KINDS = ("default", *SCALINGS)
 
 
-def rotary_positions(keys: ConfigKeys, base: int | float, fraction: float | None = None) -> RotaryPositions:
+def rotary_positions(
+    keys: ConfigKeys, base: int | float, fraction: float | None = None
+) -> RotaryPositions:
     """The rotary positions that a config describes.
 
     Args:
@@ -55,11 +57,15 @@ def rotary_positions(keys: ConfigKeys, base: int | float, fraction: float | None
     Raises:
         InputError: the config has a kind of positions or an entry that is not supported, or that its family ignores.
     """
-    older, newer = (keys.take(name, Mapping | None, None) for name in ("rope_scaling", "rope_parameters"))
+    older, newer = (
+        keys.take(name, Mapping | None, None) for name in ("rope_scaling", "rope_parameters")
+    )
     rope: Json = dict(older or newer or {})  # the older one wins in `transformers` too
     kind = rope.pop("rope_type", rope.pop("type", "default"))
     check_value(f"rope_type in {keys.source}", kind, Literal[KINDS])
-    base = float(check_value(f"rope_theta in {keys.source}", rope.pop("rope_theta", base), int | float))
+    base = float(
+        check_value(f"rope_theta in {keys.source}", rope.pop("rope_theta", base), int | float)
+    )
     rotated = rope.pop("partial_rotary_factor", 1.0 if fraction is None else fraction)
     if fraction is None and rotated != 1:
         shown = f"partial_rotary_factor in {keys.source} is {shortened(rotated)}"
@@ -72,7 +78,9 @@ def rotary_positions(keys: ConfigKeys, base: int | float, fraction: float | None
         scaling = SCALINGS[kind](*(rope.pop(name) for name in names))
         check_fields(scaling)
     if rope:
-        raise InputError(f"rope_parameters in {keys.source} has {next(iter(rope))}, which is not supported")
+        raise InputError(
+            f"rope_parameters in {keys.source} has {next(iter(rope))}, which is not supported"
+        )
     return RotaryPositions(base, rotated, in_halves=True, scaling=scaling)
 
 
@@ -84,7 +92,9 @@ def rope_parameters(positions: Positions) -> Json:
         KeyError: their scaling is not in `SCALINGS`.
     """
     if not isinstance(positions, RotaryPositions):
-        raise InputError(f"settings.positions is {positions}; it must be RotaryPositions(in_halves=True)")
+        raise InputError(
+            f"settings.positions is {positions}; it must be RotaryPositions(in_halves=True)"
+        )
     entry: Json = {
         "rope_type": "default",
         "rope_theta": positions.base,

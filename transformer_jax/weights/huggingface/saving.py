@@ -16,7 +16,13 @@ from transformer_jax.trees import Variables
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys
 from transformer_jax.weights.huggingface.family import Family
 from transformer_jax.weights.huggingface.hub import local_directory
-from transformer_jax.weights.huggingface.pretrained import ALL, CONFIG, FAMILIES, family_in, is_of_transformers
+from transformer_jax.weights.huggingface.pretrained import (
+    ALL,
+    CONFIG,
+    FAMILIES,
+    family_in,
+    is_of_transformers,
+)
 from transformer_jax.weights.huggingface.stored_arrays import SINGLE
 from transformer_jax.weights.layouts import abstract_params, by_path
 
@@ -32,7 +38,8 @@ REPLACED = (
     "adapter_*", "training_args.bin",
 )  # fmt: skip
 STAYING = {"README.md", "LICENSE", "LICENSE.txt"}
-OF_FILES = {"architectures", "dtype", "model_type", "torch_dtype", "transformers_version"}  # entries never copied
+# entries never copied
+OF_FILES = {"architectures", "dtype", "model_type", "torch_dtype", "transformers_version"}
 LABELS = {"id2label", "label2id", "num_labels"}  # entries copied if the number of classes agrees
 
 
@@ -69,11 +76,19 @@ def save_transformers(
             the model's or not finite, or the directory cannot be written or has another file.
     """
     source = None if original is None else local_directory(original)
-    family, content, like = _family_of(model, {} if source is None else _kept_entries(source), config or {})
+    family, content, like = _family_of(
+        model, {} if source is None else _kept_entries(source), config or {}
+    )
     if source is not None and family_in(source / CONFIG)[0] is not family:
-        raise InputError(f"original is {original}, a model of another family; it must be a {family.model_types[0]}")
+        raise InputError(
+            f"original is {original}, a model of another family; it must be a"
+            f" {family.model_types[0]}"
+        )
     if "params" not in variables:
-        raise InputError("variables has no 'params'; it must be the result of from_transformers or the model's init")
+        raise InputError(
+            "variables has no 'params'; it must be the result of from_transformers or the model's"
+            " init"
+        )
     arrays = by_path(unstack_layers(variables["params"]))
     check_arrays(arrays, like, "variables")
     dtypes = {str(array.dtype) for array in arrays.values()}
@@ -83,12 +98,18 @@ def save_transformers(
             copy = shutil.copytree if path.is_dir() else shutil.copyfile
             copy(path, new / path.name)
         (new / CONFIG).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
-        write_arrays(new / SINGLE, family.layout(model).to_theirs(arrays), metadata={"format": "pt"})
+        write_arrays(
+            new / SINGLE, family.layout(model).to_theirs(arrays), metadata={"format": "pt"}
+        )
 
 
 def _names_of(directory: Path) -> set[str]:
     """Names of the files of a `transformers` model; none if the directory does not hold one."""
-    return {path.name for path in _found(directory, REPLACED)} if is_of_transformers(directory) else set()
+    return (
+        {path.name for path in _found(directory, REPLACED)}
+        if is_of_transformers(directory)
+        else set()
+    )
 
 
 def _found(directory: Path, patterns: tuple[str, ...]) -> set[Path]:
@@ -103,7 +124,9 @@ def _kept_entries(directory: Path) -> Json:
     return {name: value for name, value in keys.others().items() if name not in OF_FILES}
 
 
-def _family_of(model: SettingsModule, kept: Json, given: Json) -> tuple[Family, Json, dict[str, jax.ShapeDtypeStruct]]:
+def _family_of(
+    model: SettingsModule, kept: Json, given: Json
+) -> tuple[Family, Json, dict[str, jax.ShapeDtypeStruct]]:
     """Find the family whose `config.json` describes exactly this model; return it, the whole config, and the arrays.
 
     Args:
@@ -119,7 +142,9 @@ def _family_of(model: SettingsModule, kept: Json, given: Json) -> tuple[Family, 
         dropout_prob=0.0,
         remat="none",
         scan_layers=False,
-        attention=dataclasses.replace(model.settings.attention, dropout_prob=0.0, implementation="auto"),
+        attention=dataclasses.replace(
+            model.settings.attention, dropout_prob=0.0, implementation="auto"
+        ),
     )
     plain = model.clone(settings=settings, parent=None)
     like = abstract_params(plain)
@@ -127,12 +152,20 @@ def _family_of(model: SettingsModule, kept: Json, given: Json) -> tuple[Family, 
         try:
             config = {"model_type": family.model_types[0], **family.configure(plain)}
             has_labels = len(kept.get("id2label") or ()) == len(config.get("id2label", ()))
-            config |= {name: value for name, value in kept.items() if has_labels or name not in LABELS} | given
+            config |= {
+                name: value for name, value in kept.items() if has_labels or name not in LABELS
+            } | given
             keys = ConfigKeys(config, CONFIG)
             made = family.create(keys, shapes_of(family.layout(plain).abstract(like)))
-        except (ValueError, TypeError, AttributeError, KeyError):  # the family has no such key, part or array
+        except (
+            ValueError,
+            TypeError,
+            AttributeError,
+            KeyError,
+        ):  # the family has no such key, part or array
             continue
-        if type(made) is type(plain) and repr(made) == repr(plain):  # `==` is False for equal `functools.partial`s
+        # `==` is False for equal `functools.partial`s
+        if type(made) is type(plain) and repr(made) == repr(plain):
             keys.finish()
             return family, config, like
     raise InputError(f"model is not a model of {', '.join(FAMILIES)}")

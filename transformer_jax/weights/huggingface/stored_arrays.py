@@ -48,7 +48,9 @@ class StoredArrays:
             with _opened(path) as file:
                 for name in file.keys():  # noqa: SIM118  # it is not a mapping
                     if name in self._files:
-                        raise InputError(f"{path} and another file of {directory} both have {shortened(name)}")
+                        raise InputError(
+                            f"{path} and another file of {directory} both have {shortened(name)}"
+                        )
                     check_name(name, path)
                     self._files[name] = path
                     self.shapes[name] = tuple(file.get_slice(name).get_shape())
@@ -66,7 +68,10 @@ class StoredArrays:
         """
         # The file is opened for each array: pages that were read count as memory until it is closed.
         path = self._files[name]
-        with _opened(path) as file, as_input_error(f"{name} in {path} has {OTHER_TYPE}", AttributeError):
+        with (
+            _opened(path) as file,
+            as_input_error(f"{name} in {path} has {OTHER_TYPE}", AttributeError),
+        ):
             array: np.ndarray = file.get_slice(name)[part]
         if dtype is not None and jnp.issubdtype(array.dtype, jnp.floating):
             with np.errstate(over="ignore"):  # infinite values are rejected below
@@ -79,21 +84,31 @@ class StoredArrays:
         if (directory / SINGLE).exists():
             return [directory / SINGLE]
         if not (directory / INDEX).exists():
-            command = shlex.join([sys.executable, "-c", CONVERSION.format(json.dumps(str(directory)))])
+            command = shlex.join(
+                [sys.executable, "-c", CONVERSION.format(json.dumps(str(directory)))]
+            )
             remedy = f"; pickled files are not supported. Convert them with: {command}"
             is_pickled = any(directory.glob("pytorch_model*.bin"))
             raise InputError(f"{directory} has no {SINGLE}{remedy if is_pickled else ''}")
         index = read_json(directory / INDEX, "an index of safetensors files").get("weight_map")
         if not isinstance(index, dict) or not all(isinstance(file, str) for file in index.values()):
-            raise InputError(f"{directory / INDEX} has no weight_map from names of arrays to names of files")
+            raise InputError(
+                f"{directory / INDEX} has no weight_map from names of arrays to names of files"
+            )
         for file in index.values():
             if file != Path(file).name or not file.endswith(".safetensors"):
-                raise InputError(f"{directory / INDEX} names {shortened(file)}; it must be a file beside the index")
+                raise InputError(
+                    f"{directory / INDEX} names {shortened(file)}; it must be a file beside the"
+                    " index"
+                )
         return [directory / file for file in sorted(set(index.values()))]
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:  # the library has no types
     """Open a safetensors file; any defect raises an `InputError`, even if it was truncated in the meantime."""
-    with outside_file(path, "a safetensors file", MAX_BYTES), safetensors.safe_open(path, framework="numpy") as file:
+    with (
+        outside_file(path, "a safetensors file", MAX_BYTES),
+        safetensors.safe_open(path, framework="numpy") as file,
+    ):
         yield file

@@ -43,7 +43,11 @@ T5_SIZES = {
     "num_encoder_layers": "num_layers",
     "dim_feedforward": "d_ff",
 }
-SAME = {"hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"}
+SAME = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "num_heads",
+    "num_hidden_layers": "num_layers",
+}
 
 
 def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
@@ -55,18 +59,22 @@ def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     keys.one_of("dense_act_fn", word)
     keys.one_of("is_gated_act", bool(gated))
     keys.one_of("is_encoder_decoder", True)
-    is_scaled = keys.take("scale_decoder_outputs", bool, keys.take("tie_word_embeddings", bool, True))
+    is_scaled = keys.take(
+        "scale_decoder_outputs", bool, keys.take("tie_word_embeddings", bool, True)
+    )
     sizes = keys.sizes(T5_SIZES)
     for name, other in SAME.items():
         keys.same(name, other)
     scale = 1 / math.sqrt(sizes["model_dim"]) if is_scaled else 1.0
-    has_own_output = not is_scaled and (TIED_HEAD in shapes or not shapes)  # without arrays, a separate one
+    # without arrays, a separate one
+    has_own_output = not is_scaled and (TIED_HEAD in shapes or not shapes)
     head_width = keys.take("d_kv", int, 64)
     keys.one_of("head_dim", head_width, None)
     buckets = keys.take("relative_attention_num_buckets", int, 32)
     return Transformer(
         **sizes,
-        num_decoder_layers=keys.take("num_decoder_layers", Size | None, None) or sizes["num_encoder_layers"],
+        num_decoder_layers=keys.take("num_decoder_layers", Size | None, None)
+        or sizes["num_encoder_layers"],
         settings=BlockSettings(
             norm=RMSNorm,
             norm_first=True,
@@ -75,8 +83,12 @@ def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
             positions=RelativePositions(
                 buckets, keys.take("relative_attention_max_distance", int, 128), is_shared=True
             ),
-            feed_forward=functools.partial(GatedFeedForward if gated else FeedForward, use_bias=False),
-            attention=AttentionSettings(head_width=head_width, input_bias=False, output_bias=False, scale=1.0),
+            feed_forward=functools.partial(
+                GatedFeedForward if gated else FeedForward, use_bias=False
+            ),
+            attention=AttentionSettings(
+                head_width=head_width, input_bias=False, output_bias=False, scale=1.0
+            ),
         ),
         tie_embeddings=True,
         embeddings=EmbeddingSettings(
@@ -89,7 +101,9 @@ def configure(model: Transformer) -> Json:
     """The `config.json` of a model."""
     settings, positions = model.settings, model.settings.positions
     if not isinstance(positions, RelativePositions):
-        raise InputError(f"settings.positions is {positions}; it must be RelativePositions(is_shared=True)")
+        raise InputError(
+            f"settings.positions is {positions}; it must be RelativePositions(is_shared=True)"
+        )
     word = WORDS[settings.activation]
     is_gated = _is_gated(model)
     name = {"gelu_new": "gelu"}.get(word, word) if is_gated else word
@@ -102,18 +116,24 @@ def configure(model: Transformer) -> Json:
         "layer_norm_epsilon": settings.layer_norm_epsilon,
         "relative_attention_num_buckets": positions.num_buckets,
         "relative_attention_max_distance": positions.max_distance,
-        "tie_word_embeddings": model.embeddings.output_scale != 1,  # the key that sets this scale in `transformers`
+        # the key that sets this scale in `transformers`
+        "tie_word_embeddings": model.embeddings.output_scale != 1,
         "is_encoder_decoder": True,
     }
 
 
 def _is_gated(model: Transformer) -> bool:
-    return isinstance(model.settings.feed_forward(1, 0.0, model.settings.activation), GatedFeedForward)
+    return isinstance(
+        model.settings.feed_forward(1, 0.0, model.settings.activation), GatedFeedForward
+    )
 
 
 def layout(model: Transformer) -> Layout:
     """Names of the model's arrays."""
-    hidden = (("Dense/gate", "Dense/wi_0"), ("Dense/expand", "Dense/wi_1" if _is_gated(model) else "Dense/wi"))
+    hidden = (
+        ("Dense/gate", "Dense/wi_0"),
+        ("Dense/expand", "Dense/wi_1" if _is_gated(model) else "Dense/wi"),
+    )
     return Layout((*RENAMES, *hidden, *TORCH_ENDS), transposed=True)
 
 
@@ -123,5 +143,7 @@ T5 = Family(
     configure,
     layout,
     prefix="",
-    copies=dict.fromkeys((TIED_HEAD, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"),
+    copies=dict.fromkeys(
+        (TIED_HEAD, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"
+    ),
 )

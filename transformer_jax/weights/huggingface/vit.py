@@ -26,7 +26,9 @@ RENAMES = (
     ("^(embeddings|encoder|layernorm|pooler)/", r"vit/\1/"),
     *TORCH_ENDS,
 )
-VIT_SIZES = {field: SIZES[field] for field in ("model_dim", "num_heads", "num_layers", "dim_feedforward")}
+VIT_SIZES = {
+    field: SIZES[field] for field in ("model_dim", "num_heads", "num_layers", "dim_feedforward")
+}
 VIT_SIZES |= {"patch_size": "patch_size", "num_channels": "num_channels"}
 
 
@@ -57,7 +59,9 @@ def configure(model: VisionTransformer) -> Json:
     return {
         "architectures": ["ViTForImageClassification" if model.num_classes else "ViTModel"],
         **sizes_of(model, VIT_SIZES),
-        "image_size": list(model.image_size) if len(set(model.image_size)) > 1 else model.image_size[0],
+        "image_size": (
+            list(model.image_size) if len(set(model.image_size)) > 1 else model.image_size[0]
+        ),
         "hidden_act": WORDS[model.settings.activation],
         "layer_norm_eps": model.settings.layer_norm_epsilon,
         "qkv_bias": model.settings.attention.input_bias,
