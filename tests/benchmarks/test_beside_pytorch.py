@@ -48,14 +48,15 @@ def test_a_translator_learns_epochs_of_pairs_beside_pytorch(tmp_path):
     assert max(found["loss on the validation pairs"].values()) < 1.0  # about 1.3 without the sources
 
 
-def test_sets_of_images_from_files_are_learned_beside_pytorch(tmp_path):
+def test_sets_of_images_from_files_are_learned_beside_the_tutorials_loops(tmp_path):
     labels = np.repeat([0, 1], 4500)  # of which 101 batches train, one more than the warm-up
     np.save(tmp_path / "labels.npy", labels)
-    np.save(tmp_path / "features.npy", np.random.default_rng(0).normal(4.0 * labels[:, None], size=(9000, 3)))
+    np.save(tmp_path / "features.npy", np.random.default_rng(0).normal(6.0 * labels[:, None] - 3, size=(9000, 3)))
     files = {name: tmp_path / f"{name}.npy" for name in ("features", "labels")}
     found = photographs.measure(photographs.PhotographsConfig(**files, max_epochs=2))
-    assert set(found["milliseconds of a step"]) == {"ours", "PyTorch"}
+    assert set(found["milliseconds of a step"]) == {"ours", "tutorial in JAX", "tutorial in PyTorch"}
     assert min(found["test accuracy"].values()) > 0.9
+    assert found["classes"]["linear classifier"] > 0.99  # the means of the classes are far apart
 
 
 def test_the_reference_sees_no_later_characters_and_learns():
