@@ -17,7 +17,7 @@ from transformer_jax import InputError, load_run, train_reverse
 
 MOST_MEMORY = 2 * 2**30  # bytes that a call may take
 WAYS = "cut", "flip", "flip", "digit", "swap", "rename", "link", "pipe"
-TARGETS = "/dev/zero", "/dev/null", "/etc/passwd", ".", "gone"
+TARGETS = "/dev/zero", "/dev/null", "/proc/self/mem", "/etc/passwd", ".", "gone"
 
 
 def open_hostile(number: int, rng: random.Random, work_dir: Path, directory: Path) -> Outcome:
