@@ -121,8 +121,9 @@ class Records:
         Raises:
             InputError: it is of another format, or can't be read now.
         """
+        sentence = f"the checkpoint of step {step} in {self.directory} can't be read"
         try:
-            with as_input_error(f"the checkpoint of step {step} in {self.directory} can't be read", OSError):
+            with as_input_error(sentence, OSError):
                 return read(step)
         except DamagedError as error:
             # Else the training process has deleted it meanwhile.
