@@ -40,9 +40,9 @@ def resnet34_features(data_dir: Path, resolution: int, batch_size: int) -> Featu
 
     model = ResNet34(output="activations", pretrained="imagenet", normalize=True, ckpt_dir=str(data_dir))
     with outside_file(weights_file(data_dir), "flaxmodels' file of weights", MAX_BYTES):
-        init = jax.jit(model.init, static_argnames="train")
-        # The weights do not depend on the resolution; a small one initializes them quickly.
-        variables = init(jax.random.key(0), jnp.zeros((1, 32, 32, 3)), train=False)
+        # Not compiled: the program would contain copies of the weights as constants. They do not
+        # depend on the resolution; a small one initializes them quickly.
+        variables = model.init(jax.random.key(0), jnp.zeros((1, 32, 32, 3)), train=False)
 
     @jax.jit
     def of_batch(variables: Variables, images: UInt8[Array, "B 32 32 3"]) -> Float[Array, "B 512"]:
