@@ -6,6 +6,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import warnings
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from faults.outcomes import Outcome, Verdict, differences, same
 from transformer_jax import InputError, load_run, train_reverse
 
 MOST_MEMORY = 2 * 2**30  # bytes that a call may take
+MOST_SECONDS = 300  # that it may take
 WAYS = "cut", "flip", "flip", "digit", "swap", "rename", "link", "pipe"
-TARGETS = "/dev/zero", "/dev/null", "/etc/passwd", ".", "gone"
+TARGETS = "/dev/zero", "/dev/null", "/proc/self/mem", "/etc/passwd", ".", "gone"
 
 
 def open_hostile(number: int, rng: random.Random, work_dir: Path, directory: Path) -> Outcome:
@@ -33,6 +35,8 @@ def open_hostile(number: int, rng: random.Random, work_dir: Path, directory: Pat
     fault = f"{use}: {_spoil(run, rng)}"
     limits = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (psutil.Process().memory_info().data + MOST_MEMORY, limits[1]))
+    signal.signal(signal.SIGALRM, _end)
+    signal.alarm(MOST_SECONDS)
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
@@ -46,10 +50,15 @@ def open_hostile(number: int, rng: random.Random, work_dir: Path, directory: Pat
     except Exception as error:  # every one is a finding
         return Outcome(Verdict.OBSCURE, fault, f"{type(error).__name__}: {error}"[:300])
     finally:
+        signal.alarm(0)
         resource.setrlimit(resource.RLIMIT_DATA, limits)
     if caught and not any(what.startswith("newest") for what in differing):
         return Outcome(Verdict.RECOVERED, fault, str(caught[0].message))
     return Outcome(Verdict.WRONG if differing else Verdict.RIGHT, fault, str(differing))
+
+
+def _end(*_: object) -> None:
+    raise RuntimeError(f"it did not end within {MOST_SECONDS} seconds")  # an OSError might be caught
 
 
 def _train(run: Path) -> None:

@@ -355,7 +355,21 @@ def test_a_transient_error_is_not_taken_for_damage(pair):
     checkpoints = opened(pair)
     for owner, name in ((ocp.StandardCheckpointHandler, "restore"), (Path, "open")):
         for error in (PermissionError(errno.EACCES, "not yours"), MemoryError("no room")):
-            message = pytest.raises((type(error), InputError), match="not yours|no room|Permission|memory")
+            kind = InputError if isinstance(error, OSError) else (MemoryError, InputError)
+            message = pytest.raises(kind, match="not yours|no room|Permission|memory")
             with mock.patch.object(owner, name, side_effect=error), message:
                 checkpoints.newest(state(0))
     assert checkpoints.newest(state(0)).step == 2
+
+
+def test_a_file_or_directory_that_the_system_cannot_read_is_one_line(pair):
+    file = files_of(pair / "2" / "state")[0]
+    file.unlink()
+    file.symlink_to("/proc/self/mem")  # reading its first byte is an I/O error
+    message = rf"^the checkpoint of step 2 in {pair} can't be read \(\[Errno 5\] Input/output error\)$"
+    for read in (opened(pair).newest, opened(pair, create=False).best):
+        with pytest.raises(InputError, match=message):
+            read()
+    failing = mock.patch.object(Path, "iterdir", side_effect=PermissionError(errno.EACCES, "not yours"))
+    with failing, pytest.raises(InputError, match=rf"^{pair} can't be read \(\[Errno 13\] not yours\)$"):
+        opened(pair, create=False).best()

@@ -1,6 +1,7 @@
 """Files that a run writes into its directory: foreign files are not replaced or removed, links are not followed."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,19 @@ def test_a_link_in_the_place_of_a_file_is_replaced_and_its_target_stays(tmp_path
     opened(tmp_path).close()
     assert outside.read_text() == "{}"
     assert json.loads((run.path / "results.json").read_text()) == {"a": 3}
+
+
+def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(tmp_path):
+    with opened(tmp_path) as run:
+        os.mkfifo(run.path / ".files")
+        run.save_text("samples.txt", "to be or")
+        assert (run.path / ".files").read_text() == "samples.txt\n"
+        os.mkfifo(run.path / "metrics.csv")
+        with pytest.raises(OSError, match="No such device or address|Device not configured"):
+            CsvLogger(run.path, LogPosition(5))
+    (run.path / ".lock").unlink(missing_ok=True)
+    os.mkfifo(run.path / ".lock")
+    assert read_run(run.path).state == "interrupted"
 
 
 def test_a_lock_file_that_is_a_link_is_refused(tmp_path):

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 from transformer_jax.config import Criterion, TrainingConfig
 from transformer_jax.errors import InputError, in_one_line
 from transformer_jax.outside_files import Json, read_json
+from transformer_jax.runs.own_files import no_link
 from transformer_jax.runs.record import Records, best_step
 from transformer_jax.runs.settings import (
     CHECKPOINTS,
@@ -121,7 +122,7 @@ def is_held(path: Path) -> bool:
     a shared lock and releases it at once; `RunDirectory` waits for longer than that.
     """
     try:
-        with (path / LOCK).open("rb") as stream:
+        with open(path / LOCK, "rb", opener=no_link) as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # closing the file releases it
     except BlockingIOError:
         return True

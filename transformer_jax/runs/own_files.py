@@ -39,8 +39,8 @@ def digest_of(file: Path) -> str:
 
 
 def no_link(path: str, flags: int) -> int:
-    """Opener for `open(…, opener=no_link)` that raises an `OSError` if the file is a link."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    """Opener for `open(…, opener=no_link)`: an `OSError` for a link, and no waiting for a pipe."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def write_listed(directory: Path, name: str, content: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
-from transformer_jax.outside_files import Json, read_json
+from transformer_jax.outside_files import Json, as_input_error, read_json
 from transformer_jax.runs.own_files import digest_of
 from transformer_jax.runs.settings import FORMAT, FormatError, check_format, write_json
 
@@ -76,9 +76,14 @@ class Records:
         self.damaged: set[int] = set()
 
     def steps(self) -> list[int]:
-        """The steps with a checkpoint, damaged or not, ascending."""
-        paths = self.directory.iterdir() if self.directory.is_dir() else ()
-        return sorted(int(path.name) for path in paths if path.name.isdecimal())
+        """The steps with a checkpoint, damaged or not, ascending.
+
+        Raises:
+            InputError: the directory can't be read.
+        """
+        with as_input_error(f"{self.directory} can't be read", OSError):
+            paths = self.directory.iterdir() if self.directory.is_dir() else ()
+            return sorted(int(path.name) for path in paths if path.name.isdecimal())
 
     def read(self, step: int, *, check_files: bool = False) -> Record:
         """Read the record of a step; with `check_files`, compare all files with their digests.
@@ -116,9 +121,15 @@ class Records:
         return {step: record for step, record in found.items() if record is not None}
 
     def unless_damaged(self, step: int, read: Callable[[int], T]) -> T | None:
-        """Return the result of `read` for a step; None if the checkpoint is damaged, which is remembered."""
+        """Return the result of `read` for a step; None if the checkpoint is damaged, which is remembered.
+
+        Raises:
+            InputError: it is of another format, or can't be read now.
+        """
+        sentence = f"the checkpoint of step {step} in {self.directory} can't be read"
         try:
-            return read(step)
+            with as_input_error(sentence, OSError):
+                return read(step)
         except DamagedError as error:
             # Else the training process has deleted it meanwhile.
             if (self.directory / str(step)).exists() and step not in self.damaged:

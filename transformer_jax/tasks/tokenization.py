@@ -48,14 +48,15 @@ def of_library(sentence: str) -> Iterator[None]:
 
 
 def text_after(decode: Callable[[Ids], AnyStr], before: Ids, new: Ids) -> AnyStr:
-    """Text of new tokens as it continues that of the tokens before, e.g. with the space between two words.
+    """Continuation of a text by new tokens, with what separates the two, such as the space between words.
 
-    It is the text of all tokens without that of the tokens before, or, if this text does not begin the other one (e.g.
-    since it ends inside a character), the text of the new tokens alone.
+    All tokens are decoded together, and the text of the earlier ones is removed from the beginning. If the text of all
+    tokens does not begin with it (e.g. because the earlier tokens end inside a character), the new tokens are decoded
+    alone.
 
     Args:
         decode: returns the text, or the bytes, of tokens.
-        before: ids of the tokens before.
+        before: ids of the earlier tokens.
         new: ids of the new tokens.
     """
     whole, given = decode(np.concatenate([before, new])), decode(before)

@@ -33,9 +33,9 @@ def resnet34(data_dir: Path) -> Network:
         output="activations", pretrained="imagenet", normalize=True, ckpt_dir=str(data_dir)
     )
     with outside_file(weights_file(data_dir), "flaxmodels' file of weights", MAX_BYTES):
-        init = jax.jit(model.init, static_argnames="train")
-        # The weights do not depend on the resolution; a small one initializes them quickly.
-        variables = init(jax.random.key(0), jnp.zeros((1, 32, 32, 3)), train=False)
+        # Not compiled: the program would contain copies of the weights as constants. They do not
+        # depend on the resolution; a small one initializes them quickly.
+        variables = model.init(jax.random.key(0), jnp.zeros((1, 32, 32, 3)), train=False)
 
     @jax.jit
     def averaged(variables: Variables, images: Float[Array, "B R R 3"]) -> Float[Array, "B 512"]:

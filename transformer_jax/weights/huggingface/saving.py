@@ -26,8 +26,8 @@ from transformer_jax.weights.huggingface.pretrained import (
 from transformer_jax.weights.huggingface.stored_arrays import SINGLE
 from transformer_jax.weights.layouts import abstract_params, by_path
 
-# Files of `transformers` and `sentence-transformers`, as patterns of names. Those of the tokenizer, of
-# generation and of pooling are copied from an original.
+# Names of the files of `transformers` and `sentence-transformers`, as patterns. The files of the tokenizer,
+# the generation settings, the chat template and the pooling are copied from the original model.
 COPIED = (
     "tokenizer*", "vocab.*", "merges.txt", "*.spm", "*.model", "special_tokens_map.json", "added_tokens.json",
     "chat_template*", "generation_config.json", "*processor_config.json",
