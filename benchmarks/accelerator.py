@@ -30,7 +30,7 @@ from transformer_jax.data.loader import Loader
 from transformer_jax.fields import set_checked_fields
 from transformer_jax.tasks import LanguageModelTrainer
 from transformer_jax.tasks.language_model.windows import RandomWindows
-from transformer_jax.training.programs import create_programs
+from transformer_jax.fit.programs import create_programs
 
 ROOT = Path(__file__).parents[1]
 TESTS = [f"tests/{name}.py" for name in ("attention/test_fused", "attention/test_dot_product",

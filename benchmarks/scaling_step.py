@@ -32,7 +32,7 @@ from transformer_jax import (
 from transformer_jax.data.batch import ArrayDataset, Batch
 from transformer_jax.setting_groups import FeedForward
 from transformer_jax.training.metrics import Elements
-from transformer_jax.training.programs import create_programs
+from transformer_jax.fit.programs import create_programs
 from transformer_jax.trees import Params
 
 DEVICES_PER_HOST = 8

@@ -23,7 +23,7 @@ from transformer_jax.fields import type_hints
 from transformer_jax.flags import check_known, escape_output, flag_parser, read_flags
 from transformer_jax.runs.settings import ConfigFile, read_config_file
 from transformer_jax.trained.named import settings_of_initial
-from transformer_jax.training.signals import Interrupted, end_at_signals, raise_at_signals
+from transformer_jax.fit.signals import Interrupted, end_at_signals, raise_at_signals
 
 Config = TypeVar("Config")
 

@@ -14,7 +14,7 @@ from transformer_jax import InputError, ReverseConfig, make_loader
 from transformer_jax.devices.mesh import choose_devices
 from transformer_jax.devices.specs import default_spec
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
-from transformer_jax.training.programs import create_programs
+from transformer_jax.fit.programs import create_programs
 
 # One head of keys for four of queries, fewer than the devices that share heads, and weights that drop.
 PARTS = {"positions": "relative", "norm": "rms", "feed_forward": "swiglu", "num_kv_heads": 1, "qk_norm": True}

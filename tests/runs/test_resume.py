@@ -18,8 +18,8 @@ from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.tasks import ReverseTrainer
-from transformer_jax.training import fitting, trainer
-from transformer_jax.training.signals import Interrupted
+from transformer_jax.fit import fitting, trainer
+from transformer_jax.fit.signals import Interrupted
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from tiny_reverse import loaders, trainer_for
 
 from transformer_jax import InputError, ReverseConfig
 from transformer_jax.nn.layer_stacks import unstack_layers
-from transformer_jax.training.programs import choose_initial, create_programs, report_initial
+from transformer_jax.fit.programs import choose_initial, create_programs, report_initial
 from transformer_jax.training.step import average_of
 
 MODEL = {"encoder": {"kernel": (3, 5), "bias": (5,)}, "output": {"kernel": (5, 2)}}

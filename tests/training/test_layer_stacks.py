@@ -17,7 +17,7 @@ from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
 from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.tasks.reverse import reverse_data
 from transformer_jax.training.optimizers import adam, with_average
-from transformer_jax.training.programs import create_programs
+from transformer_jax.fit.programs import create_programs
 from transformer_jax.training.step import initial_state
 
 pytestmark = pytest.mark.slow  # they compile

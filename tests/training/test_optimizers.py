@@ -32,7 +32,7 @@ from transformer_jax.training.optimizers import (
     with_average,
     with_frozen,
 )
-from transformer_jax.training.programs import create_programs
+from transformer_jax.fit.programs import create_programs
 
 
 def train_plainly(trainer: ReverseTrainer, train_loader: Loader, optimizer: optax.GradientTransformation):

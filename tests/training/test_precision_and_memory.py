@@ -19,7 +19,7 @@ from transformer_jax.nn.embeddings import rows_of, token_embedding
 from transformer_jax.nn.layers import Dense, counter_bits
 from transformer_jax.nn.position_kinds import LearnedEncoding
 from transformer_jax.tasks import ReverseTrainer
-from transformer_jax.training.programs import update_rule
+from transformer_jax.fit.programs import update_rule
 from transformer_jax.training.step import gradients_and_sums, initial_state
 
 pytestmark = pytest.mark.slow  # they compile

@@ -16,8 +16,8 @@ from transformer_jax.devices.compilation import STEP_OPTIONS, BackgroundProgram,
 from transformer_jax.devices.mesh import own_device
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.training.callbacks import Step
-from transformer_jax.training.programs import create_programs
-from transformer_jax.training.throughput import LogThroughput, Profile, ShowProgram, profiled_steps
+from transformer_jax.fit.programs import create_programs
+from transformer_jax.fit.throughput import LogThroughput, Profile, ShowProgram, profiled_steps
 
 
 @pytest.mark.usefixtures("without_type_checks")  # the runner is a simple one

@@ -13,7 +13,7 @@ from transformer_jax.nn import EmbeddingSettings
 from transformer_jax.tasks import LanguageModelTrainer
 from transformer_jax.tasks.language_model.task import language_model_data
 from transformer_jax.training import token_losses
-from transformer_jax.training.programs import create_programs, update_rule
+from transformer_jax.fit.programs import create_programs, update_rule
 from transformer_jax.training.step import gradients_and_sums, initial_state
 
 pytestmark = pytest.mark.slow  # they compile

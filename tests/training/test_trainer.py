@@ -21,7 +21,7 @@ from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.listing import read_run
 from transformer_jax.tasks import ReverseTrainer
-from transformer_jax.training.programs import create_programs
+from transformer_jax.fit.programs import create_programs
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_after_an_epoch_nothing_is_compiled_or_stays_on_the_device_and_a_resumed
 @pytest.mark.slow
 def test_checkpoints_are_made_when_their_minutes_are_over_and_counted_from_the_last_one(tmp_path, monkeypatch):
     clock = count()  # a minute goes by each time that it is read: once before each call, and when a checkpoint is saved
-    monkeypatch.setattr("transformer_jax.training.journal.time", SimpleNamespace(monotonic=lambda: 60 * next(clock)))
+    monkeypatch.setattr("transformer_jax.fit.journal.time", SimpleNamespace(monotonic=lambda: 60 * next(clock)))
     trainer = trainer_for(tmp_path, checkpoint_minutes=3, steps_per_call=1, eval_every=3)
     with trainer, trainer.training(*loaders()) as loop:
         loop.train_until(9)

@@ -22,7 +22,7 @@ from transformer_jax.setting_groups import MAX_WIDTH
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
 from transformer_jax.tasks.task_data import TaskData, task_loaders
 from transformer_jax.training.metrics import Elements
-from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Inputs, Params
 
 FOR_MEAN = 2**16  # number of rows that are averaged

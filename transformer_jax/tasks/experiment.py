@@ -25,8 +25,8 @@ from transformer_jax.trained.named import (
     settings_of_initial,
 )
 from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
-from transformer_jax.training.progress import quietly
-from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.fit.progress import quietly
+from transformer_jax.fit.trainer import TrainerModule
 
 Config = TypeVar("Config", bound=TrainingConfig)
 Trainer = TypeVar("Trainer", bound=TrainerModule)

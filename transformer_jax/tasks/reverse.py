@@ -23,7 +23,7 @@ from transformer_jax.outside_files import Json
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.task_data import TaskData, task_loaders
 from transformer_jax.training.metrics import Elements
-from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.trees import Params
 
 if TYPE_CHECKING:

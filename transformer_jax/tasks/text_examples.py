@@ -18,7 +18,7 @@ from transformer_jax.training.inspected_example import (
     answer_of,
     probability_of_all,
 )
-from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.fit.trainer import TrainerModule
 
 Text = TypeVar("Text")
 

@@ -30,7 +30,7 @@ from transformer_jax.runs.settings import (
     read_settings,
     with_kept_files,
 )
-from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.trees import Params
 from transformer_jax.weights.files import MAX_BYTES, read_weights
 

@@ -29,7 +29,7 @@ from transformer_jax.runs.settings import (
     with_kept_files,
 )
 from transformer_jax.trained.load import TrainerClassOf, named_directory, open_run, shipped_models
-from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.trees import Params
 from transformer_jax.weights.huggingface.hub import local_directory
 from transformer_jax.weights.huggingface.pretrained import (

@@ -9,7 +9,7 @@ from transformer_jax.data.loader import Loader
 from transformer_jax.errors import MAX_SIZE, InputError
 from transformer_jax.training.optimizers import OF_WHOLE_ARRAYS
 from transformer_jax.training.task import Task
-from transformer_jax.training.throughput import profiled_steps
+from transformer_jax.fit.throughput import profiled_steps
 
 # besides the task's metrics
 LOGGED_BY_TRAINING = frozenset({"gradient_norm", "learning_rate", "steps_per_second"})

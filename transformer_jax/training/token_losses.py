@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.nn.language_model import TransformerLM
-from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.trees import Params
 
 LARGEST = 2**28  # bytes of logits in float32 that a device holds at once

@@ -16,7 +16,7 @@ from transformer_jax.inspection.inspected_call import Computation
 from transformer_jax.inspection.names import ActivationSite
 from transformer_jax.inspection.patches import Change, Patch, parts_of, zero
 from transformer_jax.inspection.patching.ablation import metric_sums, padded_batches, total
-from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params, Variables, pytree_class, static_field
 
 

@@ -26,7 +26,7 @@ from transformer_jax.inspection.page.view import (
 )
 from transformer_jax.outside_files import Json
 from transformer_jax.training.inspected_example import Answer, InspectedExample
-from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.fit.trainer import TrainerModule
 
 FIRST = 4  # test examples that are shown if none are given
 MOST = 5  # neighbours per example

@@ -26,7 +26,7 @@ from transformer_jax.inspection.inspected_call import (
     map_over_sites,
 )
 from transformer_jax.inspection.patches import Patch, mean, zero
-from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params, Variables
 
 Sums = TypeVar("Sums")  # pytree of arrays

@@ -16,7 +16,7 @@ from transformer_jax.training.inspected_example import (
     InspectedExample,
     probabilities_of,
 )
-from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.fit.trainer import TrainerModule
 
 # Images of a set, or a function that reads them from their files.
 SetImages: TypeAlias = (

@@ -46,7 +46,7 @@ from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
 from transformer_jax.training.inspected_example import WHOLE_NUMBER, InspectedExample
 from transformer_jax.training.metrics import Elements
-from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.trees import Params
 
 

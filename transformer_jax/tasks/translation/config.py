@@ -38,7 +38,7 @@ from transformer_jax.tasks.translation.pairs import (
     load_pairs,
     summary,
 )
-from transformer_jax.training.progress import quietly
+from transformer_jax.fit.progress import quietly
 
 TASK = "TranslationTask"
 # In the directory of a run.

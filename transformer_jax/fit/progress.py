@@ -18,7 +18,7 @@ from transformer_jax.training.callbacks import Callback, Step
 from transformer_jax.trees import Params
 
 if TYPE_CHECKING:
-    from transformer_jax.training.trainer import TrainerModule
+    from transformer_jax.fit.trainer import TrainerModule
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_VALUES = 0.5  # in a bar: computing means costs as much as a small step

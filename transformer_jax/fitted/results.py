@@ -16,12 +16,12 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import LogPosition
 from transformer_jax.runs.saved_model import card_of, save_model
 from transformer_jax.runs.settings import as_json, description, settings_of
-from transformer_jax.training.journal import open_loggers
-from transformer_jax.training.progress import format_metric, quietly
+from transformer_jax.fit.journal import open_loggers
+from transformer_jax.fit.progress import format_metric, quietly
 from transformer_jax.training.task import Task
 
 if TYPE_CHECKING:
-    from transformer_jax.training.trainer import TrainerModule
+    from transformer_jax.fit.trainer import TrainerModule
 
 # settings that a task's own optimizer need not read
 OF_OPTIMIZER = ("optimizer", "adam_b1", "adam_b2", "weight_decay")

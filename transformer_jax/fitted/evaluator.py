@@ -19,7 +19,7 @@ from transformer_jax.training.metrics import UNWEIGHTED, means
 from transformer_jax.trees import Params
 
 if TYPE_CHECKING:
-    from transformer_jax.training.trainer import TrainerModule
+    from transformer_jax.fit.trainer import TrainerModule
 
 
 class Evaluator:

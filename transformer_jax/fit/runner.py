@@ -27,7 +27,7 @@ from transformer_jax.training.step import (
 from transformer_jax.trees import Arrays
 
 if TYPE_CHECKING:
-    from transformer_jax.training.trainer import TrainerModule
+    from transformer_jax.fit.trainer import TrainerModule
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

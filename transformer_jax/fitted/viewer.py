@@ -21,7 +21,7 @@ from transformer_jax.training.inspected_example import (
 from transformer_jax.trees import Inputs, Params, with_floats
 
 if TYPE_CHECKING:
-    from transformer_jax.training.trainer import TrainerModule
+    from transformer_jax.fit.trainer import TrainerModule
 
 CELL = 12  # pixels for a letter, and at least for a weight
 LEAST_SIDE = 96  # pixels of a map's longer side, at least

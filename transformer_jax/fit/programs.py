@@ -21,13 +21,13 @@ from transformer_jax.runs.checkpoints import Checkpoint
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.state_arrays import digest_of_arrays
 from transformer_jax.training.optimizers import matching, with_average, with_frozen
-from transformer_jax.training.runner import StepRunner
+from transformer_jax.fit.runner import StepRunner
 from transformer_jax.training.step import TrainState, UpdateRule, average_of, initial_state
 from transformer_jax.trees import Arrays, Inputs, Params
 
 if TYPE_CHECKING:
     from transformer_jax.training.task import Task
-    from transformer_jax.training.trainer import TrainerModule
+    from transformer_jax.fit.trainer import TrainerModule
 
 
 class InitialParams(NamedTuple):

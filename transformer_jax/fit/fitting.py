@@ -16,16 +16,16 @@ from transformer_jax.devices.processes import check_same
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.settings import FOLLOWING_EPOCHS, description
 from transformer_jax.training.checks import check_num_steps, with_criterion
-from transformer_jax.training.evaluator import Evaluator
-from transformer_jax.training.journal import Journal
-from transformer_jax.training.loop import TrainingLoop
-from transformer_jax.training.programs import InitialParams, create_programs, newest, report_initial
-from transformer_jax.training.progress import announce
-from transformer_jax.training.signals import StopRequest
+from transformer_jax.fitted.evaluator import Evaluator
+from transformer_jax.fit.journal import Journal
+from transformer_jax.fit.loop import TrainingLoop
+from transformer_jax.fit.programs import InitialParams, create_programs, newest, report_initial
+from transformer_jax.fit.progress import announce
+from transformer_jax.fit.signals import StopRequest
 from transformer_jax.trees import Params
 
 if TYPE_CHECKING:
-    from transformer_jax.training.trainer import TrainerModule
+    from transformer_jax.fit.trainer import TrainerModule
 
 
 @contextlib.contextmanager

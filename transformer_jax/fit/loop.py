@@ -10,9 +10,9 @@ from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.runs.checkpoints import Checkpoint
 from transformer_jax.training.callbacks import Evaluation, Step
-from transformer_jax.training.journal import Journal
+from transformer_jax.fit.journal import Journal
 from transformer_jax.training.metrics import SumsOfSteps
-from transformer_jax.training.runner import StepRunner
+from transformer_jax.fit.runner import StepRunner
 from transformer_jax.training.step import average_of
 from transformer_jax.trees import Params
 

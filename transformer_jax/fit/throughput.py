@@ -8,7 +8,7 @@ import jax
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.training.callbacks import Callback, Log, Step
-from transformer_jax.training.runner import StepRunner
+from transformer_jax.fit.runner import StepRunner
 
 
 class ShowProgram(Callback):

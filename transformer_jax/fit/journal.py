@@ -24,15 +24,15 @@ from transformer_jax.training.callbacks import (
     by_class,
     check_finite,
 )
-from transformer_jax.training.progress import Progress, format_metric
-from transformer_jax.training.runner import StepRunner
-from transformer_jax.training.signals import StopRequest
+from transformer_jax.fit.progress import Progress, format_metric
+from transformer_jax.fit.runner import StepRunner
+from transformer_jax.fit.signals import StopRequest
 from transformer_jax.training.step import TrainState
 from transformer_jax.training.task import Task
-from transformer_jax.training.throughput import LogThroughput, Profile, ShowProgram
+from transformer_jax.fit.throughput import LogThroughput, Profile, ShowProgram
 
 if TYPE_CHECKING:
-    from transformer_jax.training.trainer import TrainerModule
+    from transformer_jax.fit.trainer import TrainerModule
 
 
 class Journal(contextlib.AbstractContextManager["Journal"]):
@@ -121,7 +121,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             type(logger).log_image is not Logger.log_image for logger in loggers
         ):
             # only for models with attention
-            from transformer_jax.training.viewer import LogAttention
+            from transformer_jax.fitted.viewer import LogAttention
 
             example = task.pictured_example(next(iter(val_loader))[0])
             callbacks.append(LogAttention(loggers, lambda params: task.maps_of(example, params)))
