@@ -6,9 +6,10 @@ import types
 import numpy as np
 import pytest
 
-from transformer_jax.training.callbacks import Step
-from transformer_jax.fit.progress import Progress, format_metric, parameter_table
+from transformer_jax.fit.progress import Progress, parameter_table
 from transformer_jax.fitted.results import summary
+from transformer_jax.training.callbacks import Step
+from transformer_jax.training.metrics import format_metric
 
 
 def step(number: int) -> Step:

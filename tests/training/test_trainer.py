@@ -17,11 +17,11 @@ from events import read_scalars
 from tiny_reverse import CONFIG, fit, loader, loaders, trainer_for
 
 from transformer_jax import InputError, load_run
+from transformer_jax.fit.programs import create_programs
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.listing import read_run
 from transformer_jax.tasks import ReverseTrainer
-from transformer_jax.fit.programs import create_programs
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def compilations():
 @pytest.mark.slow
 def test_an_evaluation_counts_every_element_once_and_compiles_once(tmp_path, compilations):
     trainer = trainer_for(tmp_path)
-    trainer.params = create_programs(trainer, loader(1), num_steps=100).initial_state().params
+    trainer.params = create_programs(trainer.compiled, loader(1), num_steps=100).initial_state().params
     trainer.evaluate(loader(1))
     first = len(compilations)
     full = trainer.evaluate(loader(7 * 3 + 2))
@@ -259,6 +259,7 @@ def test_a_metric_that_is_not_finite_is_an_error_and_no_result(tmp_path, split, 
             return {"accuracy": 0.5, "loss": value if len(loader.dataset) == 3 else 0.1}
 
     trainer = trainer_for(tmp_path, Broken)
+    trainer.params = {}
     sets = {"val": loader(2), "test": loader(2)} | {split: loader(3)}
     with pytest.raises(FloatingPointError, match=f"{split}/loss is {value}; no results are written"):
         trainer.test(*sets.values())

@@ -1,9 +1,9 @@
-"""TrainerModule: trains and evaluates a task's model, and predicts with it."""
+"""TrainerModule: a task that trains and evaluates its model, and predicts with it."""
 
-import contextlib
 import functools
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,21 +18,19 @@ from transformer_jax.data.loader import Loader
 from transformer_jax.devices.mesh import choose_devices
 from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.errors import InputError
+from transformer_jax.fit.fitting import fit, training
+from transformer_jax.fit.loop import TrainingLoop
+from transformer_jax.fitted.fitted import CompiledTask, Fitted
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import CsvLogger, tensorboard_logger
 from transformer_jax.training.checks import check_fitting, check_task
-from transformer_jax.fitted.evaluator import Evaluator
-from transformer_jax.fit.fitting import training
-from transformer_jax.fit.loop import TrainingLoop
-from transformer_jax.fit.programs import best_params
-from transformer_jax.fit.progress import quietly
 from transformer_jax.training.task import Task
 from transformer_jax.trees import Arrays, Inputs, Params
 
 if TYPE_CHECKING:
-    from transformer_jax.training.inspected_example import Answer, InspectedExample, LabelledMaps
-    from transformer_jax.fitted.viewer import Viewer
+    from transformer_jax.fitted.viewer import LabelledMaps
+    from transformer_jax.training.inspected_example import Answer, InspectedExample
 
 Trainer = TypeVar("Trainer", bound="TrainerModule")
 
@@ -58,49 +56,58 @@ class TrainerModule(Task):
     ) -> None:
         check_task(type(self), config, TrainerModule, has_model=model is not None)
         self.config = config
+        self.given_model = model
         self.model = self.create_model() if model is None else model
-        self.given_model = model  # None if `create_model` made it
         self.devices = choose_devices(config, type(self).partition_spec)
-        # of this process, for work that devices do not share
-        self.first_device = self.devices.mesh.local_devices[0]
-        self.place_constants(constants)
         self.stopwatch = Stopwatch("train", "eval", "compile", "save")
-        self.steps = 0  # number of steps trained
         self.results: Json = {}  # content of `results.json`, after `test` or `load_run`
         self.made_at = time.monotonic()
-        self._params: Params | None = None
         self._run: RunDirectory | None = None
         # inside a `with` block, which holds the run's directory until its end
         self._is_entered = False
-        self._evaluator = Evaluator(self)
-        self._forward = jax.jit(
-            lambda params, inputs, given: self.apply(params, self.prepare(inputs, given))
-        )
+        self.compiled = CompiledTask(self, self.devices, constants, self.stopwatch)
+        self._fitted: Fitted | None = None
 
-    def place_constants(self, constants: Arrays) -> None:
-        """Put the constants for `prepare` on the devices."""
-        self.shared_constants = self.devices.place_whole(as_arrays("constants", constants))
-        self.constants = jax.tree.map(
-            lambda array: array.addressable_data(0), self.shared_constants
-        )
+    @property
+    def constants(self) -> Arrays:
+        """The arrays that `prepare` gets at every step, on the first device."""
+        return self.compiled.local_constants
+
+    @property
+    def fitted(self) -> Fitted:
+        """The model with the best parameters: after `fit`, or set by hand; an `InputError` if there are none yet."""
+        if self._fitted is None:
+            raise InputError(
+                f"{self.name} is not trained yet; call fit, or load a trained run with load_run"
+            )
+        return self._fitted
 
     @property
     def params(self) -> Params:
         """The best parameters: after `fit`, or set by hand; an `InputError` if there are none yet."""
-        if self._params is None:
-            raise InputError(
-                f"{self.name} is not trained yet; call fit, or load a trained run with load_run"
-            )
-        return self._params
+        return self.fitted.params
 
     @params.setter
     def params(self, params: Params) -> None:
-        self._params = as_arrays("params", params)
+        self._fitted = Fitted(self.compiled, as_arrays("params", params))
+
+    def _with(self, params: Params | None) -> Fitted:
+        return self.fitted if params is None else Fitted(self.compiled, params)
 
     @property
     def variables(self) -> dict[str, Params]:
         """The best parameters as `model.apply` takes them."""
         return {"params": self.params}
+
+    @property
+    def steps(self) -> int:
+        """Number of steps trained."""
+        return 0 if self._fitted is None else self._fitted.steps
+
+    @property
+    def first_device(self) -> jax.Device:
+        """The first device of this process, for work that devices do not share."""
+        return self.compiled.first_device
 
     @property
     def run(self) -> RunDirectory:
@@ -109,9 +116,9 @@ class TrainerModule(Task):
             raise InputError(f"{self.name} has no run directory yet; call fit")
         return self._run
 
-    @run.setter
-    def run(self, run: RunDirectory) -> None:
-        self._run = run
+    def _opened(self, run: RunDirectory, config: TrainingConfig) -> None:
+        """Take over the directory of a run that begins, and its config, which now has a criterion."""
+        self._run, self.config = run, config
 
     def __enter__(self: Trainer) -> Trainer:
         self._is_entered = True
@@ -146,25 +153,29 @@ class TrainerModule(Task):
             Interrupted: after SIGTERM or SIGINT; everything is saved.
         """
         check_fitting(self.config)
-        with quietly(self.config), self.training(train_loader, val_loader, initial_params) as loop:
-            del initial_params  # frees the memory, unless the caller refers to them
-            loop.train()
-            params = best_params(self.run, self.config, loop.state)
-            # A single copy of replicated parameters; sharded ones stay sharded.
-            self.params = jax.device_put(
-                params, None if self.devices.partitioned_by_xla else self.first_device
-            )
-            self.steps = loop.step
+        training = self.training(train_loader, val_loader, initial_params)
+        del initial_params  # frees the memory, unless the caller refers to them
+        self._fitted = fit(self.compiled, training, self.config)
         self.close_run()
 
     @check_arguments
     def training(
         self, train_loader: Loader, val_loader: Loader, initial_params: Params | None = None
-    ) -> contextlib.AbstractContextManager[TrainingLoop]:
+    ) -> AbstractContextManager[TrainingLoop]:
         """Context manager that gives the loop of `fit`, for `loop.train_until(step)`; raises the errors of `fit`."""
         if self._run is not None:  # of an earlier training, which a `with` block still holds
             self._run.close()
-        return training(self, self._evaluator, (train_loader, val_loader), initial_params)
+        self.stopwatch.reset()
+        given_config = self.config
+        self.config = given_config.resolved(len(train_loader))
+        return training(
+            self.compiled,
+            given_config,
+            (train_loader, val_loader),
+            initial_params,
+            evaluate=self.evaluate,
+            opened=self._opened,
+        )
 
     def evaluate(self, loader: Iterable[Samples], params: Params | None = None) -> dict[str, float]:
         """Compute the mean of each metric over a loader, and the `dataset_metrics`; by the best parameters if None.
@@ -172,26 +183,11 @@ class TrainerModule(Task):
         Raises:
             InputError: the loader gives no batch, or all weights of the loss or of the criterion's metric are 0.
         """
-        return self._evaluator.evaluate(self.params if params is None else params, loader)
+        return self._with(params).evaluate(loader)
 
     def forward(self, inputs: Inputs, *, params: Params | None = None) -> Any:
         """Return the model's output for a batch of the data set, as NumPy arrays; by the best parameters if None."""
-        # Always on a device, since JAX would compile another program for NumPy arrays.
-        params = jax.device_put(self.params if params is None else params, self.first_device)
-        return jax.device_get(self._forward(params, as_arrays("inputs", inputs), self.constants))
-
-    @functools.cached_property
-    def _viewer(self) -> "Viewer":
-        from transformer_jax.fitted.viewer import Viewer  # only for inspection
-
-        return Viewer(self)
-
-    @property
-    def has_attention(self) -> bool:
-        """Whether the model has attention maps: a method `get_attention_maps`, and attention with weights."""
-        return bool(
-            getattr(self.model, "has_attention_maps", hasattr(self.model, "get_attention_maps"))
-        )
+        return self._with(params).forward(inputs)
 
     def attention(self, inputs: Any) -> Any:  # a task's own types; a `LabelledMaps`, or a list
         """Return the attention maps of each input of `examples`, a `LabelledMaps`; raises the errors of `maps_of`."""
@@ -200,20 +196,22 @@ class TrainerModule(Task):
 
     def maps_of(self, example: "InspectedExample", params: Params | None = None) -> "LabelledMaps":
         """Return an example's attention maps, by the best parameters if None; an `InputError` if the model has none."""
-        return self._viewer.maps_of(example, self.params if params is None else params)
+        return self._with(params).maps_of(example)
 
     def answers(self, examples: "Sequence[InspectedExample]") -> "list[Answer]":
         """Return the model's answers, by `predict` if only that is overridden; an `InputError` if it can't."""
-        return self._viewer.answers(examples, self.params)
+        return self.fitted.answers(examples)
 
     @functools.cached_property
     def test_data(self) -> Any:  # the task's `TaskData`
         """The task's own data sets, loaded at the first access, which also sets the task's constants."""
         if type(self).load_data is Task.load_data:
-            lacks = f"{type(self).__name__} has no load_data, and so no data sets"
-            raise InputError(f"{lacks}; give inputs, or val_loader and test_loader to test")
+            raise InputError(
+                f"{type(self).__name__} has no load_data, and so no data sets; give inputs, or"
+                " val_loader and test_loader to test"
+            )
         data = type(self).load_data(self.config)
-        self.place_constants(data.constants)
+        self.compiled.place_constants(data.constants)
         return data
 
     def test(
@@ -234,14 +232,14 @@ class TrainerModule(Task):
             InputError: there are no parameters yet, neither loaders nor `load_data`, or the directory can't be written.
             FloatingPointError: a metric is not finite.
         """
-        from transformer_jax.fitted.results import test  # only for testing
+        from transformer_jax.fitted.results import finish  # only for testing
 
-        if val_loader is None or test_loader is None:
-            val_loader, test_loader = (
-                val_loader or self.test_data.val_loader,
-                test_loader or self.test_data.test_loader,
-            )
-        self.results = test(self, {"val": val_loader, "test": test_loader}, self._run, more)
+        val_loader = val_loader or self.test_data.val_loader
+        test_loader = test_loader or self.test_data.test_loader
+        with self.stopwatch.during("eval"):
+            metrics = {"val": self.evaluate(val_loader), "test": self.evaluate(test_loader)}
+        more = {"total_seconds": time.monotonic() - self.made_at, **more}
+        self.results = finish(self.fitted, metrics, self._run, more)
         self.close_run()
         return self.results
 
@@ -257,9 +255,9 @@ class TrainerModule(Task):
         """
         from transformer_jax.fitted.results import save  # only for saving
 
-        save(self, Path(directory))
+        save(self.fitted, self.results, Path(directory))
 
     def adopt(self, params: Params) -> None:
         """Use trained parameters instead of training (`config.pretrained`); raises the errors of `RunDirectory`."""
         self.params = jax.device_put(params)
-        self.run = RunDirectory(self.config, self.name)
+        self._run = RunDirectory(self.config, self.name)

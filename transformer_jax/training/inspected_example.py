@@ -1,25 +1,19 @@
-"""Human-readable examples: the model's inputs, labels of positions, the answer as text, attention maps."""
+"""Human-readable examples: the model's inputs, labels of positions, the answer as text."""
 
 import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Float, UInt8
 
 from transformer_jax.argument_checks import as_array, check_scores
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.trees import Inputs
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-FIRST_WITHOUT_GLYPH = 0x530  # Latin, Greek and Cyrillic come before it
 WHOLE_NUMBER = re.compile(r"-?\d{1,9}")  # fits into 32 bits
 # Characters that some programs treat as the end of a line or of a table cell, with their Python escapes.
 ESCAPES = {ord(letter): repr(letter)[1:-1] for letter in "\\\t\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"}
@@ -207,68 +201,3 @@ def prediction_table(answered: Iterable[tuple[InspectedExample, Answer]]) -> str
 def in_one_cell(text: str) -> str:
     """Escape the characters that would end the line or the cell."""
     return text.translate(ESCAPES)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class LabelledMaps:
-    """Attention weights of one input, by kind: `encoder`, and with a decoder also `decoder` and `cross`."""
-
-    # [H T S] for each layer; T and S depend on the kind
-    maps: Mapping[str, Sequence[Float[np.ndarray, "H _T _S"]]]
-    query_labels: Mapping[str, Sequence[Label]]  # T labels, of the queries' positions
-    key_labels: Mapping[str, Sequence[Label]]  # S labels, of the keys' positions
-
-    @classmethod
-    def of(
-        cls, example: InspectedExample, maps: Mapping[str, Sequence[Float[ArrayLike, "1 H _T _S"]]]
-    ) -> "LabelledMaps":
-        """Return the maps of an example, by kind and layer, without its padding; an `InputError` if not finite."""
-        cut, queries, keys = {}, {}, {}
-        for kind, layers in maps.items():
-            _, _, length, num_keys = np.shape(layers[0])
-            queries[kind] = example.labels_of("decoder" if kind == "cross" else kind, length)
-            keys[kind] = example.labels_of("encoder" if kind == "cross" else kind, num_keys)
-            cut[kind] = [
-                np.asarray(layer)[0, :, : len(queries[kind]), : len(keys[kind])] for layer in layers
-            ]
-            for layer in cut[kind]:
-                check_scores(layer, f"the {kind} maps of {example.title!r} have weights")
-        return cls(cut, queries, keys)
-
-    def plot(self, kind: str | None = None, layer: int | None = None) -> "Figure":
-        """Draw the maps of one kind: rows are layers, columns are heads.
-
-        Args:
-            kind: a key of `maps`; None for the last one, which is `cross` if there is a decoder.
-            layer: number of the layer, from 0; None for all of them.
-
-        Raises:
-            InputError: there is no such kind or layer.
-        """
-        from transformer_jax.plots import plot_attention_maps  # only for drawing
-
-        kinds = list(self.maps)
-        kind = kinds[-1] if kind is None else kind
-        if kind not in kinds:
-            raise InputError(f"kind is {kind!r}; it must be one of {', '.join(kinds)}")
-        layers = self.maps[kind]
-        if layer is not None and layer not in range(len(layers)):
-            raise InputError(f"layer is {layer!r}; it must be at least 0 and below {len(layers)}")
-        chosen = layers if layer is None else [layers[layer]]
-        keys, queries = (
-            list(map(drawable, labels[kind])) for labels in (self.key_labels, self.query_labels)
-        )
-        maps = [weights[None] for weights in chosen]
-        return plot_attention_maps([keys], maps, query_data=[queries], first_layer=layer or 0)
-
-
-def drawable(label: Label) -> str:
-    """Return a label that matplotlib's font can draw: ␣ for a space, and the code point of a character without glyph.
-
-    Labels of several characters, such as words, stay unchanged.
-    """
-    text = str(label)
-    if len(text) != 1:
-        return text
-    has_glyph = ord(text) < FIRST_WITHOUT_GLYPH and text.isprintable()
-    return "␣" if text == " " else text if has_glyph else f"{ord(text):X}"
