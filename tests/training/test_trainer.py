@@ -17,11 +17,16 @@ from events import read_scalars
 from tiny_reverse import CONFIG, fit, loader, loaders, trainer_for
 
 from transformer_jax import InputError, load_run
+from transformer_jax.fit.fitting import fit as fit_task
+from transformer_jax.fit.fitting import training
 from transformer_jax.fit.programs import create_programs
+from transformer_jax.fitted.fitted import CompiledTask
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.listing import read_run
+from transformer_jax.runs.loggers import CsvLogger
 from transformer_jax.tasks import ReverseTrainer
+from transformer_jax.training.task import Task
 
 
 @pytest.fixture
@@ -264,3 +269,33 @@ def test_a_metric_that_is_not_finite_is_an_error_and_no_result(tmp_path, split, 
     with pytest.raises(FloatingPointError, match=f"{split}/loss is {value}; no results are written"):
         trainer.test(*sets.values())
     assert trainer.results == {}
+
+
+class BareTask(Task):
+    """Reverses sequences, and is no trainer."""
+
+    name, loggers = "BareTask", {"csv": CsvLogger}
+    model_inputs, loss_function = ReverseTrainer.model_inputs, ReverseTrainer.loss_function
+    prepare = ReverseTrainer.prepare
+
+    def __init__(self, config, model):
+        self.config, self.model, self.given_model = config, model, model
+
+
+@pytest.mark.slow
+def test_a_task_is_fitted_without_a_trainer_and_its_config_stays_the_same_object(tmp_path):
+    trainer = fit(trainer_for(tmp_path / "trainer", logger="csv"))
+    config = trainer_for(tmp_path / "task", logger="csv").config
+    task = BareTask(config, trainer.model)
+    compiled = CompiledTask(task, trainer.devices, None, trainer.stopwatch)
+    opened = []
+    run = training(
+        compiled, config, loaders(), None,
+        evaluate=lambda loader, params: compiled.evaluate(params, loader), opened=lambda *run: opened.append(run),
+    )  # fmt: skip
+    fitted = fit_task(compiled, run, config)
+    opened[0][0].close()
+    assert task.config is config
+    assert fitted.steps == trainer.steps == 15
+    jax.tree.map(np.testing.assert_array_equal, fitted.params, trainer.params)
+    assert fitted.evaluate(loader(23)) == trainer.evaluate(loader(23))
