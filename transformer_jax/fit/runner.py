@@ -46,20 +46,6 @@ def max_steps_per_call(loader: Loader, config: TrainingConfig) -> int:
     return max(1, min(most, len(loader)))
 
 
-def noting_attention(function: Function, calls: list[object]) -> Function:
-    """Wrap a function to append explanations of the attention that it runs to `calls` when it is traced."""
-    from transformer_jax.attention.request import recording_attention  # only if asked for
-
-    @functools.wraps(function)
-    def noted(*arguments: Any) -> Any:
-        with recording_attention() as requests:
-            result = function(*arguments)
-        calls.extend(requests)
-        return result
-
-    return noted  # type: ignore[return-value]  # of the same signature
-
-
 class StepRunner:
     """Runs training steps: stacks their batches, compiles them, distributes them over devices.
 
@@ -105,8 +91,20 @@ class StepRunner:
         self._update = BackgroundProgram(self.update_once, donate_state=True, stopwatch=stopwatch)
 
     def _shared(self, function: Function) -> Function:
+        """Share a function of stacked batches over the devices; if verbose, note the attention that it runs."""
         shared = self.devices.share(function, rows_axis=1)
-        return noting_attention(shared, self.attention) if self._config.verbose else shared
+        if not self._config.verbose:
+            return shared
+        from transformer_jax.attention.request import recording_attention  # only if asked for
+
+        @functools.wraps(shared)
+        def noted(*arguments: Any) -> Any:
+            with recording_attention() as explanations:
+                result = shared(*arguments)
+            self.attention.extend(explanations)
+            return result
+
+        return noted  # type: ignore[return-value]  # of the same signature
 
     @property
     def program(self) -> BackgroundProgram[Any]:

@@ -70,11 +70,9 @@ class LogMetrics(Callback):
         """The sums of the steps since the last entry."""
         return [jax.tree.map(float, sums) for sums in self._window]
 
-    def restore(self, state: list[dict[str, Sequence[float]]]) -> None:
+    def restore(self, state: list[Sums]) -> None:
         """Continue with these sums."""
-        self._window = [
-            {name: (total, weight) for name, (total, weight) in sums.items()} for sums in state
-        ]
+        self._window = [*state]
 
 
 class LogThroughput(Callback):
