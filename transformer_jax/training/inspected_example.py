@@ -67,10 +67,8 @@ class InspectedExample:
         Raises:
             InputError: a number is NaN or +inf, or all numbers of a row are -inf.
         """
-        check_scores(
-            np.atleast_1d(output).max(-1, keepdims=True),
-            f"the output for {self.title!r} has numbers",
-        )
+        largest = np.atleast_1d(output).max(-1, keepdims=True)
+        check_scores(largest, f"the output for {self.title!r} has numbers")
         return self.answer(output)
 
     def pixels(self) -> UInt8[np.ndarray, "N height width *rgb"] | None:
@@ -83,10 +81,14 @@ class InspectedExample:
         If all positions of a single sequence are labelled, an axis of another length, such as that of learned queries,
         gets indices instead.
         """
-        labels = self.labels.get(stack, ()) if isinstance(self.labels, Mapping) else self.labels
-        shape = next(map(np.shape, jax.tree.leaves(self.inputs)), ())
-        if not isinstance(self.labels, Mapping) and shape[1:2] == (len(labels),) != (length,):
-            labels = ()
+        if isinstance(self.labels, Mapping):
+            labels = self.labels.get(stack, ())
+        else:
+            labels = self.labels
+            shapes = [np.shape(leaf) for leaf in jax.tree.leaves(self.inputs)]
+            are_complete = bool(shapes) and shapes[0][1:2] == (len(labels),)
+            if are_complete and len(labels) != length:
+                labels = ()
         return [str(label) for label in labels or range(length)][:length]
 
 
@@ -103,11 +105,9 @@ def answer_by_position(
     """
     rows = np.asarray(output, np.float32).reshape(-1, np.shape(output)[-1])
     if rows.shape[-1] == 1:
-        parts = [
-            AnswerPart(str(place), f"{value:.5g}", None)
-            for place, value in enumerate(rows[:, 0].tolist())
-        ]
-        return Answer(" ".join(part.text for part in parts), None, parts)
+        texts = [f"{value:.5g}" for value in rows[:, 0].tolist()]
+        parts = [AnswerPart(str(place), text, None) for place, text in enumerate(texts)]
+        return Answer(" ".join(texts), None, parts)
     return answer_of(rows, range(len(rows)), name)
 
 
@@ -151,21 +151,16 @@ def examples_in_batch(batch: Inputs, prepare: Callable[[Inputs], Inputs]) -> lis
     leaves = jax.tree.leaves(arrays)
     if not leaves or any(leaf.ndim == 0 for leaf in leaves):
         raise InputError(f"inputs is {batch!r:.60}; it must be a batch: arrays [B, ...]")
-    is_sequence = (
-        len(leaves) == 1 and leaves[0].ndim == 2 and np.issubdtype(leaves[0].dtype, np.integer)
-    )
+    first = leaves[0]
+    is_sequence = len(leaves) == 1 and first.ndim == 2 and np.issubdtype(first.dtype, np.integer)
 
-    def row_of(index: int) -> InspectedExample:
+    def example_of(index: int) -> InspectedExample:
         row = jax.tree.map(lambda leaf: leaf[index : index + 1], arrays)
-        labels = leaves[0][index].tolist() if is_sequence else []
-        return InspectedExample(
-            inputs=prepare(row),
-            given=row,
-            labels=labels,
-            title=" ".join(map(str, labels)) or f"example {index}",
-        )
+        labels = first[index].tolist() if is_sequence else []
+        title = " ".join(map(str, labels)) or f"example {index}"
+        return InspectedExample(inputs=prepare(row), given=row, labels=labels, title=title)
 
-    return [row_of(index) for index in range(len(leaves[0]))]
+    return [example_of(index) for index in range(len(first))]
 
 
 def numbers_in(words: Sequence[str]) -> list[list[int]]:
@@ -177,11 +172,13 @@ def numbers_in(words: Sequence[str]) -> list[list[int]]:
     sequences = [word.replace(",", " ").split() for word in words]
     if all(len(sequence) == 1 for sequence in sequences):
         sequences = [[word for (word,) in sequences]]
-    for word in (word for sequence in sequences for word in sequence):
-        if not WHOLE_NUMBER.fullmatch(word):
-            raise InputError(
-                f"inputs holds {shortened(word)}; it must hold whole numbers of at most 9 digits"
-            )
+    for sequence in sequences:
+        for word in sequence:
+            if not WHOLE_NUMBER.fullmatch(word):
+                raise InputError(
+                    f"inputs holds {shortened(word)}; it must hold whole numbers of at most 9"
+                    " digits"
+                )
     return [[int(word) for word in sequence] for sequence in sequences]
 
 
