@@ -50,7 +50,7 @@ types: $(READY)
 
 # Array shapes are checked only in the fast tests (tests/conftest.py) and in the wings that compute with arrays, because
 # functions for settings and names are called a hundred times as often.
-SHAPED := attention data decoding inspection nn plots tasks training weights
+SHAPED := attention data decoding fit fitted inspection nn plots tasks training weights
 # Bytecode is written whatever the environment says: each worker and command would compile the package and tests again.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist worksteal \
 	--jaxtyping-packages="$(foreach wing,$(SHAPED),transformer_jax.$(wing)$(comma))beartype.beartype"

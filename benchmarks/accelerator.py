@@ -28,9 +28,9 @@ from transformer_jax import LanguageModelConfig, make_loader
 from transformer_jax.cli import parse, run
 from transformer_jax.data.loader import Loader
 from transformer_jax.fields import set_checked_fields
+from transformer_jax.fit.programs import create_programs
 from transformer_jax.tasks import LanguageModelTrainer
 from transformer_jax.tasks.language_model.windows import RandomWindows
-from transformer_jax.training.programs import create_programs
 
 ROOT = Path(__file__).parents[1]
 TESTS = [f"tests/{name}.py" for name in ("attention/test_fused", "attention/test_dot_product",
@@ -149,7 +149,7 @@ def print_gpt2(config: AcceleratorConfig) -> None:
         getattr(trainer.config, name)
         for name in ("seq_len", "model_dim", "num_layers", "batch_size")
     )
-    programs = create_programs(trainer, loader, num_steps=10 * config.steps)
+    programs = create_programs(trainer.compiled, loader, num_steps=10 * config.steps)
     batches, count = programs.runner.stack(next(loader.epoch(0)))
     run_step, state = programs.runner.run, programs.initial_state()
     state, _ = jax.block_until_ready(run_step(state, batches, count))  # compiles

@@ -19,9 +19,9 @@ import transformer_jax as tj
 from harness import markdown
 from transformer_jax.cli import parse, run
 from transformer_jax.fields import set_checked_fields, setting
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.tasks.byte_text import PAD, START, encode, pad
 from transformer_jax.tasks.translation.dates import FIRST_DAY, LAST_DAY, LOCALES, write_date
-from transformer_jax.training.trainer import TrainerModule
 
 PARTS = {"year": slice(0, 4), "month": slice(5, 7), "day": slice(8, 10)}  # of a date in ISO 8601
 STYLE = "long"  # has no weekday, which would change with the date

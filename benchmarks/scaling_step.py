@@ -30,9 +30,9 @@ from transformer_jax import (
     setting,
 )
 from transformer_jax.data.batch import ArrayDataset, Batch
+from transformer_jax.fit.programs import create_programs
 from transformer_jax.setting_groups import FeedForward
 from transformer_jax.training.metrics import Elements
-from transformer_jax.training.programs import create_programs
 from transformer_jax.trees import Params
 
 DEVICES_PER_HOST = 8
@@ -89,7 +89,7 @@ def compiled(settings: dict[str, Any]) -> dict[str, Any]:
     )
     tokens = np.zeros((config.batch_size, config.seq_len), np.int32)  # only their shape counts
     loader = make_loader(ArrayDataset(tokens, tokens), config.batch_size)
-    programs = create_programs(LanguageTrainer(config), loader, num_steps=1000)
+    programs = create_programs(LanguageTrainer(config).compiled, loader, num_steps=1000)
     runner = programs.runner
     runner.program.begin_to_compile(*runner.arguments(loader.example()))
     memory = runner.program.memory

@@ -6,7 +6,7 @@ than memory. The default is the digits.
 """
 
 if __name__ == "__main__":  # the imports below take seconds
-    from transformer_jax.training.signals import end_at_signals
+    from transformer_jax.fit.signals import end_at_signals
 
     end_at_signals()
 

@@ -6,7 +6,7 @@ TEXT` without `--data` only continues the text; nothing is trained or evaluated.
 """
 
 if __name__ == "__main__":  # the imports below take seconds
-    from transformer_jax.training.signals import end_at_signals
+    from transformer_jax.fit.signals import end_at_signals
 
     end_at_signals()
 

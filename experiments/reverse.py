@@ -4,7 +4,7 @@ Takes 12 to 18 seconds on two CPU cores, reaches 100.00 % on validation and test
 """
 
 if __name__ == "__main__":  # the imports below take seconds
-    from transformer_jax.training.signals import end_at_signals
+    from transformer_jax.fit.signals import end_at_signals
 
     end_at_signals()
 

@@ -39,7 +39,7 @@ def doors():
         return other.params
 
     def with_constants(array):
-        other.place_constants(array)
+        other.compiled.place_constants(array)
         return other.constants
 
     found = {

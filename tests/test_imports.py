@@ -23,6 +23,18 @@ def test_little_has_to_be_read_to_know_all_that_a_module_runs(module, most):
     assert 0 < len(files) < most, sorted(files)
 
 
+def test_no_module_of_training_is_behind_one_that_it_imports_and_no_part_knows_the_trainer():
+    graph = grimp.build_graph("transformer_jax")
+    wings = [f"transformer_jax.{wing}" for wing in ("training", "fit", "fitted")]
+    modules = [module for wing in wings for module in graph.find_descendants(wing)]
+    assert len(modules) > 20
+    for module in modules:
+        for imported in graph.find_modules_directly_imported_by(module) & set(modules):
+            assert graph.find_shortest_chain(imported, module) is None, (module, imported)
+    trainer = "transformer_jax.fit.trainer"
+    assert graph.find_modules_that_directly_import(trainer) & set(modules) == {"transformer_jax.training.trainer"}
+
+
 @pytest.mark.slow
 def test_a_model_and_a_training_load_no_more_than_they_need():
     printed = subprocess.run([sys.executable, "-c", IMPORTS], check=True, capture_output=True, text=True).stdout

@@ -13,9 +13,10 @@ PACKAGE = Path(transformer_jax.__file__).parent
 
 def names_of(stub: Path) -> dict[str, str]:
     """Return the modules that define a stub's names."""
-    package = ".".join(stub.relative_to(PACKAGE.parent).parent.parts)
+    parts = stub.relative_to(PACKAGE.parent).parent.parts
     imports = [node for node in ast.parse(stub.read_text("ascii")).body if isinstance(node, ast.ImportFrom)]
-    return {alias.name: f"{package}.{node.module}" for node in imports if node.module for alias in node.names}
+    modules = {node: ".".join((*parts[: len(parts) + 1 - node.level], node.module)) for node in imports if node.module}
+    return {alias.name: module for node, module in modules.items() for alias in node.names}
 
 
 SECOND_NAMES = {"AttentionDropout", "CausalCache"}  # of what another module defines

@@ -24,10 +24,10 @@ from transformer_jax import (
     params_to_torch,
 )
 from transformer_jax.config import Criterion
+from transformer_jax.fit.programs import choose_initial
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.tensorboard import TensorBoardLogger
 from transformer_jax.trained.load import read_params
-from transformer_jax.training.programs import choose_initial
 from transformer_jax.weights.layouts import abstract_params
 
 parametrized = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)

@@ -37,6 +37,7 @@ from .decoding.token_by_token import sample as sample
 from .devices.compilation import prepare_jax as prepare_jax
 from .errors import InputError as InputError
 from .fields import setting as setting
+from .fit.trainer import TrainerModule as TrainerModule
 from .inspection.activations import activation_names as activation_names
 from .inspection.activations import capture as capture
 from .inspection.activations import patch as patch
@@ -72,7 +73,6 @@ from .tasks.task_data import TaskData as TaskData
 from .tasks.translation.config import TranslationConfig as TranslationConfig
 from .tasks.translation.task import train_translation as train_translation
 from .trained.published import load_pretrained as load_pretrained
-from .training.trainer import TrainerModule as TrainerModule
 from .weights.huggingface.pretrained import from_transformers as from_transformers
 from .weights.huggingface.saving import save_transformers as save_transformers
 from .weights.pytorch import params_from_torch as params_from_torch

@@ -20,10 +20,10 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.errors import InputError, check_value, in_one_line, visible
 from transformer_jax.fields import type_hints
+from transformer_jax.fit.signals import Interrupted, end_at_signals, raise_at_signals
 from transformer_jax.flags import check_known, escape_output, flag_parser, read_flags
 from transformer_jax.runs.settings import ConfigFile, read_config_file
 from transformer_jax.trained.named import settings_of_initial
-from transformer_jax.training.signals import Interrupted, end_at_signals, raise_at_signals
 
 Config = TypeVar("Config")
 

@@ -42,6 +42,8 @@ def part_of_rows(number: Array | int, num_parts: int) -> AbstractContextManager[
 
 # True while tracing a step for the whole batch that XLA partitions over devices.
 partitioned_by_xla: ContextVar[bool] = ContextVar("partitioned_by_xla", default=False)
+# Number of devices that share the rows of this batch.
+num_parts_by_xla: ContextVar[int] = ContextVar("num_parts_by_xla", default=1)
 
 
 def all_rows(tree: Arrays) -> Arrays:

@@ -1,7 +1,7 @@
 """Print a trained model's answers: `python -m transformer_jax.predict --help`."""
 
 if __name__ == "__main__":  # the imports below take seconds
-    from transformer_jax.training.signals import end_at_signals
+    from transformer_jax.fit.signals import end_at_signals
 
     end_at_signals()
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from transformer_jax.cli import answer_lines, run
 from transformer_jax.errors import InputError
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.flags import Parser, check_output
 from transformer_jax.outside_files import outside_file
 from transformer_jax.runs.own_files import write_whole
@@ -18,7 +19,6 @@ from transformer_jax.tasks import LanguageModelTrainer, PretrainedText
 from transformer_jax.tasks.pretrained_classifier import PretrainedClassifier
 from transformer_jax.tasks.registry import TRAINER, find_trainer
 from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
-from transformer_jax.training.trainer import TrainerModule
 
 MAX_BYTES = 2**30  # of a file of inputs
 PROGRAM = "python -m transformer_jax.predict"

@@ -13,8 +13,8 @@ from processes import CLOSE, Way, train
 from transformer_jax import InputError, ReverseConfig, make_loader
 from transformer_jax.devices.mesh import choose_devices
 from transformer_jax.devices.specs import default_spec
+from transformer_jax.fit.programs import create_programs
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
-from transformer_jax.training.programs import create_programs
 
 # One head of keys for four of queries, fewer than the devices that share heads, and weights that drop.
 PARTS = {"positions": "relative", "norm": "rms", "feed_forward": "swiglu", "num_kv_heads": 1, "qk_norm": True}
@@ -49,7 +49,7 @@ def collectives_on(mesh: str) -> Counter[str]:
     """Count collectives of non-scalars in the compiled step of a mesh, by operation and pass."""
     config = ReverseConfig(num_heads=3, num_layers=2, model_dim=96, batch_size=12, mesh=mesh, strategy="sharded")
     trainer, loader = ReverseTrainer(config), make_loader(ReverseDataset(10, 16, 12), 12)
-    runner = create_programs(trainer, loader, 200).runner
+    runner = create_programs(trainer.compiled, loader, 200).runner
     traced = runner.program.trace(*runner.arguments(loader.example()))
     found: Counter[str] = Counter()
     pattern = r' = (.*?) (all-[\w-]+|reduce-scatter|collective-permute)\((?:.*op_name="([^"]*)")?'

@@ -16,10 +16,10 @@ from finished_runs import REVERSE, copied_run
 from transformer_jax import ReverseConfig, TransformerPredictor, load_run, train_reverse
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
+from transformer_jax.fit import fitting
+from transformer_jax.fit.signals import Interrupted
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.tasks import ReverseTrainer
-from transformer_jax.training import fitting, trainer
-from transformer_jax.training.signals import Interrupted
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_another_model_under_the_same_settings_is_refused(tmp_path_factory, tmp_
 def test_a_signal_is_not_lost_whenever_it_comes(tmp_path, monkeypatch):
     for owner, name, step in (
         (fitting, "newest", 0),  # while it starts
-        (trainer, "best_params", 20),  # after the last save
+        (fitting, "best_params", 20),  # after the last save
         (fitting, "newest", 20),  # where nothing is left to train
     ):
         original = getattr(owner, name)

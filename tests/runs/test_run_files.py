@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from finished_runs import finished_run
 
+from transformer_jax.fitted.results import git_commit, versions
 from transformer_jax.runs.listing import read_run
 from transformer_jax.runs.settings import read_settings
-from transformer_jax.training.results import git_commit, versions
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ import pytest
 
 from transformer_jax import load_run
 from transformer_jax.errors import InputError
+from transformer_jax.fit.signals import Interrupted
 from transformer_jax.tasks import DictionaryTrainer, train_dictionary
-from transformer_jax.training.signals import Interrupted
 
 SETTINGS = {"model_dim": 5, "num_features": 11, "k": 2, "batch_size": 31, "held_out": 37, "warmup": 3, "max_epochs": 3}
 

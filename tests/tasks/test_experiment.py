@@ -34,7 +34,7 @@ def test_where_scoring_fails_the_same_command_scores_the_model_again_without_tra
     capsys.readouterr()
     written = [directory / name for name in ("predictions.tsv", "attention_maps.png", "results.json")]
     monkeypatch.setattr(
-        "transformer_jax.training.results.summary", lambda *_: [f"written: {[file.exists() for file in written]}"]
+        "transformer_jax.fitted.results.summary", lambda *_: [f"written: {[file.exists() for file in written]}"]
     )
     trainer, results = run(tmp_path, lambda trainer, data: {"score": 0.25})
     printed = capsys.readouterr().out

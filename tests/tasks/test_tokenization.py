@@ -16,14 +16,14 @@ import transformers
 from compiled_models import drawn
 
 from transformer_jax import InputError, LanguageModelConfig, load_run, train_language_model, train_translation
+from transformer_jax.fit.loop import TrainingLoop
+from transformer_jax.fit.signals import Interrupted
 from transformer_jax.tasks import LanguageModelTrainer
 from transformer_jax.tasks.language_model import task as language_model
 from transformer_jax.tasks.language_model.task import language_model_data
 from transformer_jax.tasks.tokenization import PieceTokenizer, Tokenizer, check_tokenizer, read_pieces, text_after
 from transformer_jax.tasks.tokenizer_training import train_tokenizer
 from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer
-from transformer_jax.training.loop import TrainingLoop
-from transformer_jax.training.signals import Interrupted
 
 KINDS = ["characters", "words", "bpe:300", "unigram:400"]
 TEXT = "The quick brown fox jumps over the lazy dog, 7 times.\n\tIt naps: 日本語 too.\n"

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from transformer_jax import InputError
+from transformer_jax.fit.attention_pictures import CELL, GREY, LEAST_SIDE, LogAttention, attention_picture
+from transformer_jax.fitted.viewer import LabelledMaps, drawable
 from transformer_jax.runs.loggers import Logger
 from transformer_jax.training.callbacks import Evaluation
-from transformer_jax.training.inspected_example import LabelledMaps, drawable
-from transformer_jax.training.viewer import CELL, GREY, LEAST_SIDE, LogAttention, attention_picture
 
 RNG = np.random.default_rng(0)
 

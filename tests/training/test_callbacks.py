@@ -5,15 +5,8 @@ import pytest
 
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
-from transformer_jax.training.callbacks import (
-    Callback,
-    EarlyStopping,
-    Evaluation,
-    LogMetrics,
-    Step,
-    by_class,
-    check_finite,
-)
+from transformer_jax.fit.standard_callbacks import EarlyStopping, LogMetrics, by_class, check_finite
+from transformer_jax.training.callbacks import Callback, Evaluation, Step
 
 
 def sums(loss: float, weight: float = 1.0, rate: float = 0.1):

@@ -7,8 +7,8 @@ import pytest
 from tiny_reverse import loaders, trainer_for
 
 from transformer_jax import InputError, ReverseConfig
+from transformer_jax.fit.programs import choose_initial, create_programs, report_initial
 from transformer_jax.nn.layer_stacks import unstack_layers
-from transformer_jax.training.programs import choose_initial, create_programs, report_initial
 from transformer_jax.training.step import average_of
 
 MODEL = {"encoder": {"kernel": (3, 5), "bias": (5,)}, "output": {"kernel": (5, 2)}}
@@ -26,9 +26,9 @@ def choose(given, **settings):
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_all_arrays_replace_the_fresh_ones_and_the_key_stays(tmp_path, scan_layers):
     trainer, (train, _) = trainer_for(tmp_path, scan_layers=scan_layers, ema=0.5), loaders()
-    fresh = create_programs(trainer, train, 15).initial_state()
+    fresh = create_programs(trainer.compiled, train, 15).initial_state()
     given = jax.tree.map(lambda array: np.full(array.shape, 2.0, np.float32), unstack_layers(fresh.params))
-    programs = create_programs(trainer, train, 15, given)
+    programs = create_programs(trainer.compiled, train, 15, given)
     assert (programs.chosen_params.not_taken, len(programs.chosen_params.arrays)) == ((), len(jax.tree.leaves(given)))
     given["output_layer"]["kernel"][:] = 3  # the arrays are copies, since a step uses their memory
     state = programs.initial_state()
@@ -40,9 +40,9 @@ def test_all_arrays_replace_the_fresh_ones_and_the_key_stays(tmp_path, scan_laye
 
 def test_arrays_that_are_not_taken_over_are_newly_initialized(tmp_path):
     trainer, (train, _) = trainer_for(tmp_path, init_only="encoder"), loaders()
-    fresh = create_programs(trainer, train, 15).initial_state().params
+    fresh = create_programs(trainer.compiled, train, 15).initial_state().params
     given = {"encoder": jax.tree.map(lambda array: array + 1, fresh["encoder"])}
-    params = create_programs(trainer, train, 15, given).initial_state().params
+    params = create_programs(trainer.compiled, train, 15, given).initial_state().params
     jax.tree.map(np.testing.assert_array_equal, params, fresh | given)
 
 

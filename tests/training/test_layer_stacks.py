@@ -12,12 +12,12 @@ from flax.traverse_util import flatten_dict
 from tiny_reverse import assert_near
 
 from transformer_jax import InputError, ReverseConfig, TransformerEncoder
+from transformer_jax.fit.programs import create_programs
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
 from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.tasks.reverse import reverse_data
 from transformer_jax.training.optimizers import adam, with_average
-from transformer_jax.training.programs import create_programs
 from transformer_jax.training.step import initial_state
 
 pytestmark = pytest.mark.slow  # they compile
@@ -95,7 +95,7 @@ def test_the_program_of_a_step_does_not_grow_with_the_layers():
     def lines(num_layers):
         config = dataclasses.replace(CONFIG, num_layers=num_layers, num_devices=1)
         data = reverse_data(config)
-        runner = create_programs(ReverseTrainer(config), data.train_loader, 6).runner
+        runner = create_programs(ReverseTrainer(config).compiled, data.train_loader, 6).runner
         return runner.program.trace(*runner.arguments(data.train_loader.example())).lower().as_text().count("\n")
 
     few, many = lines(2), lines(7)

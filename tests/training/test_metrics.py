@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from transformer_jax import InputError
+from transformer_jax.fitted.results import summary
 from transformer_jax.training.metrics import SumsOfSteps, layer_norms, layer_of, means, weighted_sums
-from transformer_jax.training.results import summary
 
 
 def test_sums_count_valid_rows_with_the_weights_of_their_elements():

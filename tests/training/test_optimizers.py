@@ -20,6 +20,7 @@ from tiny_reverse import assert_near, loader, trainer_for
 from transformer_jax import InputError, ReverseConfig
 from transformer_jax.data.batch import pad_batch
 from transformer_jax.data.loader import Loader
+from transformer_jax.fit.programs import create_programs
 from transformer_jax.nn.layer_stacks import STACKED, unstack_layers
 from transformer_jax.setting_groups import OptimizationSettings, Optimizer
 from transformer_jax.tasks import ReverseTrainer
@@ -32,12 +33,11 @@ from transformer_jax.training.optimizers import (
     with_average,
     with_frozen,
 )
-from transformer_jax.training.programs import create_programs
 
 
 def train_plainly(trainer: ReverseTrainer, train_loader: Loader, optimizer: optax.GradientTransformation):
     """Return the parameters after the same training in plain optax."""
-    params = create_programs(trainer, train_loader, num_steps=18).initial_state().params
+    params = create_programs(trainer.compiled, train_loader, num_steps=18).initial_state().params
     optimizer = optax.chain(optax.clip_by_global_norm(0.5), optimizer)
     opt_state = optimizer.init(params)
 

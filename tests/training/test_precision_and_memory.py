@@ -13,13 +13,13 @@ from compiled_models import assert_close, drawn
 from transformer_jax import AttentionSettings, ReverseConfig, TransformerEncoder, TransformerPredictor
 from transformer_jax.data.batch import pad_batch
 from transformer_jax.errors import InputError
+from transformer_jax.fit.programs import update_rule
 from transformer_jax.mesh_axis import all_rows, part_of_rows
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.embeddings import rows_of, token_embedding
 from transformer_jax.nn.layers import Dense, counter_bits
 from transformer_jax.nn.position_kinds import LearnedEncoding
 from transformer_jax.tasks import ReverseTrainer
-from transformer_jax.training.programs import update_rule
 from transformer_jax.training.step import gradients_and_sums, initial_state
 
 pytestmark = pytest.mark.slow  # they compile

@@ -6,9 +6,10 @@ import types
 import numpy as np
 import pytest
 
+from transformer_jax.fit.progress import Progress, parameter_table
+from transformer_jax.fitted.results import summary
 from transformer_jax.training.callbacks import Step
-from transformer_jax.training.progress import Progress, format_metric, parameter_table
-from transformer_jax.training.results import summary
+from transformer_jax.training.metrics import format_metric
 
 
 def step(number: int) -> Step:
@@ -19,7 +20,7 @@ def step(number: int) -> Step:
 def clock(monkeypatch) -> list[float]:
     """Settable clock of the progress display, in seconds."""
     now = [100.0]
-    monkeypatch.setattr("transformer_jax.training.progress.time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("transformer_jax.fit.progress.time", types.SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from transformer_jax.training.signals import Interrupted, StopRequest, raise_at_signals
+from transformer_jax.fit.signals import Interrupted, StopRequest, raise_at_signals
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def test_in_a_command_a_signal_is_an_error_where_the_main_thread_is():
 def test_a_second_signal_ends_a_command_at_once(handle):
     code = (
         "import signal\n"
-        "from transformer_jax.training.signals import StopRequest, end_at_signals, raise_at_signals\n"
+        "from transformer_jax.fit.signals import StopRequest, end_at_signals, raise_at_signals\n"
         f"{handle}\n"
         "both = {signal.SIGTERM, signal.SIGINT}\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, both)\n"

@@ -14,10 +14,12 @@ from transformer_jax import InputError, make_loader
 from transformer_jax.attention.request import Explanation
 from transformer_jax.devices.compilation import STEP_OPTIONS, BackgroundProgram, Memory, known_options
 from transformer_jax.devices.mesh import own_device
+from transformer_jax.fit.profile import Profile, ShowProgram
+from transformer_jax.fit.programs import create_programs
+from transformer_jax.fit.standard_callbacks import LogThroughput
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 from transformer_jax.training.callbacks import Step
-from transformer_jax.training.programs import create_programs
-from transformer_jax.training.throughput import LogThroughput, Profile, ShowProgram, profiled_steps
+from transformer_jax.training.checks import profiled_steps
 
 
 @pytest.mark.usefixtures("without_type_checks")  # the runner is a simple one
@@ -96,7 +98,7 @@ def test_the_flops_of_a_step_are_those_of_all_devices():
     def flops(**settings):
         trainer = ReverseTrainer(dataclasses.replace(CONFIG, batch_size=12, seq_len=16, model_dim=32, **settings))
         train = make_loader(ReverseDataset(3, 16, 48, seed=1), 12, drop_last=True)
-        runner = create_programs(trainer, train, 8).runner
+        runner = create_programs(trainer.compiled, train, 8).runner
         runner.program.begin_to_compile(*runner.arguments(train.example()))
         return runner.flops_per_step
 
@@ -107,7 +109,7 @@ def test_the_flops_of_a_step_are_those_of_all_devices():
 
 def test_the_flops_of_steps_whose_batches_differ_in_shape_are_not_known():
     train = make_loader(ReverseDataset(3, 5, 14, seed=1), 7, groups=np.arange(14) // 7)
-    runner = create_programs(ReverseTrainer(CONFIG), train, 8).runner
+    runner = create_programs(ReverseTrainer(CONFIG).compiled, train, 8).runner
     runner.program.begin_to_compile(*runner.arguments(train.example()))
     assert runner.program.flops is not None  # of the first shape
     assert runner.flops_per_step is None

@@ -9,11 +9,11 @@ from compiled_models import assert_close, drawn
 
 from transformer_jax import LanguageModelConfig, TransformerLM
 from transformer_jax.data.batch import Batch
+from transformer_jax.fit.programs import create_programs, update_rule
 from transformer_jax.nn import EmbeddingSettings
 from transformer_jax.tasks import LanguageModelTrainer
 from transformer_jax.tasks.language_model.task import language_model_data
 from transformer_jax.training import token_losses
-from transformer_jax.training.programs import create_programs, update_rule
 from transformer_jax.training.step import gradients_and_sums, initial_state
 
 pytestmark = pytest.mark.slow  # they compile
@@ -89,7 +89,7 @@ def test_on_a_mesh_no_device_keeps_the_logits_of_its_rows(monkeypatch, tmp_path)
     trainer = trainer_of(data=text, mesh="fsdp=3", remat="dots", train_size=3 * B, steps_per_call=1, warmup=2)
     loader = language_model_data(trainer.config).train_loader
     monkeypatch.setattr(token_losses, "LARGEST", 4 * (B // 3) * 5 * V)  # of a device
-    runner = create_programs(trainer, loader, num_steps=1000).runner
+    runner = create_programs(trainer.compiled, loader, num_steps=1000).runner
     traced = runner.program.trace(*runner.arguments(loader.example()))
     shapes = re.findall(r"f32\[([\d,]+)\]", traced.lower().compile().as_text())
     sizes = {np.prod([*map(int, shape.split(","))]) for shape in shapes}

@@ -17,11 +17,16 @@ from events import read_scalars
 from tiny_reverse import CONFIG, fit, loader, loaders, trainer_for
 
 from transformer_jax import InputError, load_run
+from transformer_jax.fit.fitting import fit as fit_task
+from transformer_jax.fit.fitting import training
+from transformer_jax.fit.programs import create_programs
+from transformer_jax.fitted.fitted import CompiledTask
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.listing import read_run
+from transformer_jax.runs.loggers import CsvLogger
 from transformer_jax.tasks import ReverseTrainer
-from transformer_jax.training.programs import create_programs
+from transformer_jax.training.task import Task
 
 
 @pytest.fixture
@@ -41,7 +46,7 @@ def compilations():
 @pytest.mark.slow
 def test_an_evaluation_counts_every_element_once_and_compiles_once(tmp_path, compilations):
     trainer = trainer_for(tmp_path)
-    trainer.params = create_programs(trainer, loader(1), num_steps=100).initial_state().params
+    trainer.params = create_programs(trainer.compiled, loader(1), num_steps=100).initial_state().params
     trainer.evaluate(loader(1))
     first = len(compilations)
     full = trainer.evaluate(loader(7 * 3 + 2))
@@ -189,7 +194,7 @@ def test_after_an_epoch_nothing_is_compiled_or_stays_on_the_device_and_a_resumed
 @pytest.mark.slow
 def test_checkpoints_are_made_when_their_minutes_are_over_and_counted_from_the_last_one(tmp_path, monkeypatch):
     clock = count()  # a minute goes by each time that it is read: once before each call, and when a checkpoint is saved
-    monkeypatch.setattr("transformer_jax.training.journal.time", SimpleNamespace(monotonic=lambda: 60 * next(clock)))
+    monkeypatch.setattr("transformer_jax.fit.journal.time", SimpleNamespace(monotonic=lambda: 60 * next(clock)))
     trainer = trainer_for(tmp_path, checkpoint_minutes=3, steps_per_call=1, eval_every=3)
     with trainer, trainer.training(*loaders()) as loop:
         loop.train_until(9)
@@ -259,7 +264,38 @@ def test_a_metric_that_is_not_finite_is_an_error_and_no_result(tmp_path, split, 
             return {"accuracy": 0.5, "loss": value if len(loader.dataset) == 3 else 0.1}
 
     trainer = trainer_for(tmp_path, Broken)
+    trainer.params = {}
     sets = {"val": loader(2), "test": loader(2)} | {split: loader(3)}
     with pytest.raises(FloatingPointError, match=f"{split}/loss is {value}; no results are written"):
         trainer.test(*sets.values())
     assert trainer.results == {}
+
+
+class BareTask(Task):
+    """Reverses sequences, and is no trainer."""
+
+    name, loggers = "BareTask", {"csv": CsvLogger}
+    model_inputs, loss_function = ReverseTrainer.model_inputs, ReverseTrainer.loss_function
+    prepare = ReverseTrainer.prepare
+
+    def __init__(self, config, model):
+        self.config, self.model, self.given_model = config, model, model
+
+
+@pytest.mark.slow
+def test_a_task_is_fitted_without_a_trainer_and_its_config_stays_the_same_object(tmp_path):
+    trainer = fit(trainer_for(tmp_path / "trainer", logger="csv"))
+    config = trainer_for(tmp_path / "task", logger="csv").config
+    task = BareTask(config, trainer.model)
+    compiled = CompiledTask(task, trainer.devices, None, trainer.stopwatch)
+    opened = []
+    run = training(
+        compiled, config, loaders(), None,
+        evaluate=lambda loader, params: compiled.evaluate(params, loader), opened=lambda *run: opened.append(run),
+    )  # fmt: skip
+    fitted = fit_task(compiled, run, config)
+    opened[0][0].close()
+    assert task.config is config
+    assert fitted.steps == trainer.steps == 15
+    jax.tree.map(np.testing.assert_array_equal, fitted.params, trainer.params)
+    assert fitted.evaluate(loader(23)) == trainer.evaluate(loader(23))

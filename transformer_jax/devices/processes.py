@@ -3,9 +3,12 @@
 Every function here is called by all processes, in the same order: each waits for the others.
 """
 
+import contextlib
 import dataclasses
+import io
 import json
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 import jax
@@ -63,6 +66,14 @@ def is_first() -> bool:
     """Whether this process is the first, or the only one; it alone prints, logs, draws and writes."""
     # Alone, JAX is not asked: it would begin to compute, and no longer take settings such as its number of CPU devices.
     return not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
+@contextlib.contextmanager
+def quietly(config: TrainingConfig) -> Iterator[None]:
+    """Suppress standard output in a block if the config is `quiet`, or if this process is not the first."""
+    is_silent = config.quiet or not is_first()
+    with contextlib.redirect_stdout(io.StringIO() if is_silent else sys.stdout):
+        yield
 
 
 def largest(number: float) -> float:

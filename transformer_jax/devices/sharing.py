@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformer_jax.data.local_rows import RowRange
 from transformer_jax.devices.specs import DATA, FSDP, default_spec, path_name
 from transformer_jax.errors import InputError
-from transformer_jax.mesh_axis import partitioned_by_xla, with_value
+from transformer_jax.mesh_axis import num_parts_by_xla, partitioned_by_xla, with_value
 
 Tree = TypeVar("Tree")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -114,10 +114,10 @@ class Devices:
         @functools.wraps(step)
         def shared(state: Any, batch: Any, *more: Any) -> Any:  # pytrees of arrays
             if self.partitioned_by_xla:
-                with with_value(partitioned_by_xla, True):
-                    return step(
-                        state, jax.lax.with_sharding_constraint(batch, self.rows(rows_axis)), *more
-                    )
+                batch = jax.lax.with_sharding_constraint(batch, self.rows(rows_axis))
+                num_parts = self.rows_that_divide(1)
+                with with_value(partitioned_by_xla, True), with_value(num_parts_by_xla, num_parts):
+                    return step(state, batch, *more)
             whole = PartitionSpec()
             return jax.shard_map(
                 step,

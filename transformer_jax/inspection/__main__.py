@@ -1,7 +1,7 @@
 """Inspect a trained model: `python -m transformer_jax.inspection --help`."""
 
 if __name__ == "__main__":  # the imports below take seconds
-    from transformer_jax.training.signals import end_at_signals
+    from transformer_jax.fit.signals import end_at_signals
 
     end_at_signals()
 

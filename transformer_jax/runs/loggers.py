@@ -1,8 +1,9 @@
 """Loggers of a run's curves, pictures and settings, such as `CsvLogger` and `TensorBoardLogger`."""
 
+import contextlib
 import csv
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from transformer_jax.argument_checks import check_arguments
+from transformer_jax.devices.processes import is_first
 from transformer_jax.runs.own_files import no_link
 
 CURVES = "metrics.csv"
@@ -121,3 +123,20 @@ def tensorboard_logger(directory: Path, position: LogPosition) -> Logger:
     from transformer_jax.runs.tensorboard import TensorBoardLogger
 
     return TensorBoardLogger(directory, position)
+
+
+@contextlib.contextmanager
+def open_loggers(
+    create: Callable[[Path, LogPosition], Sequence[Logger]],
+    directory: Path,
+    position: LogPosition,
+    settings: Mapping[str, object],
+) -> Iterator[Sequence[Logger]]:
+    """Create the loggers of a run, only in the first process, and log its settings; the block's end closes them."""
+    with contextlib.ExitStack() as opened:
+        loggers = create(directory, position) if is_first() else []
+        for logger in loggers:
+            opened.callback(logger.close)
+        for logger in loggers:
+            logger.log_settings(settings)
+        yield loggers

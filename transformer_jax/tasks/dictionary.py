@@ -16,13 +16,13 @@ from transformer_jax.config import Criterion, TrainingConfig
 from transformer_jax.data.batch import ArrayDataset, Batch, Samples
 from transformer_jax.errors import InputError
 from transformer_jax.fields import setting
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.inspection.features.dictionary import Reconstruction, SparseDictionary
 from transformer_jax.outside_files import outside_file
 from transformer_jax.setting_groups import MAX_WIDTH
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
 from transformer_jax.tasks.task_data import TaskData, task_loaders
 from transformer_jax.training.metrics import Elements
-from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Inputs, Params
 
 FOR_MEAN = 2**16  # number of rows that are averaged

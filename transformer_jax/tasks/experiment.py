@@ -11,7 +11,9 @@ import jax
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compilation import prepare_jax
+from transformer_jax.devices.processes import quietly
 from transformer_jax.errors import InputError, in_one_line, visible
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import run_path
 from transformer_jax.runs.tensorboard import tensorboard_command
@@ -25,8 +27,6 @@ from transformer_jax.trained.named import (
     settings_of_initial,
 )
 from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
-from transformer_jax.training.progress import quietly
-from transformer_jax.training.trainer import TrainerModule
 
 Config = TypeVar("Config", bound=TrainingConfig)
 Trainer = TypeVar("Trainer", bound=TrainerModule)

@@ -6,12 +6,12 @@ from typing import Any
 from transformer_jax import tasks
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError, shortened
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.outside_files import as_input_error
 from transformer_jax.tasks.own_code import imported
 from transformer_jax.trained.load import open_run
 from transformer_jax.trained.named import directory_of, kinds_of_models
-from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.weights.huggingface.pretrained import is_of_transformers
 
 # task name in config.json: name in `tasks`, which imports the trainer when it is first used

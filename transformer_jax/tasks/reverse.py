@@ -18,12 +18,12 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch, BatchDataset, StackedSamples
 from transformer_jax.errors import InputError, check_probability, check_sizes
 from transformer_jax.fields import setting
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.outside_files import Json
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.task_data import TaskData, task_loaders
 from transformer_jax.training.metrics import Elements
-from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
 
 if TYPE_CHECKING:

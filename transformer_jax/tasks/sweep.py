@@ -16,7 +16,7 @@ from transformer_jax.errors import InputError, shortened
 from transformer_jax.fields import from_text, type_hints
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.settings import as_json, write_json
-from transformer_jax.training.progress import format_metric
+from transformer_jax.training.metrics import format_metric
 
 SUMMARY = "summary.json"
 MAX_RUNS = 1000  # more are probably a typing error

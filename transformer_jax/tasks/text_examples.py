@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer_jax.errors import InputError, visible
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.tasks.byte_text import Ids, pad
 from transformer_jax.tasks.tokenization import Tokenizer
 from transformer_jax.tasks.translation.pairs import PairInputs
@@ -18,7 +19,6 @@ from transformer_jax.training.inspected_example import (
     answer_of,
     probability_of_all,
 )
-from transformer_jax.training.trainer import TrainerModule
 
 Text = TypeVar("Text")
 

@@ -14,6 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from transformer_jax.argument_checks import check_numbers
 from transformer_jax.config import EMA, TrainingConfig
 from transformer_jax.errors import InputError, meant
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.outside_files import Json, outside_file, read_json, standing
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.own_files import digest_of
@@ -30,7 +31,6 @@ from transformer_jax.runs.settings import (
     read_settings,
     with_kept_files,
 )
-from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
 from transformer_jax.weights.files import MAX_BYTES, read_weights
 

@@ -17,6 +17,7 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.errors import InputError
 from transformer_jax.fields import stored_values
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.flags import flag_of
 from transformer_jax.nn.blocks import SettingsModule
 from transformer_jax.nn.layer_stacks import unstack_layers
@@ -29,7 +30,6 @@ from transformer_jax.runs.settings import (
     with_kept_files,
 )
 from transformer_jax.trained.load import TrainerClassOf, named_directory, open_run, shipped_models
-from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Params
 from transformer_jax.weights.huggingface.hub import local_directory
 from transformer_jax.weights.huggingface.pretrained import (

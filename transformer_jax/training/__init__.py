@@ -1,12 +1,23 @@
-"""Training: the pure step, the loop around it, and `TrainerModule`, which a task extends.
+"""What is trained: a task's hooks, and the pure step. `fit` trains a task; `fitted` is what comes out.
 
-To read in this order: `metrics`, `step`, `task` (the hooks), `loop`, `fitting` (sets up a run), `trainer`.
-The journal opens and closes the event file and asks for checkpoints; `runs` writes both.
+To read in this order: `metrics`, `step`, `task` (the hooks).
 
 Imports the wings below: `runs`, `data`, `nn`, `config`, `errors`.
 """
 
 import lazy_loader
 
-# The public names are in `__init__.pyi`; each is imported when it is first used.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+# The public names, as in `__init__.pyi`; each is imported when it is first used. Some are of the wings above.
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    "transformer_jax",
+    submod_attrs={
+        "fit.trainer": ["TrainerModule"],
+        "training.callbacks": ["Callback", "Evaluation", "Step"],
+        "training.inspected_example": ["Answer", "AnswerPart", "InspectedExample"],
+        "training.schedules": [
+            "cosine_warmup_schedule",
+            "noam_schedule",
+            "warmup_then_cosine_schedule",
+        ],
+    },
+)

@@ -1,3 +1,4 @@
+from ..fit.trainer import TrainerModule as TrainerModule
 from .callbacks import Callback as Callback
 from .callbacks import Evaluation as Evaluation
 from .callbacks import Step as Step
@@ -7,4 +8,3 @@ from .inspected_example import InspectedExample as InspectedExample
 from .schedules import cosine_warmup_schedule as cosine_warmup_schedule
 from .schedules import noam_schedule as noam_schedule
 from .schedules import warmup_then_cosine_schedule as warmup_then_cosine_schedule
-from .trainer import TrainerModule as TrainerModule

@@ -1,4 +1,4 @@
-"""Checks of a task before its training begins."""
+"""Checks of a task and of its training, before anything is computed."""
 
 import dataclasses
 import difflib
@@ -9,7 +9,6 @@ from transformer_jax.data.loader import Loader
 from transformer_jax.errors import MAX_SIZE, InputError
 from transformer_jax.training.optimizers import OF_WHOLE_ARRAYS
 from transformer_jax.training.task import Task
-from transformer_jax.training.throughput import profiled_steps
 
 # besides the task's metrics
 LOGGED_BY_TRAINING = frozenset({"gradient_norm", "learning_rate", "steps_per_second"})
@@ -19,7 +18,7 @@ REQUIRED = ("create_model", "model_inputs", "loss_function")  # hooks without a 
 def check_task(
     kind: type[Task], config: TrainingConfig, base: type[Task], *, has_model: bool
 ) -> None:
-    """Check the class of a task and the names in its settings, before anything is computed.
+    """Check the class of a task and the names in its settings.
 
     Args:
         kind: the class.
@@ -33,40 +32,22 @@ def check_task(
             or with an optimizer whose updates depend on whole arrays.
     """
     required = [name for name in REQUIRED if not (has_model and name == "create_model")]
-    if missing := [name for name in required if getattr(kind, name) is getattr(Task, name)]:
+    missing = [name for name in required if getattr(kind, name) is getattr(Task, name)]
+    if missing:
         raise InputError(
             f"{kind.__name__} lacks {', '.join(missing)}; a task must define it, see Task"
         )
-    names, is_overridden = (
-        kind.dataset_metric_names,
-        kind.dataset_metrics is not Task.dataset_metrics,
-    )
-    if isinstance(names, str) or (is_overridden and not names):
+    names = kind.dataset_metric_names
+    has_metrics = kind.dataset_metrics is not Task.dataset_metrics
+    if isinstance(names, str) or (has_metrics and not names):
         raise InputError(
             f"dataset_metric_names of {kind.__name__} is {names!r}; it must name all"
             " dataset_metrics"
         )
-    hooks = [name for parent in base.__mro__ for name in vars(parent) if not name.startswith("_")]
-    for owner in kind.__mro__[: kind.__mro__.index(base)]:
-        for name, value in vars(owner).items():
-            is_method = callable(value) and not isinstance(value, type) and not name.startswith("_")
-            if (
-                is_method
-                and name not in hooks
-                and (similar := difflib.get_close_matches(name, hooks, n=1, cutoff=0.8))
-            ):
-                raise InputError(
-                    f"{owner.__name__}.{name} overrides no hook; did you mean {similar[0]}?"
-                )
-    known: dict[str, Collection[str]] = {"schedule": kind.schedules, "logger": kind.loggers}
-    for setting, name in (
-        ("schedule", config.schedule),
-        *(("logger", name) for name in config.logger_names),
-    ):
-        if name not in known[setting]:
-            raise InputError(
-                f"{setting} is {name!r}; it must be one of {', '.join(known[setting])}"
-            )
+    _check_spelling(kind, base)
+    _check_known("schedule", config.schedule, kind.schedules)
+    for logger in config.logger_names:
+        _check_known("logger", logger, kind.loggers)
     # before the run's directory is touched
     if len(set(config.logger_names)) < len(config.logger_names):
         raise InputError(f"logger is {config.logger!r}; it must name each logger once")
@@ -79,6 +60,26 @@ def check_task(
         raise InputError(
             f"freeze is {config.freeze}, and scan_layers is True; stacked layers cannot be frozen"
         )
+
+
+def _check_spelling(kind: type[Task], base: type[Task]) -> None:
+    """Check that no method of a task is named almost like a hook."""
+    hooks = [name for name in dir(base) if not name.startswith("_")]
+    for owner in kind.__mro__[: kind.__mro__.index(base)]:
+        for name, value in vars(owner).items():
+            is_method = callable(value) and not isinstance(value, type)
+            if not is_method or name in hooks or name.startswith("_"):
+                continue
+            similar = difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)
+            if similar:
+                raise InputError(
+                    f"{owner.__name__}.{name} overrides no hook; did you mean {similar[0]}?"
+                )
+
+
+def _check_known(setting: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        raise InputError(f"{setting} is {name!r}; it must be one of {', '.join(known)}")
 
 
 def check_fitting(config: TrainingConfig) -> None:
@@ -129,7 +130,8 @@ def with_criterion(config: TrainingConfig, names: Collection[str]) -> TrainingCo
     if "loss" not in names:
         raise InputError(f"{given}; it must return loss, which is minimised")
     averaged = set() if config.ema is None else {f"{EMA}{name}" for name in names}
-    if taken := sorted((LOGGED_BY_TRAINING | averaged).intersection(names)):
+    taken = sorted((LOGGED_BY_TRAINING | averaged).intersection(names))
+    if taken:
         raise InputError(
             f"{given}; {', '.join(taken)} must have another name, since training logs that name"
             " itself"
@@ -141,11 +143,31 @@ def with_criterion(config: TrainingConfig, names: Collection[str]) -> TrainingCo
         raise InputError(
             f"best_by is {criterion}, of the parameters' moving average, but ema is None; set ema"
         )
-    if (
-        config.best_by is None
-        and type(config).default_criterion is TrainingConfig.default_criterion
-    ):
+    has_own_default = type(config).default_criterion is not TrainingConfig.default_criterion
+    if config.best_by is None and not has_own_default:
         return dataclasses.replace(config, best_by=str(Criterion("loss", "min")))
     raise InputError(
         f"{given}; it must return {criterion.metric}, since the best model is chosen by {criterion}"
     )
+
+
+def profiled_steps(text: str, num_steps: int | None = None) -> tuple[int, int]:
+    """Parse the two steps of `START:STOP`.
+
+    Args:
+        text: START:STOP.
+        num_steps: number of steps of the run; None if not known yet.
+
+    Raises:
+        InputError: the text has another form, STOP is not above START, or START is not below `num_steps`.
+    """
+    start, _, stop = text.partition(":")
+    if not (start.isdecimal() and stop.isdecimal() and len(text) < 25 and int(start) < int(stop)):
+        raise InputError(
+            f"profile is {text!r}; it must be START:STOP with START below STOP, such as 100:150"
+        )
+    if num_steps is not None and int(start) >= num_steps:
+        raise InputError(
+            f"profile is {text!r}; the first step must be below {num_steps}, the number of steps"
+        )
+    return int(start), int(stop)

@@ -1,25 +1,19 @@
-"""Human-readable examples: the model's inputs, labels of positions, the answer as text, attention maps."""
+"""Human-readable examples: the model's inputs, labels of positions, the answer as text."""
 
 import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Float, UInt8
 
 from transformer_jax.argument_checks import as_array, check_scores
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.trees import Inputs
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-FIRST_WITHOUT_GLYPH = 0x530  # Latin, Greek and Cyrillic come before it
 WHOLE_NUMBER = re.compile(r"-?\d{1,9}")  # fits into 32 bits
 # Characters that some programs treat as the end of a line or of a table cell, with their Python escapes.
 ESCAPES = {ord(letter): repr(letter)[1:-1] for letter in "\\\t\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"}
@@ -73,10 +67,8 @@ class InspectedExample:
         Raises:
             InputError: a number is NaN or +inf, or all numbers of a row are -inf.
         """
-        check_scores(
-            np.atleast_1d(output).max(-1, keepdims=True),
-            f"the output for {self.title!r} has numbers",
-        )
+        largest = np.atleast_1d(output).max(-1, keepdims=True)
+        check_scores(largest, f"the output for {self.title!r} has numbers")
         return self.answer(output)
 
     def pixels(self) -> UInt8[np.ndarray, "N height width *rgb"] | None:
@@ -89,10 +81,14 @@ class InspectedExample:
         If all positions of a single sequence are labelled, an axis of another length, such as that of learned queries,
         gets indices instead.
         """
-        labels = self.labels.get(stack, ()) if isinstance(self.labels, Mapping) else self.labels
-        shape = next(map(np.shape, jax.tree.leaves(self.inputs)), ())
-        if not isinstance(self.labels, Mapping) and shape[1:2] == (len(labels),) != (length,):
-            labels = ()
+        if isinstance(self.labels, Mapping):
+            labels = self.labels.get(stack, ())
+        else:
+            labels = self.labels
+            shapes = [np.shape(leaf) for leaf in jax.tree.leaves(self.inputs)]
+            are_complete = bool(shapes) and shapes[0][1:2] == (len(labels),)
+            if are_complete and len(labels) != length:
+                labels = ()
         return [str(label) for label in labels or range(length)][:length]
 
 
@@ -109,11 +105,9 @@ def answer_by_position(
     """
     rows = np.asarray(output, np.float32).reshape(-1, np.shape(output)[-1])
     if rows.shape[-1] == 1:
-        parts = [
-            AnswerPart(str(place), f"{value:.5g}", None)
-            for place, value in enumerate(rows[:, 0].tolist())
-        ]
-        return Answer(" ".join(part.text for part in parts), None, parts)
+        texts = [f"{value:.5g}" for value in rows[:, 0].tolist()]
+        parts = [AnswerPart(str(place), text, None) for place, text in enumerate(texts)]
+        return Answer(" ".join(texts), None, parts)
     return answer_of(rows, range(len(rows)), name)
 
 
@@ -157,21 +151,16 @@ def examples_in_batch(batch: Inputs, prepare: Callable[[Inputs], Inputs]) -> lis
     leaves = jax.tree.leaves(arrays)
     if not leaves or any(leaf.ndim == 0 for leaf in leaves):
         raise InputError(f"inputs is {batch!r:.60}; it must be a batch: arrays [B, ...]")
-    is_sequence = (
-        len(leaves) == 1 and leaves[0].ndim == 2 and np.issubdtype(leaves[0].dtype, np.integer)
-    )
+    first = leaves[0]
+    is_sequence = len(leaves) == 1 and first.ndim == 2 and np.issubdtype(first.dtype, np.integer)
 
-    def row_of(index: int) -> InspectedExample:
+    def example_of(index: int) -> InspectedExample:
         row = jax.tree.map(lambda leaf: leaf[index : index + 1], arrays)
-        labels = leaves[0][index].tolist() if is_sequence else []
-        return InspectedExample(
-            inputs=prepare(row),
-            given=row,
-            labels=labels,
-            title=" ".join(map(str, labels)) or f"example {index}",
-        )
+        labels = first[index].tolist() if is_sequence else []
+        title = " ".join(map(str, labels)) or f"example {index}"
+        return InspectedExample(inputs=prepare(row), given=row, labels=labels, title=title)
 
-    return [row_of(index) for index in range(len(leaves[0]))]
+    return [example_of(index) for index in range(len(first))]
 
 
 def numbers_in(words: Sequence[str]) -> list[list[int]]:
@@ -183,11 +172,13 @@ def numbers_in(words: Sequence[str]) -> list[list[int]]:
     sequences = [word.replace(",", " ").split() for word in words]
     if all(len(sequence) == 1 for sequence in sequences):
         sequences = [[word for (word,) in sequences]]
-    for word in (word for sequence in sequences for word in sequence):
-        if not WHOLE_NUMBER.fullmatch(word):
-            raise InputError(
-                f"inputs holds {shortened(word)}; it must hold whole numbers of at most 9 digits"
-            )
+    for sequence in sequences:
+        for word in sequence:
+            if not WHOLE_NUMBER.fullmatch(word):
+                raise InputError(
+                    f"inputs holds {shortened(word)}; it must hold whole numbers of at most 9"
+                    " digits"
+                )
     return [[int(word) for word in sequence] for sequence in sequences]
 
 
@@ -207,68 +198,3 @@ def prediction_table(answered: Iterable[tuple[InspectedExample, Answer]]) -> str
 def in_one_cell(text: str) -> str:
     """Escape the characters that would end the line or the cell."""
     return text.translate(ESCAPES)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class LabelledMaps:
-    """Attention weights of one input, by kind: `encoder`, and with a decoder also `decoder` and `cross`."""
-
-    # [H T S] for each layer; T and S depend on the kind
-    maps: Mapping[str, Sequence[Float[np.ndarray, "H _T _S"]]]
-    query_labels: Mapping[str, Sequence[Label]]  # T labels, of the queries' positions
-    key_labels: Mapping[str, Sequence[Label]]  # S labels, of the keys' positions
-
-    @classmethod
-    def of(
-        cls, example: InspectedExample, maps: Mapping[str, Sequence[Float[ArrayLike, "1 H _T _S"]]]
-    ) -> "LabelledMaps":
-        """Return the maps of an example, by kind and layer, without its padding; an `InputError` if not finite."""
-        cut, queries, keys = {}, {}, {}
-        for kind, layers in maps.items():
-            _, _, length, num_keys = np.shape(layers[0])
-            queries[kind] = example.labels_of("decoder" if kind == "cross" else kind, length)
-            keys[kind] = example.labels_of("encoder" if kind == "cross" else kind, num_keys)
-            cut[kind] = [
-                np.asarray(layer)[0, :, : len(queries[kind]), : len(keys[kind])] for layer in layers
-            ]
-            for layer in cut[kind]:
-                check_scores(layer, f"the {kind} maps of {example.title!r} have weights")
-        return cls(cut, queries, keys)
-
-    def plot(self, kind: str | None = None, layer: int | None = None) -> "Figure":
-        """Draw the maps of one kind: rows are layers, columns are heads.
-
-        Args:
-            kind: a key of `maps`; None for the last one, which is `cross` if there is a decoder.
-            layer: number of the layer, from 0; None for all of them.
-
-        Raises:
-            InputError: there is no such kind or layer.
-        """
-        from transformer_jax.plots import plot_attention_maps  # only for drawing
-
-        kinds = list(self.maps)
-        kind = kinds[-1] if kind is None else kind
-        if kind not in kinds:
-            raise InputError(f"kind is {kind!r}; it must be one of {', '.join(kinds)}")
-        layers = self.maps[kind]
-        if layer is not None and layer not in range(len(layers)):
-            raise InputError(f"layer is {layer!r}; it must be at least 0 and below {len(layers)}")
-        chosen = layers if layer is None else [layers[layer]]
-        keys, queries = (
-            list(map(drawable, labels[kind])) for labels in (self.key_labels, self.query_labels)
-        )
-        maps = [weights[None] for weights in chosen]
-        return plot_attention_maps([keys], maps, query_data=[queries], first_layer=layer or 0)
-
-
-def drawable(label: Label) -> str:
-    """Return a label that matplotlib's font can draw: ␣ for a space, and the code point of a character without glyph.
-
-    Labels of several characters, such as words, stay unchanged.
-    """
-    text = str(label)
-    if len(text) != 1:
-        return text
-    has_glyph = ord(text) < FIRST_WITHOUT_GLYPH and text.isprintable()
-    return "␣" if text == " " else text if has_glyph else f"{ord(text):X}"

@@ -39,38 +39,40 @@ def weighted_sums(elements: Elements, valid: Bool[ArrayLike, " B"]) -> Sums:
     valid = jnp.asarray(valid)
     pairs = elements.values() if isinstance(elements, Mapping) else ()
     if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-        found = {name: shown(pair) for name, pair in elements.items()} if pairs else shown(elements)
+        returned: object = shown(elements)
+        if pairs:
+            returned = {name: shown(pair) for name, pair in elements.items()}
         raise InputError(
-            f'loss_function returned {found}; it must return {{"loss": (losses, weights)}}: for'
+            f'loss_function returned {returned}; it must return {{"loss": (losses, weights)}}: for'
             " each metric a pair of values [B, ...], one for each element, and their weights"
         )
-
-    def sums(
-        name: str, values: Shaped[Array, "B ..."], weights: ArrayLike
-    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        if values.shape[:1] != valid.shape:
-            raise InputError(
-                f"{name} of loss_function has values of shape {values.shape}; it must have one for"
-                " each element, [B, ...], not their mean or sum"
-            )
-        fits = all(
-            size in (1, needed)
-            for size, needed in zip(jnp.shape(weights), values.shape, strict=False)
-        )
-        if jnp.ndim(weights) not in (0, values.ndim) or not fits:
-            raise InputError(
-                f"{name} has weights of shape {jnp.shape(weights)} for values of shape"
-                f" {values.shape}; there must be one weight for each value, or a single weight"
-            )
-        valid_rows = valid.reshape(-1, *[1] * (values.ndim - 1))  # [B 1 ...]
-        weights = jnp.broadcast_to(weights, values.shape) * valid_rows.astype(jnp.float32)
-        # Selected, not multiplied: an excluded element may be infinite.
-        return jnp.sum(jnp.where(weights > 0, values, 0) * weights), jnp.sum(weights)
-
     return {
-        name: sums(name, jnp.asarray(values), weights)
+        name: _weighted_sum(name, jnp.asarray(values), weights, valid)
         for name, (values, weights) in elements.items()
     }
+
+
+def _weighted_sum(
+    name: str, values: Shaped[Array, "B ..."], weights: ArrayLike, valid: Bool[Array, " _"]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    if values.shape[:1] != valid.shape:
+        raise InputError(
+            f"{name} of loss_function has values of shape {values.shape}; it must have one for"
+            " each element, [B, ...], not their mean or sum"
+        )
+    fits = jnp.ndim(weights) in (0, values.ndim)
+    for size, num_values in zip(jnp.shape(weights), values.shape, strict=False):
+        fits = fits and size in (1, num_values)
+    if not fits:
+        raise InputError(
+            f"{name} has weights of shape {jnp.shape(weights)} for values of shape"
+            f" {values.shape}; there must be one weight for each value, or a single weight"
+        )
+    valid_rows = valid.reshape(-1, *[1] * (values.ndim - 1))  # [B 1 ...]
+    weights = jnp.broadcast_to(weights, values.shape) * valid_rows.astype(jnp.float32)
+    # Selected, not multiplied: an excluded element may be infinite.
+    included = jnp.where(weights > 0, values, 0)
+    return jnp.sum(included * weights), jnp.sum(weights)
 
 
 @no_type_check  # JAX also constructs it from shapes and placeholders
@@ -88,9 +90,8 @@ class SumsOfSteps(flax.struct.PyTreeNode):
 
     def with_step(self, i: Int[Array, ""], sums: Sums) -> "SumsOfSteps":
         """Return a copy with the sums of step `i` filled in."""
-        row = jnp.stack(
-            [jnp.asarray(part, self.array.dtype) for name in self.names for part in sums[name]]
-        )
+        numbers = [number for name in self.names for number in sums[name]]
+        row = jnp.stack([jnp.asarray(number, self.array.dtype) for number in numbers])
         return self.replace(array=self.array.at[i].set(row.reshape(-1, 2)))
 
     def of_each(self, num_steps: int) -> list[Sums]:
@@ -112,13 +113,18 @@ def means(steps: Sequence[Sums]) -> dict[str, float]:
         raise InputError(
             "there are no batches to average over; a loader must give at least one batch"
         )
-    found: dict[str, float] = {}
+    means: dict[str, float] = {}
     for name in sorted({name for sums in steps for name in sums}):
-        pairs = [sums[name] for sums in steps if name in sums]
-        total, weight = (np.sum(parts, dtype=np.float64) for parts in zip(*pairs, strict=True))
+        totals, weights = zip(*[sums[name] for sums in steps if name in sums], strict=True)
+        weight = np.sum(weights, dtype=np.float64)
         if weight:
-            found[name] = float(total / weight)
-    return found
+            means[name] = float(np.sum(totals, dtype=np.float64) / weight)
+    return means
+
+
+def format_metric(name: str, value: float) -> str:
+    """Format an accuracy in percent, any other metric with four decimals."""
+    return f"{value:.2%}" if name.endswith("accuracy") else f"{value:.4f}"
 
 
 def layer_norms(tree: Arrays) -> dict[str, Float[Array, ""]]:
@@ -139,5 +145,7 @@ def layer_of(path: str) -> str:
     Examples: `encoder/layers_0` of `encoder/layers_0/norm/scale`, `output_net` of `output_net/dense/bias`.
     """
     parts = path.split("/")
-    numbered = [place for place, part in enumerate(parts) if re.search(r"_\d+$", part)]
-    return "/".join(parts[: numbered[0] + 1]) if numbered else parts[0]
+    for place, part in enumerate(parts):
+        if re.search(r"_\d+$", part):
+            return "/".join(parts[: place + 1])
+    return parts[0]

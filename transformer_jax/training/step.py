@@ -111,19 +111,20 @@ def gradients_and_sums(
         return sum_over_devices(differentiate(state.params, batch))
 
     def add(
-        total: tuple[Arrays, Sums], numbered: tuple[Array, Batch]
+        total: tuple[Arrays, Sums], number_and_part: tuple[Array, Batch]
     ) -> tuple[tuple[Arrays, Sums], None]:
-        number, part = numbered
+        number, part = number_and_part
         with part_of_rows(number, num_parts):
-            return jax.tree.map(jnp.add, total, differentiate(state.params, part)), None
+            of_part = differentiate(state.params, part)
+        return jax.tree.map(jnp.add, total, of_part), None
 
     parts = jax.tree.map(lambda rows: rows.reshape(num_parts, -1, *rows.shape[1:]), batch)
+    first_part = jax.tree.map(lambda rows: rows[0], parts)
     with part_of_rows(0, num_parts):
-        shapes = jax.eval_shape(
-            differentiate, state.params, jax.tree.map(lambda rows: rows[0], parts)
-        )
+        shapes = jax.eval_shape(differentiate, state.params, first_part)
     zeros = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
-    return sum_over_devices(jax.lax.scan(add, zeros, (jnp.arange(num_parts), parts))[0])
+    total, _ = jax.lax.scan(add, zeros, (jnp.arange(num_parts), parts))
+    return sum_over_devices(total)
 
 
 def update(
@@ -141,14 +142,14 @@ def update(
     norm = optax.tree.norm(gradients) / weight
     # Division by the weight gives the gradient of the mean. It shares one factor with clipping, since XLA would divide
     # twice, element by element, and store the mean.
-    scale = (
-        1 if rule.gradient_clip is None else jnp.minimum(1, rule.gradient_clip / norm)
-    ) / weight
-    scaled = jax.tree.map(lambda gradient: (gradient * scale).astype(gradient.dtype), gradients)
+    scale = 1 / weight
+    if rule.gradient_clip is not None:
+        scale = jnp.minimum(1, rule.gradient_clip / norm) / weight
+    clipped = jax.tree.map(lambda gradient: (gradient * scale).astype(gradient.dtype), gradients)
     optimizer = optax.with_extra_args_support(rule.optimizer)
     loss = jnp.asarray(sums["loss"][0]) / weight
     updates, opt_state = optimizer.update(
-        scaled, state.opt_state, state.params, step=state.step, value=loss
+        clipped, state.opt_state, state.params, step=state.step, value=loss
     )
     params = optax.apply_updates(state.params, updates)
     sums = sums | {
@@ -156,8 +157,6 @@ def update(
         "learning_rate": (jnp.asarray(rule.schedule(state.step)), jnp.ones(())),
     }
     if rule.log_norms:
-        sums |= {
-            f"gradient_norm/{layer}": (norm / weight, 1.0)
-            for layer, norm in layer_norms(gradients).items()
-        }
+        for layer, norm_of_layer in layer_norms(gradients).items():
+            sums[f"gradient_norm/{layer}"] = (norm_of_layer / weight, 1.0)
     return state.replace(step=state.step + 1, params=params, opt_state=opt_state), sums

@@ -1,6 +1,5 @@
-"""The hooks that a task overrides, and pure functions made from them."""
+"""What is trained: the hooks that a task overrides, and pure functions made from them."""
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -18,14 +17,14 @@ from transformer_jax.data.batch import Batch, Samples
 from transformer_jax.devices.specs import default_spec
 from transformer_jax.errors import InputError
 from transformer_jax.mesh_axis import sum_over_devices
+from transformer_jax.runs.loggers import Logger, LogPosition
+from transformer_jax.training.callbacks import Callback
 from transformer_jax.training.metrics import Elements, Sums, weighted_sums
 from transformer_jax.training.optimizers import optimizer_of, stop_frozen
 from transformer_jax.training.schedules import SCHEDULES
 from transformer_jax.trees import Arrays, Inputs, Params, with_floats
 
 if TYPE_CHECKING:
-    from transformer_jax.runs.loggers import Logger, LogPosition
-    from transformer_jax.training.callbacks import Callback
     from transformer_jax.training.inspected_example import InspectedExample
 
 
@@ -38,7 +37,7 @@ class Task:
 
     config: TrainingConfig
     model: nn.Module
-    constants: Arrays  # passed to `prepare` at every step
+    given_model: nn.Module | None  # replaces the model of `create_model`
     test_data: Any  # the task's own `TaskData`
     name: str  # of the task, and of the run's directory
     config_class: ClassVar[type[TrainingConfig]]  # of its settings
@@ -48,9 +47,7 @@ class Task:
     attention_picture: str | None = "attention_maps.png"
     # By the values of the settings `schedule` and `logger`; a task may override these tables.
     schedules: ClassVar[Mapping[str, Callable[[Any, int], optax.Schedule]]] = SCHEDULES
-    loggers: ClassVar[Mapping[str, Callable[[Path, "LogPosition"], "Logger"]]] = MappingProxyType(
-        {}
-    )
+    loggers: ClassVar[Mapping[str, Callable[[Path, LogPosition], Logger]]] = MappingProxyType({})
     # of the metrics that `dataset_metrics` gives
     dataset_metric_names: ClassVar[Sequence[str]] = ()
     # Splits an array of the training state, by its path and shape, over a mesh with the axes data, fsdp and tensor.
@@ -127,14 +124,14 @@ class Task:
         """
         return optimizer_of(self.config, self.create_schedule(num_steps))
 
-    def create_loggers(self, directory: Path, position: "LogPosition") -> "list[Logger]":
+    def create_loggers(self, directory: Path, position: LogPosition) -> list[Logger]:
         """The loggers of a run in this directory: by default those that `config.logger` names.
 
         The run continues from `position`; loggers must remove later entries.
         """
         return [self.loggers[name](directory, position) for name in self.config.logger_names]
 
-    def create_callbacks(self, loggers: "Sequence[Logger]") -> "list[Callback]":
+    def create_callbacks(self, loggers: Sequence[Logger]) -> list[Callback]:
         """The task's own callbacks; none by default."""
         return []
 
@@ -166,17 +163,18 @@ class Task:
 
     def pictured_example(self, inputs: Inputs) -> "InspectedExample":
         """The first example of a batch from the data set, for attention pictures during training."""
-        return Task.examples(self, jax.tree.map(lambda leaf: np.asarray(leaf)[:1], inputs))[0]
+        first_row = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], inputs)
+        return Task.examples(self, first_row)[0]
 
     def read_examples(self, words: Sequence[str]) -> "list[InspectedExample]":
         """Parse words of a command line as examples, or raise an `InputError`; by default, sequences of integers."""
+        # only for inspection
         from transformer_jax.training.inspected_example import numbers_in
 
-        return [
-            example
-            for row in numbers_in(words)
-            for example in self.examples(np.array([row], np.int32))
-        ]
+        examples: list[InspectedExample] = []
+        for row in numbers_in(words):
+            examples += self.examples(np.array([row], np.int32))
+        return examples
 
     def read_lines(self, lines: Sequence[str]) -> "list[InspectedExample]":
         """Parse lines as examples; by default, `read_examples` parses each line on its own."""
@@ -184,13 +182,13 @@ class Task:
 
     def test_examples(self, numbers: Sequence[int]) -> "list[InspectedExample]":
         """Return examples of the task's test set by index, or raise an `InputError` if one does not exist."""
-        stacked = (
-            jax.tree.map(lambda leaf: np.asarray(leaf)[None], x)
-            for x, _ in self.test_samples(numbers)
-        )
-        return [example for rows in stacked for example in self.examples(rows)]
+        examples: list[InspectedExample] = []
+        for inputs, _ in self.test_samples(numbers):
+            batch_of_one = jax.tree.map(lambda leaf: np.asarray(leaf)[None], inputs)
+            examples += self.examples(batch_of_one)
+        return examples
 
-    @functools.cached_property
+    @property
     def test_set(self) -> Any:  # the task's own data set
         """The task's own test set."""
         return self.test_data.test_loader.dataset
@@ -198,24 +196,36 @@ class Task:
     def test_samples(self, numbers: Sequence[int]) -> list[Any]:  # the task's own types
         """Return samples of the task's test set by index, or raise an `InputError` if one does not exist."""
         size = len(self.test_set)
-        if outside := [number for number in numbers if not 0 <= number < size]:
-            raise InputError(
-                f"example {outside[0]} does not exist; the test set of {self.name} has 0 …"
-                f" {size - 1}"
-            )
+        for number in numbers:
+            if not 0 <= number < size:
+                raise InputError(
+                    f"example {number} does not exist; the test set of {self.name} has 0 …"
+                    f" {size - 1}"
+                )
         return [self.test_set[number] for number in numbers]
 
     # Functions made from the hooks.
 
     @property
+    def constants(self) -> Arrays:
+        """Arrays that `prepare` gets at every step; none by default."""
+        return None
+
+    @property
     def overrides_predict_alone(self) -> bool:
         """Whether a class overrides `predict` but not `examples`, whose default answers may then differ."""
-        kinds = type(self).__mro__
-        first = [
-            next(n for n, kind in enumerate(kinds) if name in vars(kind))
-            for name in ("predict", "examples")
-        ]
-        return self.writes_predictions and first[0] < first[1]  # both are at the end in `Task`
+        for kind in type(self).__mro__:
+            if "examples" in vars(kind):
+                break
+            if "predict" in vars(kind):
+                return self.writes_predictions
+        return False
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether the model has attention maps: a method `get_attention_maps`, and attention with weights."""
+        has_method = hasattr(self.model, "get_attention_maps")
+        return bool(getattr(self.model, "has_attention_maps", has_method))
 
     def apply(
         self,
@@ -226,14 +236,18 @@ class Task:
         train: bool = False,
         **options: Any,  # further arguments of the model's call
     ) -> Any:  # the model's output
-        """Call the model on inputs from `prepare`; `options` are further arguments of the call.
+        """Call the model on inputs from `prepare`; `options` are further arguments of the call."""
+        rngs = {"dropout": key} if train and key is not None else None
+        return self.call_model(params, self.model_inputs(inputs), train=train, rngs=rngs, **options)
 
-        With `config.dtype` bfloat16, parameters and inputs are cast to that dtype, and the output is cast back to
+    def call_model(self, params: Params, arguments: Sequence[Any], **options: Any) -> Any:
+        """Call the model on arguments of its own: every way from parameters to the model leads through here.
+
+        With `config.dtype` bfloat16, parameters and arguments are cast to that dtype, and the output is cast back to
         float32 for the loss. Softmax and LayerNorm always compute in float32.
         """
-        rngs = {"dropout": key} if train and key is not None else None
-        params, arguments = self.in_dtype(params, self.model_inputs(inputs))
-        output = self.model.apply({"params": params}, *arguments, train=train, rngs=rngs, **options)
+        params, arguments = self.in_dtype(params, arguments)
+        output = self.model.apply({"params": params}, *arguments, **options)
         return output if self.config.dtype == "float32" else with_floats(output, "float32")
 
     def in_dtype(self, params: Params, arguments: Sequence[Any]) -> tuple[Params, Sequence[Any]]:

@@ -10,8 +10,9 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
+from transformer_jax.mesh_axis import num_parts_by_xla
 from transformer_jax.nn.language_model import TransformerLM
-from transformer_jax.training.trainer import TrainerModule
+from transformer_jax.training.task import Task
 from transformer_jax.trees import Params
 
 LARGEST = 2**28  # bytes of logits in float32 that a device holds at once
@@ -35,8 +36,8 @@ def cross_entropy(
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(targets, 0))
     if label_smoothing == 0:
         return losses
-    of_all = jax.nn.logsumexp(logits, -1) - jnp.mean(logits, -1)
-    return (1 - label_smoothing) * losses + label_smoothing * of_all
+    mean_loss_of_tokens = jax.nn.logsumexp(logits, -1) - jnp.mean(logits, -1)
+    return (1 - label_smoothing) * losses + label_smoothing * mean_loss_of_tokens
 
 
 def cross_entropies(
@@ -49,11 +50,13 @@ def cross_entropies(
     The arguments are those of `cross_entropy`.
     """
     losses = {"loss": cross_entropy(logits, targets, label_smoothing)}
-    return losses | ({"cross_entropy": cross_entropy(logits, targets)} if label_smoothing else {})
+    if label_smoothing:
+        losses["cross_entropy"] = cross_entropy(logits, targets)
+    return losses
 
 
 def token_losses(
-    trainer: TrainerModule,
+    task: Task,
     params: Params,
     tokens: Int[ArrayLike, "B T"],
     targets: Int[ArrayLike, "B T"],
@@ -69,7 +72,7 @@ def token_losses(
     may compute its logits differently, so all of them are computed at once.)
 
     Args:
-        trainer: of the model.
+        task: the task of the model.
         params: of the model.
         tokens: from `prepare`.
         targets: token ids; negative ids count as 0, and must be excluded by a weight of 0.
@@ -77,53 +80,53 @@ def token_losses(
         train: whether dropout is applied.
         of_logits: computes losses, or a PyTree of such arrays, from logits `[*rows V]` and targets `[*rows]`.
     """
-    model, devices, targets = trainer.model, trainer.devices, jnp.asarray(targets)
+    model, targets = task.model, jnp.asarray(targets)
     if type(model) is TransformerLM:
-        # of a device
-        rows = -(
-            -len(targets) // (devices.rows_that_divide(1) if devices.partitioned_by_xla else 1)
-        )
-        at_once = max(1, LARGEST // (4 * rows * model.vocabulary_size))  # positions
-        if at_once < targets.shape[1]:
-            hidden = trainer.apply(params, tokens, key, train=train, method="hidden_states")
+        rows_of_device = -(-len(targets) // num_parts_by_xla.get())
+        bytes_of_position = 4 * rows_of_device * model.vocabulary_size
+        num_positions = max(1, LARGEST // bytes_of_position)
+        if num_positions < targets.shape[1]:
+            hidden = task.apply(params, tokens, key, train=train, method="hidden_states")
             head = {name: params[name] for name in model.output_params}
-            return _in_parts(trainer, head, hidden, targets, at_once, of_logits)
-    return of_logits(trainer.apply(params, tokens, key, train=train), targets)
+            return _in_parts(task, head, hidden, targets, num_positions, of_logits)
+    return of_logits(task.apply(params, tokens, key, train=train), targets)
 
 
 def _in_parts(
-    trainer: TrainerModule,
+    task: Task,
     head: Params,
     hidden: Float[Array, "B T D"],
     targets: Int[Array, "B T"],
-    at_once: int,
+    num_positions: int,
     of_logits: Callable[[Array, Array], Any],
 ) -> Any:  # of arrays [B T]
+    """Compute the losses of `num_positions` positions at a time, by the parameters of the model's head."""
+
     @jax.checkpoint
-    # of arrays [B]
-    def of_position(head: Params, hidden: Float[Array, "B D"], targets: Int[Array, " B"]) -> Any:
+    # returns arrays [B]
+    def losses_at(head: Params, hidden: Float[Array, "B D"], targets: Int[Array, " B"]) -> Any:
         # Parameters are cast in here, so that their gradients are summed over the parts in float32.
-        variables, (x,) = trainer.in_dtype({"params": head}, (hidden[:, None],))
-        logits: Any = trainer.model.apply(variables, x, method="project")
-        return of_logits(logits[:, 0].astype(jnp.float32), targets)
+        logits = task.call_model(head, (hidden[:, None],), method="project")
+        return of_logits(logits[:, 0], targets)
 
-    # of arrays [T B]
-    def of_all(head: Params, hidden: Float[Array, "T B D"], targets: Int[Array, "T B"]) -> Any:
+    # returns arrays [T B]
+    def all_losses(head: Params, hidden: Float[Array, "T B D"], targets: Int[Array, "T B"]) -> Any:
         return jax.lax.map(
-            lambda pair: of_position(head, *pair), (hidden, targets), batch_size=at_once
+            lambda position: losses_at(head, *position),
+            (hidden, targets),
+            batch_size=num_positions,
         )
 
-    def backward(arguments: Any, cotangent: Any) -> tuple[Any, ...]:  # those of `of_all`
+    def forward(*arguments: Any) -> tuple[Any, Any]:  # those of `all_losses`
+        return all_losses(*arguments), arguments
+
+    def backward(arguments: Any, cotangent: Any) -> tuple[Any, ...]:
         head, hidden, targets = arguments
-        return (
-            *jax.vjp(lambda head, hidden: of_all(head, hidden, targets), head, hidden)[1](
-                cotangent
-            ),
-            None,
-        )
+        _, pull_back = jax.vjp(lambda head, hidden: all_losses(head, hidden, targets), head, hidden)
+        return *pull_back(cotangent), None
 
     # A custom VJP, since the policy of a `jax.checkpoint` around it may save what the inner one does not.
-    losses = jax.custom_vjp(of_all)
-    losses.defvjp(lambda *arguments: (of_all(*arguments), arguments), backward)
-    found = losses(head, hidden.swapaxes(0, 1), targets.swapaxes(0, 1))
-    return jax.tree.map(lambda of_positions: of_positions.swapaxes(0, 1), found)
+    losses = jax.custom_vjp(all_losses)
+    losses.defvjp(forward, backward)
+    by_position = losses(head, hidden.swapaxes(0, 1), targets.swapaxes(0, 1))
+    return jax.tree.map(lambda array: array.swapaxes(0, 1), by_position)

@@ -9,13 +9,13 @@ from jaxtyping import Float
 
 from transformer_jax.argument_checks import Size, check_arguments
 from transformer_jax.errors import InputError
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.inspection.activations import capture
 from transformer_jax.inspection.features.dictionary import SparseDictionary
 from transformer_jax.inspection.features.splicing import unbound
 from transformer_jax.inspection.page.page import Page, chosen_examples
 from transformer_jax.inspection.page.view import filled
 from transformer_jax.training.inspected_example import InspectedExample
-from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Inputs, Params, Variables
 
 READ = 256  # examples of the test set

@@ -11,12 +11,12 @@ from jaxtyping import Float
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.data.batch import Batch, Samples
 from transformer_jax.errors import InputError
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.inspection.features.dictionary import SparseDictionary
 from transformer_jax.inspection.inspected_call import Computation
 from transformer_jax.inspection.names import ActivationSite
 from transformer_jax.inspection.patches import Change, Patch, parts_of, zero
 from transformer_jax.inspection.patching.ablation import metric_sums, padded_batches, total
-from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params, Variables, pytree_class, static_field
 
 

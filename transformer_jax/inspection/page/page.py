@@ -12,6 +12,7 @@ import numpy as np
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.inspected_call import OUTPUTS
 from transformer_jax.inspection.page.passes import InspectedPasses, Passes, answer_change
@@ -26,7 +27,6 @@ from transformer_jax.inspection.page.view import (
 )
 from transformer_jax.outside_files import Json
 from transformer_jax.training.inspected_example import Answer, InspectedExample
-from transformer_jax.training.trainer import TrainerModule
 
 FIRST = 4  # test examples that are shown if none are given
 MOST = 5  # neighbours per example

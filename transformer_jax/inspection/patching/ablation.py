@@ -16,6 +16,7 @@ from jaxtyping import Float
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
 from transformer_jax.errors import InputError
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.inspection.inspected_call import (
     OUTPUTS,
     Chosen,
@@ -26,7 +27,6 @@ from transformer_jax.inspection.inspected_call import (
     map_over_sites,
 )
 from transformer_jax.inspection.patches import Patch, mean, zero
-from transformer_jax.training.trainer import TrainerModule
 from transformer_jax.trees import Arrays, Params, Variables
 
 Sums = TypeVar("Sums")  # pytree of arrays

@@ -6,6 +6,7 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float, Int, Num, UInt8
 
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.plots import plot_image_sets, plot_set_prediction
 from transformer_jax.tasks.anomaly.images import MAX_PIXEL
 from transformer_jax.tasks.anomaly.sets import AnomalySets
@@ -16,7 +17,6 @@ from transformer_jax.training.inspected_example import (
     InspectedExample,
     probabilities_of,
 )
-from transformer_jax.training.trainer import TrainerModule
 
 # Images of a set, or a function that reads them from their files.
 SetImages: TypeAlias = (

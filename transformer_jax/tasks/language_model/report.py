@@ -5,8 +5,8 @@ import lzma
 from collections.abc import Callable, Mapping
 
 from transformer_jax.errors import visible
+from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.tasks.language_model.windows import Text, TextSplits
-from transformer_jax.training.trainer import TrainerModule
 
 MAX_LEARNED = 2**24  # bytes at the end of the training text that compressors learn from
 NUM_SAMPLES = 3

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.config import Criterion, TrainingConfig
+from transformer_jax.devices.processes import quietly
 from transformer_jax.errors import InputError, check_probability
 from transformer_jax.fields import setting
 from transformer_jax.nn.encoder_decoder import Transformer
@@ -38,7 +39,6 @@ from transformer_jax.tasks.translation.pairs import (
     load_pairs,
     summary,
 )
-from transformer_jax.training.progress import quietly
 
 TASK = "TranslationTask"
 # In the directory of a run.

@@ -1,24 +1,17 @@
 """Progress of a training run: a bar in a terminal or a notebook, else a line every few seconds."""
 
-import contextlib
-import io
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import jax
 from flax.traverse_util import flatten_dict
 from tqdm import tqdm
 
-from transformer_jax.config import TrainingConfig
-from transformer_jax.devices.processes import is_first
+from transformer_jax.fitted.fitted import CompiledTask
 from transformer_jax.training.callbacks import Callback, Step
+from transformer_jax.training.metrics import format_metric
 from transformer_jax.trees import Params
-
-if TYPE_CHECKING:
-    from transformer_jax.training.trainer import TrainerModule
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_VALUES = 0.5  # in a bar: computing means costs as much as a small step
@@ -35,13 +28,11 @@ class Progress(Callback):
     """
 
     def __init__(self, first_step: int, num_steps: int, *, quiet: bool) -> None:
-        shows_bar = _is_notebook() or (sys.stderr is not None and sys.stderr.isatty())
+        is_terminal = sys.stderr is not None and sys.stderr.isatty()
         # None if there is no bar: even a disabled tqdm would start a thread and take a semaphore.
-        self._bar = (
-            tqdm(total=num_steps, initial=first_step, unit="step")
-            if shows_bar and not quiet
-            else None
-        )
+        self._bar: tqdm | None = None
+        if not quiet and (is_terminal or _is_notebook()):
+            self._bar = tqdm(total=num_steps, initial=first_step, unit="step")
         self._num_steps, self._quiet = num_steps, quiet
         self._shown_at = time.monotonic()
         self._last: Step | None = None
@@ -54,9 +45,8 @@ class Progress(Callback):
         self._seconds += 1 / step.per_second
         if self._bar is not None:
             self._bar.update()
-        if time.monotonic() - self._shown_at < (
-            SECONDS_BETWEEN_LINES if self._bar is None else SECONDS_BETWEEN_VALUES
-        ):
+        pause = SECONDS_BETWEEN_LINES if self._bar is None else SECONDS_BETWEEN_VALUES
+        if time.monotonic() - self._shown_at < pause:
             return
         self._shown_at = time.monotonic()
         if self._bar is None:
@@ -98,19 +88,6 @@ def parameter_table(params: Params) -> str:
     return "\n".join(f"{path:{width}}  {shape!s:>12}  {size:>12,}" for path, shape, size in rows)
 
 
-@contextlib.contextmanager
-def quietly(config: TrainingConfig) -> Iterator[None]:
-    """Suppress standard output in a block if the config is `quiet`, or if this process is not the first."""
-    is_silent = config.quiet or not is_first()
-    with contextlib.redirect_stdout(io.StringIO() if is_silent else sys.stdout):
-        yield
-
-
-def format_metric(name: str, value: float) -> str:
-    """Format an accuracy in percent, any other metric with four decimals."""
-    return f"{value:.2%}" if name.endswith("accuracy") else f"{value:.4f}"
-
-
 def _is_notebook() -> bool:
     # Every kernel imports IPython; so may other processes, but their shell, if any, has no kernel.
     ipython = sys.modules.get("IPython")
@@ -125,12 +102,12 @@ def _values(step: Step) -> str:
     return ", ".join(f"{name} {format_metric(name, metrics[name])}" for name in names)
 
 
-def announce(task: "TrainerModule", params: Params, num_steps: int, directory: Path) -> None:
+def announce(compiled: CompiledTask, params: Params, num_steps: int, directory: Path) -> None:
     """Print the task, its size, the number of steps, the devices and the run's directory."""
-    if task.config.verbose:
+    if compiled.task.config.verbose:
         print(parameter_table(params))
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     print(
-        f"{task.name}: {count:,} parameters, {num_steps:,} steps on {task.devices}, into"
-        f" {directory}"
+        f"{compiled.task.name}: {count:,} parameters, {num_steps:,} steps on {compiled.devices},"
+        f" into {directory}"
     )

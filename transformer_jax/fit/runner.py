@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from transformer_jax.data.loader import Loader
 from transformer_jax.data.local_rows import LocalSamples
 from transformer_jax.devices.compilation import BackgroundProgram
 from transformer_jax.devices.processes import largest
+from transformer_jax.fitted.fitted import CompiledTask
 from transformer_jax.training.metrics import Sums, SumsOfSteps
 from transformer_jax.training.step import (
     TrainState,
@@ -25,9 +26,6 @@ from transformer_jax.training.step import (
     update,
 )
 from transformer_jax.trees import Arrays
-
-if TYPE_CHECKING:
-    from transformer_jax.training.trainer import TrainerModule
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -41,25 +39,11 @@ def max_steps_per_call(loader: Loader, config: TrainingConfig) -> int:
     """Return K, the maximum number of steps per call: at most an epoch's, and 1 if batches differ in shape."""
     if loader.has_groups:
         return 1
-    row_bytes = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(loader.example()))
-    most = config.steps_per_call or min(
-        MAX_STEPS_PER_CALL, MAX_STACK_BYTES // (row_bytes * config.batch_size)
-    )
+    most = config.steps_per_call
+    if not most:
+        row_bytes = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(loader.example()))
+        most = min(MAX_STEPS_PER_CALL, MAX_STACK_BYTES // (row_bytes * config.batch_size))
     return max(1, min(most, len(loader)))
-
-
-def noting_attention(function: Function, calls: list[object]) -> Function:
-    """Wrap a function to append explanations of the attention that it runs to `calls` when it is traced."""
-    from transformer_jax.attention.request import recording_attention  # only if asked for
-
-    @functools.wraps(function)
-    def noted(*arguments: Any) -> Any:
-        with recording_attention() as found:
-            result = function(*arguments)
-        calls.extend(found)
-        return result
-
-    return noted  # type: ignore[return-value]  # of the same signature
 
 
 class StepRunner:
@@ -68,48 +52,59 @@ class StepRunner:
     The result of a step does not depend on the number of steps in its call.
 
     Args:
-        task: the task to train, with its loss, devices and constants.
+        compiled: the task to train, with its devices and constants.
         rule: how a gradient changes the parameters.
         state: shapes and dtypes of the training state.
         loader: loader of the training set.
     """
 
     def __init__(
-        self, task: "TrainerModule", rule: UpdateRule, state: TrainState, loader: Loader
+        self, compiled: CompiledTask, rule: UpdateRule, state: TrainState, loader: Loader
     ) -> None:
+        config = compiled.task.config
+        self.devices = compiled.devices
+        self._config, self._rule = config, rule
+        self._constants = compiled.constants
         self._token_batches = loader.token_batches
         # Average number of rows in a batch.
-        self.rows_per_step = (
-            len(loader.dataset) / len(loader) if self._token_batches else task.config.batch_size
+        self.rows_per_step: float = config.batch_size
+        if self._token_batches is not None:
+            self.rows_per_step = len(loader.dataset) / len(loader)
+        self._state_shapes = self.devices.shapes(state)
+        self._loss_function = self.devices.loss_of_split_params(
+            compiled.task.batch_loss, config.remat
         )
-        self.devices, self._config, self._constants = (
-            task.devices,
-            task.config,
-            task.shared_constants,
-        )
-        self._rule, self._state_shapes = rule, task.devices.shapes(state)
-        self._loss_function = task.devices.loss_of_split_params(task.batch_loss, task.config.remat)
-        self._max_steps = max_steps_per_call(loader, task.config)
+        self._max_steps = max_steps_per_call(loader, config)
         # of the next call
-        self.steps_per_call = self._max_steps if task.config.steps_per_call else 1
-        self.seconds_per_step = 0.0  # of the latest call
+        self.steps_per_call = self._max_steps if config.steps_per_call else 1
         # explanations of which attention a step runs, if the config is verbose
         self.attention: list[object] = []
         # If batches differ in shape, one update serves all shapes: it is half of a small model's program.
         self.compiles_update_separately = loader.has_groups
+        stopwatch = compiled.stopwatch
         self._steps = BackgroundProgram(
-            self._shared(self.run_stacked), donate_state=True, stopwatch=task.stopwatch
+            self._shared(self.run_stacked), donate_state=True, stopwatch=stopwatch
         )
         self._gradients = BackgroundProgram(
-            self._shared(self.gradients_of_first), stopwatch=task.stopwatch
+            self._shared(self.gradients_of_first), stopwatch=stopwatch
         )
-        self._update = BackgroundProgram(
-            self.update_once, donate_state=True, stopwatch=task.stopwatch
-        )
+        self._update = BackgroundProgram(self.update_once, donate_state=True, stopwatch=stopwatch)
 
     def _shared(self, function: Function) -> Function:
+        """Share a function of stacked batches over the devices; if verbose, note the attention that it runs."""
         shared = self.devices.share(function, rows_axis=1)
-        return noting_attention(shared, self.attention) if self._config.verbose else shared
+        if not self._config.verbose:
+            return shared
+        from transformer_jax.attention.request import recording_attention  # only if asked for
+
+        @functools.wraps(shared)
+        def noted(*arguments: Any) -> Any:
+            with recording_attention() as explanations:
+                result = shared(*arguments)
+            self.attention.extend(explanations)
+            return result
+
+        return noted  # type: ignore[return-value]  # of the same signature
 
     @property
     def program(self) -> BackgroundProgram[Any]:
@@ -124,10 +119,11 @@ class StepRunner:
         whose iterations are not counted.
         """
         has_loop = self._config.accumulate > 1 or self._config.scan_layers
-        flops = None if has_loop or self.compiles_update_separately else self._steps.flops
-        # of the step, each for its rows
+        if has_loop or self.compiles_update_separately or self._steps.flops is None:
+            return None
+        # each device runs a copy of the program, for its rows
         copies = 1 if self.devices.partitioned_by_xla else self.devices.mesh.size
-        return None if flops is None else flops * copies
+        return self._steps.flops * copies
 
     def arguments(self, example: Samples | LocalSamples) -> tuple[Any, ...]:
         """Return the arguments of `program`: shapes of the state, a batch of this example's shapes, the constants."""
@@ -149,11 +145,11 @@ class StepRunner:
             return self._update(state, self._gradients(state, batches, count, self._constants))
         return self._steps(state, batches, count, self._constants)
 
-    def agree_on_pace(self) -> None:
+    def agree_on_pace(self, seconds_per_step: float) -> None:
         """Set the steps of the next call from the duration of one, unless configured; all processes call it."""
         if self._config.steps_per_call or self._max_steps == 1:
             return
-        seconds = largest(self.seconds_per_step)
+        seconds = largest(seconds_per_step)
         if seconds > 0:  # else nothing was measured yet
             self.steps_per_call = max(1, min(self._max_steps, int(CALL_SECONDS / seconds)))
 
@@ -195,9 +191,8 @@ class StepRunner:
     ) -> tuple[TrainState, SumsOfSteps]:
         """Apply the update; compiled once for all batch shapes."""
         state, sums = update(state, *gradients_and_sums, self._rule)
-        return self.devices.keep_split(state), SumsOfSteps.zeros(1, sums).with_step(
-            jnp.int32(0), sums
-        )
+        sums_of_steps = SumsOfSteps.zeros(1, sums).with_step(jnp.int32(0), sums)
+        return self.devices.keep_split(state), sums_of_steps
 
     def stack(self, samples: Samples | LocalSamples) -> tuple[Batch, np.int32]:
         """Return consecutive rows as padded arrays `[K, B, ...]`, and the number of batches that are not padding.
@@ -213,7 +208,6 @@ class StepRunner:
         """Number of rows, with padding, of a batch of these shapes."""
         if self._token_batches is None:
             return self._config.batch_size
-        parts = self._config.accumulate  # the devices share each part
-        return parts * self.devices.rows_that_divide(
-            -(-self._token_batches.rows_like(samples) // parts)
-        )
+        num_parts = self._config.accumulate  # the devices share each part
+        rows_of_part = -(-self._token_batches.rows_like(samples) // num_parts)
+        return num_parts * self.devices.rows_that_divide(rows_of_part)

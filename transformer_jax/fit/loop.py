@@ -1,20 +1,23 @@
 """The training loop: compiled calls of several steps each, with evaluations between epochs."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from transformer_jax.config import EMA, TrainingConfig
 from transformer_jax.data.loader import Loader
 from transformer_jax.devices.processes import any_of, whole
 from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.nn.layer_stacks import unstack_layers
-from transformer_jax.runs.checkpoints import Checkpoint
 from transformer_jax.training.callbacks import Evaluation, Step
-from transformer_jax.training.journal import Journal
 from transformer_jax.training.metrics import SumsOfSteps
-from transformer_jax.training.runner import StepRunner
 from transformer_jax.training.step import average_of
 from transformer_jax.trees import Params
+
+if TYPE_CHECKING:  # the loop gets these ready made
+    from transformer_jax.fit.journal import Journal
+    from transformer_jax.fit.runner import StepRunner
+    from transformer_jax.runs.checkpoints import Checkpoint
+    from transformer_jax.runs.directory import RunDirectory
 
 
 class Call(NamedTuple):
@@ -34,6 +37,7 @@ class TrainingLoop:
 
     Args:
         config: settings of the run.
+        run: its directory.
         loader: loader of the training set.
         runner: runs the steps.
         start: checkpoint from which training starts.
@@ -45,20 +49,24 @@ class TrainingLoop:
     def __init__(
         self,
         config: TrainingConfig,
+        run: "RunDirectory",
         loader: Loader,
-        runner: StepRunner,
-        start: Checkpoint,
+        runner: "StepRunner",
+        start: "Checkpoint",
         evaluate: Callable[[Params], dict[str, float]],
-        journal: Journal,
+        journal: "Journal",
         stopwatch: Stopwatch,
     ) -> None:
-        self._config, self._loader, self.runner = config, loader, runner
+        self.config, self.run = config, run
+        self._loader, self.runner = loader, runner
         self._evaluate, self._journal, self._stopwatch = evaluate, journal, stopwatch
         self.steps_per_epoch = len(loader)
         self.num_steps = config.num_steps(self.steps_per_epoch)
         # Steps that are finished and logged; `self.state` may already include the call that still runs.
         self.step, self.state = start.step, start.state
         self._was_stopped = bool(start.progress.get("stopped", False))  # early, by a callback
+        self._finished_at = 0.0  # when the latest call was, by the stopwatch of `train`
+        self._seconds_per_step = 0.0  # of the latest call
 
     def train(self) -> None:
         """Train until the last step and its evaluation, or until a callback stops early.
@@ -77,7 +85,7 @@ class TrainingLoop:
         """Train until this step is done and logged."""
         while True:
             epoch, first_batch = divmod(self.step, self.steps_per_epoch)
-            ends_epochs = first_batch == 0 and epoch % self._config.eval_every == 0
+            ends_epochs = first_batch == 0 and epoch % self.config.eval_every == 0
             is_due = ends_epochs or self.step == self.num_steps
             if is_due and self._journal.evaluated_step < self.step:
                 self._evaluate_epoch(epoch)
@@ -86,49 +94,57 @@ class TrainingLoop:
             self._train_epoch(epoch, first_batch, step - self.step)
 
     def _train_epoch(self, epoch: int, first_batch: int, num_steps: int) -> None:
-        started: Call | None = None
         loaded = self._loader.epoch(
             epoch, first_batch, lambda: self.runner.steps_per_call, num_steps
         )
+        running: Call | None = None
         with self._stopwatch.during("train"):
-            finished_at = began_to_wait = self._stopwatch.seconds["train"]
+            self._finished_at = began_to_wait = self._seconds_of_training()
             for samples in loaded:
-                waited = self._stopwatch.seconds["train"] - began_to_wait
+                waited = self._seconds_of_training() - began_to_wait
                 is_save_asked_for = self._journal.is_save_asked_for()
-                self.runner.agree_on_pace()
+                self.runner.agree_on_pace(self._seconds_per_step)
                 batches, count = self.runner.stack(samples)
                 self.state, sums = self.runner.run(self.state, batches, count)
-                # the previous call, while this one runs
-                finished_at = self._finish(started, finished_at)
-                started = Call(int(count), sums, waited)
-                if is_save_asked_for or self._journal.is_save_due(started.num_steps):
-                    finished_at = self._finish(started, finished_at)
-                    started = None
+                if running is not None:
+                    self._finish(running)  # the previous call, while this one runs
+                running = Call(int(count), sums, waited)
+                if is_save_asked_for or self._journal.is_save_due(running.num_steps):
+                    self._finish(running)
+                    running = None
                     self._journal.save(self.state)
-                began_to_wait = self._stopwatch.seconds["train"]
-            self._finish(started, finished_at)
+                began_to_wait = self._seconds_of_training()
+            if running is not None:
+                self._finish(running)
 
-    def _finish(self, call: Call | None, since: float) -> float:
-        """Wait for a call and journal its steps; `since` and the result are readings of the training stopwatch."""
-        if call is None:
-            return since
-        all_sums = call.sums.of_each(call.num_steps)
-        now = self._stopwatch.seconds["train"]
-        self.runner.seconds_per_step = (now - since) / call.num_steps
-        last = self.step + call.num_steps
-        for sums in all_sums:
+    def _seconds_of_training(self) -> float:
+        return self._stopwatch.seconds["train"]
+
+    def _finish(self, call: Call) -> None:
+        """Wait for a call, and journal its steps."""
+        sums_of_steps = call.sums.of_each(call.num_steps)
+        finished_at = self._seconds_of_training()
+        seconds = finished_at - self._finished_at
+        self._finished_at = finished_at
+        self._seconds_per_step = seconds / call.num_steps
+        last_step = self.step + call.num_steps
+        for sums in sums_of_steps:
             self.step += 1
-            per_second, waited = call.num_steps / (now - since), call.waited / call.num_steps
-            step = Step(self.step, sums, per_second, waited, ends_call=self.step == last)
+            step = Step(
+                number=self.step,
+                sums=sums,
+                per_second=call.num_steps / seconds,
+                waited=call.waited / call.num_steps,
+                ends_call=self.step == last_step,
+            )
             self._journal.on_step(step)
-        return now
 
     def _evaluate_epoch(self, epoch: int) -> None:
         with self._stopwatch.during("eval"):
             metrics = self._evaluate(self.state.params)
-            if self._config.ema is not None:
-                of_average = self._evaluate(average_of(self.state))
-                metrics |= {f"{EMA}{name}": value for name, value in of_average.items()}
+            if self.config.ema is not None:
+                metrics_of_average = self._evaluate(average_of(self.state))
+                metrics |= {f"{EMA}{name}": value for name, value in metrics_of_average.items()}
         # Copies, since the next training step reuses the memory of the state.
         params = unstack_layers(whole(self.state.params))
         self._journal.on_evaluation(Evaluation(self.step, epoch, metrics, params), self.state)

@@ -1,7 +1,7 @@
-"""Compiled programs of a training run, and its initial state: randomly initialized, or from given parameters."""
+"""Compiled programs of a training run; the states with which it begins and ends."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -16,18 +16,16 @@ from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, BackgroundProg
 from transformer_jax.devices.processes import whole
 from transformer_jax.devices.sharing import Devices
 from transformer_jax.errors import InputError
+from transformer_jax.fit.runner import StepRunner
+from transformer_jax.fitted.fitted import CompiledTask
 from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
 from transformer_jax.runs.checkpoints import Checkpoint
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.state_arrays import digest_of_arrays
 from transformer_jax.training.optimizers import matching, with_average, with_frozen
-from transformer_jax.training.runner import StepRunner
 from transformer_jax.training.step import TrainState, UpdateRule, average_of, initial_state
+from transformer_jax.training.task import Task
 from transformer_jax.trees import Arrays, Inputs, Params
-
-if TYPE_CHECKING:
-    from transformer_jax.training.task import Task
-    from transformer_jax.training.trainer import TrainerModule
 
 
 class InitialParams(NamedTuple):
@@ -61,32 +59,21 @@ def choose_initial(given: Params, like: Params, config: TrainingConfig) -> Initi
             array.
     """
     arrays = as_arrays("initial_params", flatten_dict(given, sep="/"))
-    wanted = flatten_dict(jax.eval_shape(unstack_layers, like), sep="/")
-    chosen = (
-        wanted.keys()
-        if config.init_only is None
-        else matching(config.init_only, wanted.keys(), "init_only")
-    )
-    expected = {path: leaf for path, leaf in wanted.items() if path in chosen}
-    taken = (
-        arrays
-        if config.init_only is None
-        else {path: arrays[path] for path in expected if path in arrays}
-    )
-    check_arrays(
-        taken, expected, "initial_params" if config.init_from is None else config.init_from
-    )
-    not_taken = [
-        f"  not taken: {path} {[*arrays[path].shape]}"
-        for path in sorted(arrays.keys() - taken.keys())
-    ]
-    not_taken += [
-        f"  fresh: {path} {[*leaf.shape]}"
-        for path, leaf in wanted.items()
-        if path not in {*chosen, *arrays}
-    ]
+    of_model = flatten_dict(jax.eval_shape(unstack_layers, like), sep="/")
+    expected, taken = of_model, arrays
+    if config.init_only is not None:
+        chosen = matching(config.init_only, of_model.keys(), "init_only")
+        expected = {path: leaf for path, leaf in of_model.items() if path in chosen}
+        taken = {path: arrays[path] for path in expected if path in arrays}
+    check_arrays(taken, expected, config.init_from or "initial_params")
+    lines = []
+    for path in sorted(arrays.keys() - taken.keys()):
+        lines.append(f"  not taken: {path} {[*arrays[path].shape]}")
+    for path, leaf in of_model.items():
+        if path not in expected and path not in arrays:
+            lines.append(f"  fresh: {path} {[*leaf.shape]}")
     copies = {path: np.array(taken[path], leaf.dtype) for path, leaf in expected.items()}
-    return InitialParams(copies, tuple(not_taken))
+    return InitialParams(copies, tuple(lines))
 
 
 def report_initial(
@@ -103,7 +90,8 @@ def report_initial(
         print(given.summary())
         return
     for name in ("init_from", "init_only"):
-        if (value := getattr(config, name)) is not None:
+        value = getattr(config, name)
+        if value is not None:
             raise InputError(
                 f"{name} is {value}, but no parameters are given; use train_and_test, which reads"
                 " init_from, or pass initial_params to fit"
@@ -119,7 +107,7 @@ class Programs(NamedTuple):
     runner: StepRunner
 
 
-def update_rule(task: "Task", num_steps: int) -> UpdateRule:
+def update_rule(task: Task, num_steps: int) -> UpdateRule:
     """Create the update rule of a training run of `num_steps` steps; it leaves frozen parameters unchanged."""
     config, optimizer = task.config, task.create_optimizer(num_steps)
     if config.freeze is not None:
@@ -133,12 +121,12 @@ def update_rule(task: "Task", num_steps: int) -> UpdateRule:
 
 
 def create_programs(
-    task: "TrainerModule", train_loader: Loader, num_steps: int, given: Params | None = None
+    compiled: CompiledTask, train_loader: Loader, num_steps: int, given: Params | None = None
 ) -> Programs:
     """Create the programs of a training run, and start to compile that of the initial state in the background.
 
     Args:
-        task: the task to train.
+        compiled: the task to train, with its devices.
         train_loader: loader of the training set.
         num_steps: number of steps of the whole run.
         given: initial parameters, see `choose_initial`; None for fresh ones.
@@ -146,6 +134,7 @@ def create_programs(
     Raises:
         InputError: see `choose_initial`; or the warm-up is not shorter than training.
     """
+    task, devices = compiled.task, compiled.devices
     rule = update_rule(task, num_steps)
 
     @jax.jit  # traced for the shapes, and again for the program only if arrays are given
@@ -161,20 +150,20 @@ def create_programs(
 
     arguments = np.uint32(task.config.seed), train_loader.example()[0], task.constants
     shapes = init.eval_shape(*arguments, {})
-    chosen = None if given is None else choose_initial(given, shapes.params, task.config)
-    all_arguments = *arguments, {} if chosen is None else chosen.arrays
+    chosen: InitialParams | None = None
+    arrays: Mapping[str, np.ndarray] = {}
+    if given is not None:
+        chosen = choose_initial(given, shapes.params, task.config)
+        arrays = chosen.arrays
+    all_arguments = *arguments, arrays
     # A sharded state is created sharded, so that no device ever holds all of it.
-    shardings = task.devices.shardings(shapes) if task.devices.partitioned_by_xla else None
-    compiled = BackgroundProgram(
-        init, options=RUN_ONCE_OPTIONS, shardings=shardings, stopwatch=task.stopwatch
+    shardings = devices.shardings(shapes) if devices.partitioned_by_xla else None
+    program = BackgroundProgram(
+        init, options=RUN_ONCE_OPTIONS, shardings=shardings, stopwatch=compiled.stopwatch
     )
-    compiled.begin_to_compile(*all_arguments)
-    return Programs(
-        shapes,
-        chosen,
-        lambda: compiled(*all_arguments),
-        StepRunner(task, rule, shapes, train_loader),
-    )
+    program.begin_to_compile(*all_arguments)
+    runner = StepRunner(compiled, rule, shapes, train_loader)
+    return Programs(shapes, chosen, lambda: program(*all_arguments), runner)
 
 
 def newest(run: RunDirectory, initial: TrainState, devices: Devices) -> Checkpoint:
@@ -194,7 +183,9 @@ def newest(run: RunDirectory, initial: TrainState, devices: Devices) -> Checkpoi
     return found._replace(state=devices.place(stack_layers(found.state, initial)))
 
 
-def best_params(run: RunDirectory, config: TrainingConfig, like: TrainState) -> Params:
+def best_params(
+    run: RunDirectory, config: TrainingConfig, like: TrainState, devices: Devices
+) -> Params:
     """Return the parameters of the best checkpoint, or their moving average if the criterion is a metric of that.
 
     Raises:
@@ -207,5 +198,8 @@ def best_params(run: RunDirectory, config: TrainingConfig, like: TrainState) -> 
         run.checkpoints.check_intact()
         raise FloatingPointError(f"val/{config.criterion.metric} was never a finite number")
     params: Params = average_of(best.state) if config.takes_average else best.state.params
-    # each process evaluates with all parameters
-    return whole(params) if jax.process_count() > 1 else params
+    if jax.process_count() > 1:
+        params = whole(params)  # each process evaluates with all parameters
+    # A single copy of replicated parameters; sharded ones stay sharded.
+    single = None if devices.partitioned_by_xla else devices.mesh.local_devices[0]
+    return jax.device_put(params, single)

@@ -3,43 +3,40 @@
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
 
+from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Loader
 from transformer_jax.devices.processes import any_of, is_first
 from transformer_jax.errors import InputError, shortened
+from transformer_jax.fit.progress import Progress
+from transformer_jax.fit.runner import StepRunner
+from transformer_jax.fit.signals import StopRequest
+from transformer_jax.fit.standard_callbacks import (
+    EarlyStopping,
+    LogMetrics,
+    LogThroughput,
+    by_class,
+    check_finite,
+)
+from transformer_jax.fitted.fitted import CompiledTask
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.checkpoints import Checkpoint
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.loggers import Logger, LogPosition
-from transformer_jax.training.callbacks import (
-    Callback,
-    EarlyStopping,
-    Evaluation,
-    LogMetrics,
-    Step,
-    by_class,
-    check_finite,
-)
-from transformer_jax.training.progress import Progress, format_metric
-from transformer_jax.training.runner import StepRunner
-from transformer_jax.training.signals import StopRequest
+from transformer_jax.runs.loggers import Logger, LogPosition, open_loggers
+from transformer_jax.training.callbacks import Callback, Evaluation, Step
+from transformer_jax.training.metrics import format_metric
 from transformer_jax.training.step import TrainState
-from transformer_jax.training.task import Task
-from transformer_jax.training.throughput import LogThroughput, Profile, ShowProgram
-
-if TYPE_CHECKING:
-    from transformer_jax.training.trainer import TrainerModule
 
 
 class Journal(contextlib.AbstractContextManager["Journal"]):
     """Callbacks, loggers and checkpoints of a training run; a context manager that closes loggers and progress bar.
 
     Args:
-        task: the task to train; its settings and hooks determine what is logged.
+        compiled: the task to train; its hooks determine what is logged.
+        config: settings of the run.
         runner: runs the steps.
         loaders: loaders of the training set and of the validation set.
         run: directory of the run.
@@ -53,34 +50,40 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
     def __init__(
         self,
-        task: "TrainerModule",
+        compiled: CompiledTask,
+        config: TrainingConfig,
         runner: StepRunner,
         loaders: tuple[Loader, Loader],
         run: RunDirectory,
         start: Checkpoint,
         request: StopRequest,
     ) -> None:
-        self._run, self._request, self._config, self._stopwatch = (
-            run,
-            request,
-            task.config,
-            task.stopwatch,
-        )
-        self._step, self._num_steps = start.step, task.config.num_steps(len(loaders[0]))
+        self._run, self._request, self._config = run, request, config
+        self._stopwatch = compiled.stopwatch
+        train_loader, val_loader = loaders
+        self._step, self._num_steps = start.step, config.num_steps(len(train_loader))
         self.evaluated_step: int = start.progress.get("evaluated_step", 0)
         if start.step > self._num_steps:
-            at = f"{run.path} is at step {start.step}"
-            raise InputError(f"{at}; these settings and data end at step {self._num_steps}")
+            raise InputError(
+                f"{run.path} is at step {start.step}; these settings and data end at step"
+                f" {self._num_steps}"
+            )
         with contextlib.ExitStack() as opened:  # an error below closes them
             run.check()
             position = LogPosition(start.step, start.progress.get("loggers", {}))
-            self._loggers = by_class(
-                "loggers", opened.enter_context(open_loggers(run, task, position))
-            )
-            bar = Progress(start.step, self._num_steps, quiet=self._config.quiet or not is_first())
+            create = compiled.task.create_loggers
+            with run.writing():
+                loggers = opened.enter_context(
+                    open_loggers(create, run.path, position, run.settings)
+                )
+            self._loggers = by_class("loggers", loggers)
+            bar = Progress(start.step, self._num_steps, quiet=config.quiet or not is_first())
             self._bar = opened.enter_context(contextlib.closing(bar))
-            # Only the first process logs and decides.
-            callbacks = self._create_callbacks(task, runner, loaders, opened) if is_first() else []
+            callbacks: list[Callback] = []
+            if is_first():  # it alone logs and decides
+                callbacks += self._create_callbacks(runner, len(train_loader), opened)
+                callbacks += compiled.task.create_callbacks(loggers)
+                callbacks += _attention_pictures(compiled, val_loader, loggers)
             self._callbacks = by_class("callbacks", callbacks)
             self._saved_at = time.monotonic()
             if start.progress:
@@ -88,44 +91,30 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             self._opened = opened.pop_all()
 
     def _create_callbacks(
-        self,
-        task: "TrainerModule",
-        runner: StepRunner,
-        loaders: tuple[Loader, Loader],
-        opened: contextlib.ExitStack,
+        self, runner: StepRunner, steps_per_epoch: int, opened: contextlib.ExitStack
     ) -> list[Callback]:
-        """Create the standard callbacks, the task's, attention pictures, and the profile, which `opened` closes."""
-        config, loggers, (train_loader, val_loader) = (
-            self._config,
-            [*self._loggers.values()],
-            loaders,
+        """Create the standard callbacks, and the profile, which `opened` closes."""
+        config = self._config
+        metrics = LogMetrics(
+            self._log,
+            config.log_every,
+            steps_per_epoch,
+            log_norms=config.log_norms,
+            num_steps=self._num_steps,
         )
-        callbacks: list[Callback] = [
-            LogMetrics(
-                self._log,
-                config.log_every,
-                len(train_loader),
-                log_norms=config.log_norms,
-                num_steps=self._num_steps,
-            ),
-            LogThroughput(self._log, config, runner),
-            EarlyStopping(config.criterion, config.patience),
-        ]
+        throughput = LogThroughput(self._log, config, runner)
+        stopping = EarlyStopping(config.criterion, config.patience)
+        callbacks: list[Callback] = [metrics, throughput, stopping]
         if config.verbose:
+            from transformer_jax.fit.profile import ShowProgram  # only if asked for
+
             callbacks.append(ShowProgram(self._bar.write, runner))
         if config.profile is not None:
+            from transformer_jax.fit.profile import Profile  # only if asked for
+
             profile = Profile(self._run.path, config.profile, self._bar.write)
             callbacks.append(opened.enter_context(contextlib.closing(profile)))
-        callbacks += [self._bar, *task.create_callbacks(loggers)]
-        if task.has_attention and any(
-            type(logger).log_image is not Logger.log_image for logger in loggers
-        ):
-            # only for models with attention
-            from transformer_jax.training.viewer import LogAttention
-
-            example = task.pictured_example(next(iter(val_loader))[0])
-            callbacks.append(LogAttention(loggers, lambda params: task.maps_of(example, params)))
-        return callbacks
+        return [*callbacks, self._bar]
 
     def _restore(self, progress: Json) -> None:
         self._stopwatch.restore(progress["seconds"])
@@ -134,10 +123,9 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             if name in self._callbacks:
                 self._callbacks[name].restore(state)
         is_trained = self._run.is_finished or self._step >= self._num_steps
-        at = (
-            f"step {self._step} of {self._num_steps}{', the end of training' if is_trained else ''}"
-        )
-        self._bar.write(f"Going on after {at}, from {self._run.path}")
+        end = ", the end of training" if is_trained else ""
+        step = f"step {self._step} of {self._num_steps}{end}"
+        self._bar.write(f"Going on after {step}, from {self._run.path}")
 
     def __exit__(
         self, kind: type | None, error: BaseException | None, traceback: TracebackType | None
@@ -177,8 +165,9 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         name = self._config.criterion.metric
         value = format_metric(name, evaluation.metrics[name])
         done = f"Epoch {evaluation.epoch}, step {evaluation.step} of {self._num_steps}"
-        latest = self._bar.status() and f"training {self._bar.status()}"
-        self._bar.write("; ".join(filter(None, (f"{done}: validation {name} {value}", latest))))
+        line = f"{done}: validation {name} {value}"
+        status = self._bar.status()
+        self._bar.write(f"{line}; training {status}" if status else line)
 
     def on_end(self, *, has_trained: bool) -> None:
         """Call the callbacks after the last step and its evaluation, unless an earlier process has done so."""
@@ -249,20 +238,15 @@ def _as_json(name: str, state: object) -> object:
         ) from None
 
 
-@contextlib.contextmanager
-def open_loggers(
-    run: RunDirectory, task: Task, position: LogPosition
-) -> Iterator[Sequence[Logger]]:
-    """Open the loggers of a run, only in the first process, and log the settings; the block's end closes them.
+def _attention_pictures(
+    compiled: CompiledTask, val_loader: Loader, loggers: Sequence[Logger]
+) -> list[Callback]:
+    """Return the callback that pictures attention, if the model has maps and a logger takes pictures."""
+    takes_pictures = any(type(logger).log_image is not Logger.log_image for logger in loggers)
+    if not (compiled.task.has_attention and takes_pictures):
+        return []
+    # only for models with attention
+    from transformer_jax.fit.attention_pictures import LogAttention
 
-    Raises:
-        InputError: the directory can't be written.
-    """
-    with contextlib.ExitStack() as opened:
-        with run.writing():
-            loggers = task.create_loggers(run.path, position) if is_first() else []
-            for logger in loggers:
-                opened.callback(logger.close)
-            for logger in loggers:
-                logger.log_settings(run.settings)
-        yield loggers
+    example = compiled.task.pictured_example(next(iter(val_loader))[0])
+    return [LogAttention(loggers, lambda params: compiled.viewer.maps_of(example, params))]

@@ -1,0 +1,74 @@
+"""Pictures of an example's attention maps during training."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from transformer_jax.errors import InputError
+from transformer_jax.fitted.viewer import LabelledMaps, drawable
+from transformer_jax.runs.loggers import Logger
+from transformer_jax.training.callbacks import Callback, Evaluation
+from transformer_jax.training.inspected_example import Label
+from transformer_jax.trees import Params
+
+CELL = 12  # pixels for a letter, and at least for a weight
+LEAST_SIDE = 96  # pixels of a map's longer side, at least
+GREY = 96  # behind the labels
+
+
+class LogAttention(Callback):
+    """Logs the attention maps of an example at each evaluation: a picture for each layer.
+
+    Args:
+        loggers: get the pictures `attention/encoder/layer 0` and so on.
+        maps: computes the maps from parameters.
+    """
+
+    def __init__(self, loggers: Sequence[Logger], maps: Callable[[Params], LabelledMaps]) -> None:
+        self._loggers, self._maps = loggers, maps
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        """Draw and log the maps of the evaluated parameters."""
+        try:
+            labelled = self._maps(evaluation.params)
+        except InputError:  # the weights are not finite, nor is the loss, which the loop reports
+            return
+        for kind, layers in labelled.maps.items():
+            queries, keys = labelled.query_labels[kind], labelled.key_labels[kind]
+            for number, maps in enumerate(layers):
+                picture = attention_picture(maps, queries, keys)
+                for logger in self._loggers:
+                    logger.log_image(evaluation.step, f"attention/{kind}/layer {number}", picture)
+
+
+def attention_picture(
+    maps: Float[np.ndarray, "H T S"], queries: Sequence[Label], keys: Sequence[Label]
+) -> UInt8[np.ndarray, "height width"]:
+    """Draw the maps of a layer's heads side by side, with labels: black is 0, white a map's largest weight.
+
+    The brightness is the square root of the weight: otherwise, a map with one large weight in each row is almost black.
+
+    Pillow takes 2 ms for 4 heads of 11 × 14 on a CPU, a matplotlib figure 0.6 s.
+    """
+    from PIL import Image, ImageDraw
+
+    num_heads, length, num_keys = maps.shape
+    cell = max(CELL, -(-LEAST_SIDE // max(length, num_keys)))
+    brightest = np.maximum(maps.max((1, 2), keepdims=True), np.finfo(np.float32).tiny)
+    grey = np.rint(255 * np.sqrt(maps / brightest)).astype(np.uint8)
+    cells = grey.repeat(cell, 1).repeat(cell, 2)
+    rows = [drawable(label).replace("␣", "_") for label in queries]
+    columns = [drawable(label).replace("␣", "_") for label in keys]
+    left = CELL * max(map(len, rows))
+    top = CELL * max(map(len, columns))
+    width = left + num_keys * cell
+    image = Image.new("L", (num_heads * width, top + length * cell), GREY)
+    draw = ImageDraw.Draw(image)
+    for head in range(num_heads):
+        image.paste(Image.fromarray(cells[head]), (head * width + left, top))
+        for place, name in enumerate(rows):
+            draw.text((head * width + 1, top + place * cell), name, fill=255)
+        for place, name in enumerate(columns):
+            draw.text((head * width + left + place * cell, 1), "\n".join(name), fill=255, spacing=1)
+    return np.asarray(image)

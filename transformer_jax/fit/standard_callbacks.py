@@ -1,0 +1,181 @@
+"""What every training does between steps: check the loss, log the metrics, stop early."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import jax
+import numpy as np
+
+from transformer_jax.config import Criterion, TrainingConfig
+from transformer_jax.errors import InputError
+from transformer_jax.fit.runner import StepRunner
+from transformer_jax.training.callbacks import Callback, Evaluation, Log, Step
+from transformer_jax.training.metrics import UNWEIGHTED, Sums, layer_norms, means
+
+T = TypeVar("T")
+
+
+class LogMetrics(Callback):
+    """Logs the training metrics every few steps, as means since the last entry, `train/…`.
+
+    After each evaluation, logs `val/…`, and with `log_norms` the norm of each layer's parameters, such as
+    `parameter_norm/encoder/layers_0`.
+
+    Args:
+        log: gets every entry.
+        every: steps between entries.
+        steps_per_epoch: number of steps in an epoch, which always ends with an entry.
+        log_norms: whether the norms of the parameters are logged.
+        num_steps: number of steps of the training, which always ends with an entry.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        every: int,
+        steps_per_epoch: int,
+        *,
+        log_norms: bool = False,
+        num_steps: int | None = None,
+    ) -> None:
+        self._log = log
+        self._every = every
+        self._steps_per_epoch = steps_per_epoch
+        self._log_norms = log_norms
+        self._num_steps = num_steps
+        self._window: list[Sums] = []  # of the steps since the last entry
+
+    def on_step(self, step: Step) -> None:
+        """Add one step, and log if an entry is due."""
+        self._window.append(step.sums)
+        ends_epoch = step.number % self._steps_per_epoch == 0
+        if step.number % self._every and not ends_epoch and step.number != self._num_steps:
+            return
+        metrics = means(self._window)
+        self._window = []
+        # of this step, not the mean
+        metrics["learning_rate"] = float(np.asarray(step.sums["learning_rate"][0]))
+        metrics["steps_per_second"] = step.per_second
+        self._log(step.number, {f"train/{name}": value for name, value in metrics.items()})
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        """Log an evaluation."""
+        scalars = {f"val/{name}": value for name, value in evaluation.metrics.items()}
+        if self._log_norms:
+            norms = jax.jit(layer_norms)(evaluation.params)
+            scalars |= {f"parameter_norm/{layer}": float(norm) for layer, norm in norms.items()}
+        self._log(evaluation.step, scalars)
+
+    def state(self) -> list[dict[str, tuple[float, float]]]:
+        """The sums of the steps since the last entry."""
+        return [jax.tree.map(float, sums) for sums in self._window]
+
+    def restore(self, state: list[Sums]) -> None:
+        """Continue with these sums."""
+        self._window = [*state]
+
+
+class LogThroughput(Callback):
+    """Logs how fast and how busy the devices are, whenever a log entry is due.
+
+    `throughput/examples_per_second`; `throughput/seconds_waiting_for_data` since the last entry;
+    `throughput/flops_per_second` of all devices, counted before compiler optimizations;
+    `throughput/bytes_in_use/<device>`, if the devices report it.
+
+    Args:
+        log: gets the entries.
+        config: settings of the run.
+        runner: runs the steps.
+    """
+
+    def __init__(self, log: Log, config: TrainingConfig, runner: StepRunner) -> None:
+        self._log, self._config, self._runner = log, config, runner
+        self._waited = 0.0
+
+    def on_step(self, step: Step) -> None:
+        """Log, if an entry is due."""
+        self._waited += step.waited
+        if step.number % self._config.log_every:
+            return
+        scalars = {
+            "examples_per_second": step.per_second * self._runner.rows_per_step,
+            "seconds_waiting_for_data": self._waited,
+        }
+        self._waited = 0.0
+        flops = self._runner.flops_per_step
+        if flops is not None:
+            scalars["flops_per_second"] = flops * step.per_second
+        for device in self._runner.devices.mesh.local_devices:
+            memory = device.memory_stats() or {}
+            if "bytes_in_use" in memory:
+                scalars[f"bytes_in_use/{device.id}"] = float(memory["bytes_in_use"])
+        self._log(step.number, {f"throughput/{name}": value for name, value in scalars.items()})
+
+
+class EarlyStopping(Callback):
+    """Stops training after a number of evaluations without improvement.
+
+    Args:
+        criterion: decides which evaluation is better; an equal value is no improvement.
+        patience: number of evaluations; 0 disables early stopping.
+    """
+
+    def __init__(self, criterion: Criterion, patience: int) -> None:
+        self._criterion, self._patience = criterion, patience
+        self._best = float("nan")
+        self._evaluations_since_best = 0
+
+    @property
+    def wants_to_stop(self) -> bool:
+        """Whether the patience is exhausted."""
+        return 0 < self._patience <= self._evaluations_since_best
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        """Compare an evaluation with the best one so far."""
+        value = evaluation.metrics[self._criterion.metric]
+        if self._criterion.is_better(value, self._best) and value != self._best:
+            self._best, self._evaluations_since_best = value, 0
+        else:
+            self._evaluations_since_best += 1
+
+    def state(self) -> dict[str, float]:
+        """The best value (NaN before the first evaluation), and the number of evaluations since."""
+        return {"best": self._best, "evaluations_since_best": self._evaluations_since_best}
+
+    def restore(self, state: dict[str, float]) -> None:
+        """Continue with this best value and number of evaluations."""
+        self._best = state["best"]
+        self._evaluations_since_best = int(state["evaluations_since_best"])
+
+
+def by_class(what: str, things: Sequence[T]) -> dict[str, T]:
+    """Return the objects by class name, under which a checkpoint stores their states.
+
+    Raises:
+        InputError: two objects are of the same class.
+    """
+    names = [type(thing).__name__ for thing in things]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(
+                f"there are two {what} of class {name}; checkpoints store one state per class"
+            )
+    return dict(zip(names, things, strict=True))
+
+
+def check_finite(step: Step) -> None:
+    """Stop training at the first step whose loss or gradient is not finite.
+
+    Raises:
+        FloatingPointError: the loss or the gradient of this step is not finite.
+        InputError: all elements of its batch have the weight 0, so that the mean is undefined.
+    """
+    if step.sums["loss"][1] == 0:
+        raise InputError(f"the batch of step {step.number} has the weight 0 in loss: {UNWEIGHTED}")
+    for name in ("loss", "gradient_norm"):
+        total, weight = step.sums[name]
+        value = np.divide(total, weight)
+        if not np.isfinite(value):
+            raise FloatingPointError(
+                f"{name} is {value} at step {step.number}; training stops there"
+            )

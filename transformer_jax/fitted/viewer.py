@@ -1,0 +1,178 @@
+"""A model's answers to examples, and its attention maps."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Float
+
+from transformer_jax.argument_checks import check_scores
+from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, known_options
+from transformer_jax.errors import InputError
+from transformer_jax.training.inspected_example import Answer, InspectedExample, Label
+from transformer_jax.training.task import Task
+from transformer_jax.trees import Inputs, Params
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAPS = "get_attention_maps"  # method of a model that has maps to show
+FIRST_WITHOUT_GLYPH = 0x530  # Latin, Greek and Cyrillic come before it
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabelledMaps:
+    """Attention weights of one input, by kind: `encoder`, and with a decoder also `decoder` and `cross`."""
+
+    # [H T S] for each layer; T and S depend on the kind
+    maps: Mapping[str, Sequence[Float[np.ndarray, "H _T _S"]]]
+    query_labels: Mapping[str, Sequence[Label]]  # T labels, of the queries' positions
+    key_labels: Mapping[str, Sequence[Label]]  # S labels, of the keys' positions
+
+    @classmethod
+    def of(
+        cls, example: InspectedExample, maps: Mapping[str, Sequence[Float[ArrayLike, "1 H _T _S"]]]
+    ) -> "LabelledMaps":
+        """Return the maps of an example, by kind and layer, without its padding; an `InputError` if not finite."""
+        cut: dict[str, list[np.ndarray]] = {}
+        queries: dict[str, list[str]] = {}
+        keys: dict[str, list[str]] = {}
+        for kind, layers in maps.items():
+            stack_of_queries, stack_of_keys = kind, kind
+            if kind == "cross":
+                stack_of_queries, stack_of_keys = "decoder", "encoder"
+            _, _, num_queries, num_keys = np.shape(layers[0])
+            queries[kind] = example.labels_of(stack_of_queries, num_queries)
+            keys[kind] = example.labels_of(stack_of_keys, num_keys)
+            cut[kind] = []
+            for layer in layers:
+                weights = np.asarray(layer)[0, :, : len(queries[kind]), : len(keys[kind])]
+                check_scores(weights, f"the {kind} maps of {example.title!r} have weights")
+                cut[kind].append(weights)
+        return cls(cut, queries, keys)
+
+    def plot(self, kind: str | None = None, layer: int | None = None) -> "Figure":
+        """Draw the maps of one kind: rows are layers, columns are heads.
+
+        Args:
+            kind: a key of `maps`; None for the last one, which is `cross` if there is a decoder.
+            layer: number of the layer, from 0; None for all of them.
+
+        Raises:
+            InputError: there is no such kind or layer.
+        """
+        from transformer_jax.plots import plot_attention_maps  # only for drawing
+
+        kinds = list(self.maps)
+        kind = kinds[-1] if kind is None else kind
+        if kind not in kinds:
+            raise InputError(f"kind is {kind!r}; it must be one of {', '.join(kinds)}")
+        layers = self.maps[kind]
+        if layer is not None and layer not in range(len(layers)):
+            raise InputError(f"layer is {layer!r}; it must be at least 0 and below {len(layers)}")
+        chosen = layers if layer is None else [layers[layer]]
+        keys = [drawable(label) for label in self.key_labels[kind]]
+        queries = [drawable(label) for label in self.query_labels[kind]]
+        maps = [weights[None] for weights in chosen]
+        return plot_attention_maps([keys], maps, query_data=[queries], first_layer=layer or 0)
+
+
+def drawable(label: Label) -> str:
+    """Return a label that matplotlib's font can draw: ␣ for a space, and the code point of a character without glyph.
+
+    Labels of several characters, such as words, stay unchanged.
+    """
+    text = str(label)
+    if len(text) != 1:
+        return text
+    if text == " ":
+        return "␣"
+    has_glyph = ord(text) < FIRST_WITHOUT_GLYPH and text.isprintable()
+    return text if has_glyph else f"{ord(text):X}"
+
+
+class Viewer:
+    """Computes a model's answers and attention maps for single examples, on one device.
+
+    Args:
+        task: the model's task.
+        device: computes them.
+    """
+
+    def __init__(self, task: Task, device: jax.Device) -> None:
+        self._task, self._device = task, device
+        options = known_options(RUN_ONCE_OPTIONS)
+        self._output = jax.jit(task.apply, compiler_options=options)
+        self._maps = jax.jit(self._maps_of_inputs, compiler_options=options)
+
+    def maps_of(self, example: InspectedExample, params: Params) -> LabelledMaps:
+        """Return the attention maps of an example, by kind and layer.
+
+        Raises:
+            InputError: the model has none, or a weight is not finite.
+        """
+        task = self._task
+        if not task.has_attention:
+            lacks = f"without {MAPS}"
+            if hasattr(task.model, MAPS):
+                lacks = "whose attention is a custom function"
+            raise InputError(f"{type(task.model).__name__} {lacks} has no maps to show")
+        maps = jax.device_get(self._maps(jax.device_put(params, self._device), example.inputs))
+        # a named tuple if there are several stacks
+        by_kind = maps._asdict() if hasattr(maps, "_asdict") else {task.stack: maps}
+        return LabelledMaps.of(example, by_kind)
+
+    def _maps_of_inputs(self, params: Params, inputs: Inputs) -> object:
+        return self._task.call_model(params, self._task.model_inputs(inputs), method=MAPS)
+
+    def answers(self, examples: Sequence[InspectedExample], params: Params) -> list[Answer]:
+        """Return the model's answers; examples of equal shapes are computed together, a batch at a time.
+
+        Raises:
+            InputError: an output is not finite; or `predict` is overridden without `examples`, and does not return one
+                answer for each example, or the examples have no input for it (`given`).
+        """
+        params = jax.device_put(params, self._device)
+        by_shape: dict[str, list[int]] = {}
+        for number, example in enumerate(examples):
+            by_shape.setdefault(str(jax.tree.map(np.shape, example.inputs)), []).append(number)
+        answers: dict[int, Answer] = {}
+        for numbers in by_shape.values():
+            size = min(self._task.config.batch_size, len(numbers))
+            for start in range(0, len(numbers), size):
+                batch = numbers[start : start + size]
+                rows = batch + batch[:1] * (size - len(batch))  # one size, one compilation
+                answers_to_rows = self._answers_to([examples[number] for number in rows], params)
+                answers |= zip(batch, answers_to_rows, strict=False)
+        return [answers[number] for number in range(len(examples))]
+
+    def _answers_to(self, rows: Sequence[InspectedExample], params: Params) -> list[Answer]:
+        """Return the answers to examples of equal shapes, by `predict` if only that is overridden."""
+        outputs = jax.device_get(self._output(params, _joined([row.inputs for row in rows])))
+        answers = [row.answer_to(output) for row, output in zip(rows, outputs, strict=True)]
+        if not self._task.overrides_predict_alone:
+            return answers
+        texts = self._predicted_texts(rows)
+        for number, text in enumerate(texts):
+            if answers[number].text != text:
+                answers[number] = Answer(text, None, ())
+        return answers
+
+    def _predicted_texts(self, rows: Sequence[InspectedExample]) -> list[str]:
+        """Return what the task's own `predict` gives for each example, as text."""
+        task, predicted = self._task, None
+        if rows[0].given is not None:
+            predicted = task.predict(_joined([row.given for row in rows]))
+        if not isinstance(predicted, list | np.ndarray | jax.Array) or len(predicted) != len(rows):
+            raise InputError(
+                f"{type(task).__name__}.predict gives no list or array with an answer for each"
+                " example; override `examples`"
+            )
+        return [" ".join(map(str, np.ravel(answer).tolist())) for answer in predicted]
+
+
+def _joined(batches: Sequence[Inputs]) -> Inputs:
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *batches)
