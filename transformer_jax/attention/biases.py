@@ -105,6 +105,33 @@ def as_attention_bias(bias: Biases) -> AttentionBias:
     return bias if isinstance(bias, AttentionBias) else ArrayBias(bias)
 
 
+def attend_by_function(
+    function: Callable[..., Array],
+    q: Float[Array, "B H T d"],
+    k: Float[Array, "B Hkv S d"],
+    v: Float[Array, "B Hkv S d"],
+    mask: object,
+    bias: Biases | None,
+    dropout: object,
+) -> Float[Array, "B H T d"]:
+    """Call an attention function of a user, which gets the bias as a `BiasArgument`.
+
+    Raises:
+        InputError: the function ignores the bias.
+    """
+    if bias is None:
+        return function(q, k, v, mask, None, dropout)
+    argument = BiasArgument(as_attention_bias(bias), (*q.shape[:-1], k.shape[-2]))
+    values = function(q, k, v, mask, argument, dropout)
+    if not argument.is_read:
+        raise InputError(
+            f"implementation is {shown(function)}, which ignores the bias {argument.bias}; it must"
+            " compute logits + bias; if it cannot, choose other positions, such as"
+            " RotaryPositions()"
+        )
+    return values
+
+
 def apply_bias(logits: Float[Array, "... T S"], bias: Biases) -> Float[Array, "... T S"]:
     """Apply any bias, soft caps included, to logits `[..., T, S]`.
 
@@ -114,10 +141,11 @@ def apply_bias(logits: Float[Array, "... T S"], bias: Biases) -> Float[Array, ".
     bias = as_attention_bias(bias)
     bias.check(logits.shape)
     block = whole_block(logits.shape)
-    of_block = bias.cut(block)
-    return jax.vmap(lambda part: of_block.apply(part, block))(
-        logits.reshape(-1, *block.shape)
-    ).reshape(logits.shape)
+    bias = bias.cut(block)
+    # [batches of the bias, B, H, T, S]
+    batches = logits.reshape(-1, *block.shape)
+    applied = jax.vmap(lambda batch: bias.apply(batch, block))(batches)
+    return applied.reshape(logits.shape)
 
 
 def bias_array(bias: Biases, shape: tuple[int, ...]) -> Float[Array, "... T S"]:
@@ -155,7 +183,7 @@ class ArrayBias(AddedBias):
                 " mask"
             )
         object.__setattr__(self, "array", jnp.asarray(array))
-        self._wide()
+        self._wide()  # raises an error for another rank
 
     def _wide(self) -> Float[Array, "#B #H #T #S"]:
         return with_all_axes("bias", jnp.asarray(self.array))
@@ -220,7 +248,8 @@ class BiasFunction(AttentionBias):
         result = self.fn(
             logits, at.batch, at.head, at.query + self.offset, at.key, *self.parameters
         )
-        is_float = hasattr(result, "dtype") and jnp.issubdtype(result.dtype, jnp.floating)
+        dtype = getattr(result, "dtype", None)
+        is_float = dtype is not None and jnp.issubdtype(dtype, jnp.floating)
         if not is_float or result.shape != logits.shape:
             raise InputError(
                 f"the bias function {shown(self.fn)} returned {shown(result)}; it must return the"

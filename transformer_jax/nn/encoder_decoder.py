@@ -15,8 +15,7 @@ from transformer_jax.argument_checks import (
     check_sequence,
     check_token_ids,
 )
-from transformer_jax.attention.formula import mask_array
-from transformer_jax.attention.masks.symbolic import Masks
+from transformer_jax.attention.masks.symbolic import Masks, mask_array
 from transformer_jax.attention.score_block import Chosen
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.blocks import Block, BlockSettings

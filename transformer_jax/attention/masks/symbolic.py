@@ -14,6 +14,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Bool
@@ -21,6 +22,7 @@ from jaxtyping import Bool
 from transformer_jax.argument_checks import Count
 from transformer_jax.attention.masks.arrays import USE_PADDING_MASK, Mask, expand_mask
 from transformer_jax.attention.score_block import (
+    MISSING_AXES,
     BlockGrid,
     Bounds,
     LogitsRule,
@@ -28,6 +30,7 @@ from transformer_jax.attention.score_block import (
     Range,
     ScoreBlock,
     check_fits,
+    whole_block,
 )
 from transformer_jax.errors import MAX_SIZE, InputError, check_sizes, shortened
 from transformer_jax.trees import pytree_class, static_field
@@ -125,6 +128,18 @@ def as_attention_mask(mask: Masks) -> AttentionMask:
             f"mask is {shortened(mask)}; it must be a mask such as Causal(), or an array"
         )
     return ArrayMask(mask)
+
+
+def mask_array(mask: Masks, shape: tuple[int, ...]) -> Bool[Array, "..."]:
+    """Convert a mask to an array that broadcasts against logits of shape `[..., T, S]`.
+
+    Raises:
+        InputError: the mask does not broadcast.
+    """
+    mask = as_attention_mask(mask)
+    mask.check(shape)
+    is_seen = mask.allows(whole_block(shape))  # rank 4; the logits may have fewer axes
+    return jnp.squeeze(is_seen, MISSING_AXES.get(len(shape), ()))
 
 
 @pytree_class
