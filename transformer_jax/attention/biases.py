@@ -10,7 +10,7 @@ Query i stands at position i + `offset`, and key j at position j, as in `transfo
 
 import dataclasses
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import as_array, known_values
+from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.score_block import (
     LogitsRule,
     Offset,
@@ -28,6 +29,7 @@ from transformer_jax.attention.score_block import (
     whole_block,
     with_all_axes,
 )
+from transformer_jax.dropout import AttentionDropout
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.trees import pytree_class, shown, static_field
 
@@ -98,6 +100,14 @@ jax.tree_util.register_pytree_node(
 Biases = AttentionBias | BiasArgument | Float[ArrayLike, "..."]
 
 
+# Function (q, k, v, mask, bias, dropout) -> values [B H T d], with q [B H T d], k and v [B Hkv S d]. In cached decoding
+# T is 1 and S the capacity of the cache; only the mask and the bias contain the positions of the queries. A bias is an
+# array-like for logits [B H T S]: `logits + bias`, or `apply_bias(logits, bias)`, which supports soft caps too.
+AttentionFunction: TypeAlias = Callable[
+    [Array, Array, Array, Masks | None, Biases | None, AttentionDropout | None], Array
+]
+
+
 def as_attention_bias(bias: Biases) -> AttentionBias:
     """Return a bias unchanged, and an array as `ArrayBias`."""
     if isinstance(bias, BiasArgument):
@@ -106,13 +116,13 @@ def as_attention_bias(bias: Biases) -> AttentionBias:
 
 
 def attend_by_function(
-    function: Callable[..., Array],
+    function: AttentionFunction,
     q: Float[Array, "B H T d"],
     k: Float[Array, "B Hkv S d"],
     v: Float[Array, "B Hkv S d"],
-    mask: object,
+    mask: Masks | None,
     bias: Biases | None,
-    dropout: object,
+    dropout: AttentionDropout | None,
 ) -> Float[Array, "B H T d"]:
     """Call an attention function of a user, which gets the bias as a `BiasArgument`.
 

@@ -68,7 +68,7 @@ def checked_request(
     arrays = [_real_numbers(name, x) for name, x in (("q", q), ("k", k), ("v", v))]
     shapes = [array.shape for array in arrays]
     _check_shapes(*shapes)
-    dtype = jnp.result_type(*(array.dtype for array in arrays))
+    dtype = jnp.result_type(*(jax.dtypes.canonicalize_dtype(array.dtype) for array in arrays))
     if not jnp.issubdtype(dtype, jnp.floating):
         dtype = jnp.promote_types(dtype, jnp.float32)
     request = AttentionRequest(

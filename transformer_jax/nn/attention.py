@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -20,19 +20,13 @@ from transformer_jax.argument_checks import (
     check_kv_heads,
     check_sequence,
 )
-from transformer_jax.attention.biases import Biases, attend_by_function
+from transformer_jax.attention.biases import AttentionFunction, Biases, attend_by_function
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.dropout import AttentionDropout
 from transformer_jax.errors import InputError, head_width
 from transformer_jax.nn.layers import Dense, Tapped
 from transformer_jax.nn.positions import FIRST_OF_PASS, AttentionPositions, NoPositions, Positions
 
-# Function (q, k, v, mask, bias, dropout) -> values [B H T d], with q [B H T d], k and v [B Hkv S d]. In cached decoding
-# T is 1 and S the capacity of the cache; only the mask and the bias contain the positions of the queries. A bias is an
-# array-like for logits [B H T S]: `logits + bias`, or `apply_bias(logits, bias)`, which supports soft caps too.
-AttentionFunction: TypeAlias = Callable[
-    [Array, Array, Array, Masks | None, Biases | None, AttentionDropout | None], Array
-]
 Implementation = Literal["auto", "plain", "blockwise", "fused"]  # of `dot_product_attention`
 Queries = Float[Array, "B H T d"]
 Keys = Float[Array, "B Hkv S d"]  # with Hkv heads, which groups of the H query heads share
@@ -40,11 +34,7 @@ Keys = Float[Array, "B Hkv S d"]  # with Hkv heads, which groups of the H query 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSettings:
-    """Settings of multi-head attention.
-
-    Raises:
-        InputError: a field does not match its annotation.
-    """
+    """Settings of multi-head attention. An invalid value is an `InputError`."""
 
     # Number of key/value heads, which groups of query heads share; it divides H (Ainslie et al. 2023). None: H.
     num_kv_heads: Size | None = None
@@ -79,20 +69,16 @@ class AttentionCall(NamedTuple):
     bias: Biases | None = None
     dropout: AttentionDropout | None = None
     wants_weights: bool = False
-    tap: Callable[[str, Array, str], Array] | None = (
-        None  # `tap` of a module, for logits and weights
-    )
+    tap: Callable[[str, Array, str], Array] | None = None  # of a module, for logits and weights
 
 
 class MultiheadAttention(Tapped):
     """Multi-head attention: `Concat(head_1 … head_H) W_O`, `head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)`.
 
     Queries are computed from `x`; keys and values from `memory`, or from `x` if there is none (self-attention).
-    Kernels use Xavier-uniform initialization (Glorot and Bengio 2010), those of queries, keys and values with half the
-    variance, as if the three were one kernel `[D, 3 D]`. Biases start at zero. Source: Vaswani et al. 2017, section
-    3.2.2.
-
-    A subclass may override `__call__`; attention maps, inspection and cached decoding work if it calls `attend`.
+    Kernels start Xavier-uniform (Glorot and Bengio 2010), those of queries, keys and values as one kernel `[D, 3 D]`;
+    biases start at zero. A subclass may override `__call__`; attention maps, inspection and cached decoding work if it
+    calls `attend`. Source: Vaswani et al. 2017, section 3.2.2.
 
     Raises:
         InputError: at construction, if `num_heads` does not divide `embed_dim` and `head_width` is None,
@@ -100,17 +86,14 @@ class MultiheadAttention(Tapped):
             support the width of a head.
     """
 
-    # D, the width of the output; also the width of all heads together unless `head_width` is set
-    embed_dim: Size
+    embed_dim: (
+        Size  # D, the width of the output, and of all heads together unless `head_width` is set
+    )
     num_heads: Size  # H
     dropout_prob: Probability | None = None  # of the attention weights; None: that of the settings
     settings: AttentionSettings = AttentionSettings()
-    positions: Positions = (
-        NoPositions()
-    )  # for self-attention; those added to embeddings do nothing here
-    looks_ahead: bool = (
-        True  # whether queries may see later keys, for which a learned bias has buckets
-    )
+    positions: Positions = NoPositions()  # inside self-attention
+    looks_ahead: bool = True  # whether queries may see later keys, so that biases need them
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -155,9 +138,8 @@ class MultiheadAttention(Tapped):
         Args:
             x: `[B, T, D_x]`; its width may differ from `embed_dim`.
             memory: `[B, S, D_memory]`, or None for self-attention (S = T).
-            mask: which keys a query may see, as in `dot_product_attention`.
+            mask, bias: as in `dot_product_attention`.
             return_attention: also return this pass's attention weights, which take O(T · S) memory.
-            bias: added to the logits, as in `dot_product_attention`.
             train: apply dropout to the weights; needs the random key `dropout` if its probability is not zero.
 
         Returns:
@@ -230,9 +212,8 @@ class MultiheadAttention(Tapped):
         return AttentionDropout(rate, self.make_rng("dropout")) if rate > 0 else None
 
     def _check(self, x: ArrayLike, memory: ArrayLike) -> None:
-        if self.is_border:
-            check_sequence("x", x)
-            check_sequence("memory", memory)
+        check_sequence("x", x)
+        check_sequence("memory", memory)
         if memory is not x and self.positions.is_in_attention:
             raise InputError(
                 f"memory is given, but positions is {self.positions}, which works in self-attention"

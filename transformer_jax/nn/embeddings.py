@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 
 from transformer_jax.argument_checks import Positive, check_fields
 from transformer_jax.nn.blocks import SettingsModule
-from transformer_jax.nn.layers import Dense, Dropout, add_bias
+from transformer_jax.nn.layers import Dense, Dropout, Features, add_bias
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ def rows_of(table: Float[ArrayLike, "V D"], tokens: Int[Array, "..."]) -> Float[
 
 
 def tied_logits(
-    embedding: nn.Embed, x: Float[Array, "B T D"], scale: float = 1.0, bias: Array | None = None
+    embedding: nn.Embed, x: Features, scale: float = 1.0, bias: Array | None = None
 ) -> Float[Array, "B T V"]:
     """Project vectors to logits with an embedding matrix: `scale · x Eᵀ + b`."""
     logits: Array = embedding.attend(x * scale)
@@ -86,7 +86,7 @@ class TokenModel(SettingsModule):
 
     def embedded(
         self, embedding: nn.Embed, tokens: Int[ArrayLike, "B T"], *, train: bool
-    ) -> Float[Array, "B T D"]:
+    ) -> Features:
         """Embed tokens, add positions and apply dropout."""
         x = rows_of(embedding.embedding, jnp.asarray(tokens))
         if self.embeddings.is_scaled:
@@ -95,7 +95,7 @@ class TokenModel(SettingsModule):
             x = self.positional_encoding(x)
         return self.embedding_dropout(x, train=train)
 
-    def logits(self, x: Float[Array, "B T D"], embedding: nn.Embed | None) -> Float[Array, "B T V"]:
+    def logits(self, x: Features, embedding: nn.Embed | None) -> Float[Array, "B T V"]:
         """Project vectors to logits, with the embedding matrix if it is tied."""
         if embedding is None or not self.has_tied_output:
             return self.tap("logits", self.output_layer(x), "B T V")

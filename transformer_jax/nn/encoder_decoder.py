@@ -23,10 +23,11 @@ from transformer_jax.nn.cached_decoding import DecodingCache, run_cached, start_
 from transformer_jax.nn.decoder import DecoderBlock, TransformerDecoder
 from transformer_jax.nn.embeddings import EmbeddingSettings, TokenModel, token_embedding
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
+from transformer_jax.nn.layers import Features, FeaturesLike
 
 # Token ids, or features of width D, which are not embedded.
 Source = Int[ArrayLike, "B S"] | Float[ArrayLike, "B S D"]
-Target = Int[ArrayLike, "B T"] | Float[ArrayLike, "B T D"]
+Target = Int[ArrayLike, "B T"] | FeaturesLike
 
 
 class AttentionMaps(NamedTuple):
@@ -260,7 +261,7 @@ class Transformer(TokenModel):
             of_stack("encoder", last), of_stack("decoder", first), of_stack("decoder", last)
         )
 
-    def _embed(self, sequence: Target, side: str, *, train: bool = False) -> Float[Array, "B T D"]:
+    def _embed(self, sequence: Target, side: str, *, train: bool = False) -> Features:
         if jnp.issubdtype(as_array(side, sequence).dtype, jnp.integer):
             self._check_tokens(side, sequence, "[B, T]", side)
             embedding = (

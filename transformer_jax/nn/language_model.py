@@ -12,6 +12,7 @@ from transformer_jax.nn.blocks import Block, BlockSettings
 from transformer_jax.nn.cached_decoding import DecodingCache, run_cached, start_cache
 from transformer_jax.nn.causal import CausalBlock, CausalStack
 from transformer_jax.nn.embeddings import EmbeddingSettings, TokenModel, token_embedding
+from transformer_jax.nn.layers import Features
 
 CausalCache = DecodingCache  # name for a model without an encoder
 
@@ -128,7 +129,7 @@ class TransformerLM(TokenModel):
 
     def hidden_states(
         self, tokens: Int[ArrayLike, "B T"], mask: Masks | None = None, *, train: bool = False
-    ) -> Float[Array, "B T D"]:
+    ) -> Features:
         """Compute the vectors that `project` maps to logits, for a loss that projects a few positions at a time."""
         check_token_ids("tokens", tokens, self.vocabulary_size)
         x = self.tap("embeddings", self.embedded(self.embedding, tokens, train=train), "B T D")
@@ -141,6 +142,6 @@ class TransformerLM(TokenModel):
             return ("output_layer",)
         return ("embedding", "output_bias") if self.embeddings.output_bias else ("embedding",)
 
-    def project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+    def project(self, x: Features) -> Float[Array, "B T V"]:
         """Project hidden states to logits."""
         return self.logits(x, self.embedding)

@@ -14,7 +14,7 @@ from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.embeddings import rows_of, tied_logits, token_embedding
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
-from transformer_jax.nn.layers import Dense, Dropout, Tapped
+from transformer_jax.nn.layers import Dense, Dropout, Features, Tapped
 from transformer_jax.nn.position_kinds import LearnedEncoding, LearnedPositions
 
 Head = Literal["tokens", "classes", "token_classes", "none"]
@@ -24,7 +24,7 @@ class Pooler(Tapped):
     """Pooler `tanh(x_0 W + b)`, with x_0 the vector at the first position (Devlin et al. 2019, section 3)."""
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B D"]:
+    def __call__(self, x: Features) -> Float[Array, "B D"]:
         """Pool each row to one vector, `[B, D]`."""
         return self.tap("output", nn.tanh(Dense(x.shape[-1], name="dense")(x[:, 0])), "B D")
 
@@ -136,7 +136,7 @@ class TransformerMLM(SettingsModule):
 
     def _embed(
         self, tokens: Int[ArrayLike, "B T"], types: Int[ArrayLike, "B T"] | None, *, train: bool
-    ) -> Float[Array, "B T D"]:
+    ) -> Features:
         check_token_ids("tokens", tokens, self.vocabulary_size)
         tokens = jnp.asarray(tokens)
         x = rows_of(self.embedding.embedding, tokens)
@@ -160,7 +160,7 @@ class TransformerMLM(SettingsModule):
             x = self.embedding_projection(x)
         return self.tap("embeddings", x, "B T D")
 
-    def _output(self, x: Float[Array, "B T D"], *, train: bool) -> Float[Array, "..."]:
+    def _output(self, x: Features, *, train: bool) -> Float[Array, "..."]:
         """Apply the head to the output of the encoder."""
         pooled = self.pooler(x) if self.has_pooler or self.head == "classes" else x
         if self.head == "classes":
