@@ -25,6 +25,7 @@ from transformer_jax.attention.score_block import (
     LogitsRule,
     Offset,
     ScoreBlock,
+    Shape,
     check_fits,
     whole_block,
     with_all_axes,
@@ -79,7 +80,7 @@ class BiasArgument:
     """Bias that an attention function reads as an array: `logits + bias`, `jnp.asarray(bias)`."""
 
     bias: AttentionBias
-    shape: tuple[int, ...]  # of the logits, [B, H, T, S]
+    shape: Shape  # of the logits, [B, H, T, S]
     is_read: bool = False  # whether the function has used the bias
 
     def read(self) -> AttentionBias:
@@ -158,7 +159,7 @@ def apply_bias(logits: Float[Array, "... T S"], bias: Biases) -> Float[Array, ".
     return applied.reshape(logits.shape)
 
 
-def bias_array(bias: Biases, shape: tuple[int, ...]) -> Float[Array, "... T S"]:
+def bias_array(bias: Biases, shape: Shape) -> Float[Array, "... T S"]:
     """Convert a bias to the array of this shape `[..., T, S]` that it adds to the logits.
 
     Raises:
@@ -208,7 +209,7 @@ class ArrayBias(AddedBias):
         total = block.add_part(self._wide(), jnp.asarray(part.array))
         return ArrayBias(total.reshape(np.shape(self.array)))
 
-    def check(self, shape: tuple[int, ...]) -> None:
+    def check(self, shape: Shape) -> None:
         check_fits(self._wide().shape, shape, f"bias of shape {np.shape(self.array)}")
 
 

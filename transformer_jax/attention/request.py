@@ -13,12 +13,11 @@ from jax import Array
 from transformer_jax.argument_checks import as_array
 from transformer_jax.attention.biases import AttentionBias, Biases, as_attention_bias
 from transformer_jax.attention.masks.symbolic import AttentionMask, Masks, as_attention_mask
-from transformer_jax.attention.score_block import whole_block
+from transformer_jax.attention.score_block import Shape, whole_block
 from transformer_jax.dropout import AttentionDropout
 from transformer_jax.errors import InputError, check_value
 from transformer_jax.mesh_axis import with_value
 
-Shape = tuple[int, ...]
 Backend = Literal["cpu", "gpu", "cuda", "rocm", "tpu"]
 
 

@@ -25,7 +25,13 @@ from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.dropout import AttentionDropout
 from transformer_jax.errors import InputError, head_width
 from transformer_jax.nn.layers import Dense, Tapped
-from transformer_jax.nn.positions import FIRST_OF_PASS, AttentionPositions, NoPositions, Positions
+from transformer_jax.nn.positions import (
+    FIRST_OF_PASS,
+    AttentionPositions,
+    Heads,
+    NoPositions,
+    Positions,
+)
 
 Implementation = Literal["auto", "plain", "blockwise", "fused"]  # of `dot_product_attention`
 Queries = Float[Array, "B H T d"]
@@ -204,7 +210,7 @@ class MultiheadAttention(Tapped):
             )
         return attend_by_function(implementation, *arguments)
 
-    def _heads(self, x: Float[Array, "B T width"]) -> Float[Array, "B heads T d"]:
+    def _heads(self, x: Float[Array, "B T width"]) -> Heads:
         return x.reshape(*x.shape[:-1], -1, self.width()).swapaxes(-3, -2)
 
     def _dropout(self) -> AttentionDropout | None:

@@ -14,6 +14,9 @@ from transformer_jax.argument_checks import Positive, check_fields
 from transformer_jax.nn.blocks import SettingsModule
 from transformer_jax.nn.layers import Dense, Dropout, Features, add_bias
 
+TokenIds = Int[ArrayLike, "B T"]
+Logits = Float[Array, "B T V"]
+
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingSettings:
@@ -54,7 +57,7 @@ def rows_of(table: Float[ArrayLike, "V D"], tokens: Int[Array, "..."]) -> Float[
 
 def tied_logits(
     embedding: nn.Embed, x: Features, scale: float = 1.0, bias: Array | None = None
-) -> Float[Array, "B T V"]:
+) -> Logits:
     """Project vectors to logits with an embedding matrix: `scale · x Eᵀ + b`."""
     logits: Array = embedding.attend(x * scale)
     return logits if bias is None else add_bias(logits, bias)
@@ -84,9 +87,7 @@ class TokenModel(SettingsModule):
         elif num_logits is not None and bias:
             self.output_bias = self.param("output_bias", nn.initializers.zeros, (num_logits,))
 
-    def embedded(
-        self, embedding: nn.Embed, tokens: Int[ArrayLike, "B T"], *, train: bool
-    ) -> Features:
+    def embedded(self, embedding: nn.Embed, tokens: TokenIds, *, train: bool) -> Features:
         """Embed tokens, add positions and apply dropout."""
         x = rows_of(embedding.embedding, jnp.asarray(tokens))
         if self.embeddings.is_scaled:
@@ -95,7 +96,7 @@ class TokenModel(SettingsModule):
             x = self.positional_encoding(x)
         return self.embedding_dropout(x, train=train)
 
-    def logits(self, x: Features, embedding: nn.Embed | None) -> Float[Array, "B T V"]:
+    def logits(self, x: Features, embedding: nn.Embed | None) -> Logits:
         """Project vectors to logits, with the embedding matrix if it is tied."""
         if embedding is None or not self.has_tied_output:
             return self.tap("logits", self.output_layer(x), "B T V")

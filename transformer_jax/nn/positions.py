@@ -17,6 +17,7 @@ from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.layers import Features, FeaturesLike, Tapped, add_bias
 
 First = Start | Int[Array, " B"]  # position of the first element, for all texts or for each text
+Heads = Float[Array, "B heads T d"]  # queries or keys
 # `first` in a module's call; `nn/cached_decoding.py` replaces it by the first new position
 FIRST_OF_PASS = 0
 
@@ -105,9 +106,7 @@ class PositionalEncoding(AddedPositions):
 class AttentionPositions(nn.Module):
     """Base class of positions inside self-attention: rotated queries and keys, a bias of the logits, or both."""
 
-    def encode(
-        self, x: Float[Array, "B heads T d"], first: First, length: int
-    ) -> Float[Array, "B heads T d"]:
+    def encode(self, x: Heads, first: First, length: int) -> Heads:
         """Encode the positions `first` … `first + T - 1` of `length` in queries or keys; `first` may be traced."""
         return x
 
