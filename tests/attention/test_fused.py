@@ -8,7 +8,7 @@ import pytest
 from transformer_jax import ALiBi, Causal, Window
 from transformer_jax.attention import AttentionDropout, explain
 from transformer_jax.attention.fused import fused_attention
-from transformer_jax.attention.request import AttentionRequest
+from transformer_jax.attention.request import checked_request
 
 T = 256
 IS_HOPPER = jax.default_backend() == "gpu" and float(jax.devices()[0].compute_capability) >= 9
@@ -74,7 +74,7 @@ def test_the_programs_lower_for_the_machines_of_the_kernels(backend, mask, kerne
     assert explain(*operands, mask, backend=name).implementation == "fused"
 
     def total(q, k, v):
-        request = AttentionRequest.of(q, k, v, mask, None, backend=name)
+        request = checked_request(q, k, v, mask, None, backend=name)
         return fused_attention(q, k, v, request).astype(jnp.float32).sum()
 
     program = jax.jit(jax.grad(total, (0, 1, 2))).trace(*operands).lower(lowering_platforms=(name,)).as_text()

@@ -7,7 +7,7 @@ import pytest
 
 from transformer_jax import ALiBi, ArrayMask, Causal, InputError, Padding, Prefix, Segments, Window, combine_masks
 from transformer_jax.attention import MaskFunction
-from transformer_jax.attention.formula import mask_array
+from transformer_jax.attention.masks.symbolic import mask_array
 
 B, H, T, S = 2, 3, 5, 7
 POSITION, KEY = np.arange(T)[:, None], np.arange(S)[None]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import causal_mask, combine_masks, expand_mask, padding_mask
-from transformer_jax.attention.formula import mask_array
+from transformer_jax.attention.masks.symbolic import mask_array
 
 B, H, T, S = 2, 3, 5, 7
 

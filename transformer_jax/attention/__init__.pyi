@@ -8,7 +8,6 @@ from .biases import SoftCap as SoftCap
 from .biases import apply_bias as apply_bias
 from .biases import bias_array as bias_array
 from .formula import AttentionDropout as AttentionDropout
-from .formula import mask_array as mask_array
 from .masks.arrays import causal_mask as causal_mask
 from .masks.arrays import expand_mask as expand_mask
 from .masks.arrays import padding_mask as padding_mask
@@ -21,6 +20,7 @@ from .masks.symbolic import AttentionMask as AttentionMask
 from .masks.symbolic import Causal as Causal
 from .masks.symbolic import Window as Window
 from .masks.symbolic import combine_masks as combine_masks
+from .masks.symbolic import mask_array as mask_array
 from .position_biases import ALiBi as ALiBi
 from .position_biases import RelativeBias as RelativeBias
 from .rows import attention_rows as attention_rows

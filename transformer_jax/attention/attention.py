@@ -1,7 +1,6 @@
 """Attention by one of three implementations: plain, blockwise or fused. `explain` says which one runs, and why."""
 
 import math
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -15,7 +14,13 @@ from transformer_jax.attention.blockwise import blockwise_attention
 from transformer_jax.attention.formula import Tap, plain_attention
 from transformer_jax.attention.fused import fused_attention, fused_refusal
 from transformer_jax.attention.masks.symbolic import Masks
-from transformer_jax.attention.request import AttentionRequest, Explanation, record_attention
+from transformer_jax.attention.request import (
+    AttentionRequest,
+    Explanation,
+    checked_request,
+    record_attention,
+    with_batch_and_heads,
+)
 from transformer_jax.dropout import AttentionDropout
 from transformer_jax.errors import InputError, check_value
 
@@ -77,22 +82,19 @@ def dot_product_attention(
             or has a result of the wrong type, or the implementation does not support the arguments.
     """
     check_value("tap", tap, Tap | None)
-    request = AttentionRequest.of(q, k, v, mask, bias, dropout, return_attention)
+    request = checked_request(q, k, v, mask, bias, dropout, return_attention)
     explanation = _choose(request, implementation if tap is None else "plain")
     record_attention(explanation)
     q, k, v = (jnp.asarray(x) for x in promote_dtype(q, k, v, dtype=None))  # to one floating type
+    arguments = request.mask, request.bias, request.dropout
     if explanation.implementation == "plain":
-        values, attention = plain_attention(
-            q, k, v, request.mask, request.bias, request.dropout, tap=tap
-        )
-        return (values, attention) if return_attention else values
-    operands = request.with_heads(q, k, v)
+        values, weights = plain_attention(q, k, v, *arguments, tap=tap)
+        return (values, weights) if return_attention else values
+    operands = with_batch_and_heads(q, k, v)
     if explanation.implementation == "fused":
         values = fused_attention(*operands, request)
     else:
-        values = blockwise_attention(
-            *operands, request.mask, request.bias, request.dropout, request.num_batch
-        )
+        values = blockwise_attention(*operands, *arguments, request.num_batch)
     return values.reshape(*request.logits_shape[:-2], *values.shape[-2:])
 
 
@@ -104,7 +106,7 @@ def scaled_dot_product(
 ) -> tuple[Float[Array, "... T d_v"], Float[Array, "... T S"]]:
     """Values and weights of plain `dot_product_attention`: `softmax(Q Kᵀ / √d) V`, and the softmax."""
     result: Any = dot_product_attention(q, k, v, mask, return_attention=True)
-    return result[0], result[1]
+    return result
 
 
 def explain(
@@ -129,39 +131,33 @@ def explain(
     Raises:
         InputError: as in `dot_product_attention`.
     """
-    return _choose(
-        AttentionRequest.of(q, k, v, mask, bias, dropout, return_attention, backend), implementation
-    )
+    request = checked_request(q, k, v, mask, bias, dropout, return_attention, backend)
+    return _choose(request, implementation)
 
 
 def _choose(request: AttentionRequest, implementation: str) -> Explanation:
     check_value("implementation", implementation, Implementation)
-    no_weights = (
-        "it returns no weights; attention_rows computes chosen rows"
-        if request.wants_attention
-        else None
-    )
-    refusals = {"plain": None, "blockwise": no_weights, "fused": fused_refusal(request)}
-    if implementation != "auto":
-        if reason := refusals[implementation]:
-            raise InputError(f"implementation is {implementation!r}, which cannot run: {reason}")
-        chosen, reason, otherwise = implementation, "it was requested", "another one was requested"
+    refusals = {"plain": None, "blockwise": None, "fused": fused_refusal(request)}
+    if request.wants_attention:
+        refusals["blockwise"] = "it returns no weights; attention_rows computes chosen rows"
+    if implementation == "auto":
+        chosen, reason, otherwise = _suited(request, refusals["fused"])
     else:
-        chosen, reason, otherwise = _suited(request, refusals)
+        chosen, reason, otherwise = implementation, "it was requested", "another one was requested"
+    if refusals[chosen]:
+        raise InputError(f"implementation is {chosen!r}, which cannot run: {refusals[chosen]}")
     others = {name: refusal or otherwise for name, refusal in refusals.items() if name != chosen}
     return Explanation(chosen, reason, others, request.logits_shape[-2:])
 
 
-def _suited(request: AttentionRequest, refusals: Mapping[str, str | None]) -> tuple[str, str, str]:
+def _suited(request: AttentionRequest, fused_refusal: str | None) -> tuple[str, str, str]:
     """Choice of `auto`, the reason for it, and the reason against the other implementations that could run."""
-    num_logits = math.prod(request.logits_shape[-2:])
+    num_per_head = math.prod(request.logits_shape[-2:])
     if request.wants_attention:
         return "plain", "the weights are requested", "it returns no weights"
-    if refusals["fused"] is None and num_logits >= MIN_FUSED_LOGITS:
+    if fused_refusal is None and num_per_head >= MIN_FUSED_LOGITS:
         return "fused", "the kernel takes this mask, type and width", "fused is faster"
-    if (
-        num_logits >= MIN_BLOCKWISE_LOGITS
-        and math.prod(request.logits_shape) >= MIN_BLOCKWISE_TOTAL
-    ):
+    is_large = math.prod(request.logits_shape) >= MIN_BLOCKWISE_TOTAL
+    if is_large and num_per_head >= MIN_BLOCKWISE_LOGITS:
         return "blockwise", "its memory grows as T + S", "plain is slower for so many logits"
     return "plain", "there are few logits", "plain is faster for few logits"

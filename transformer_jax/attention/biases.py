@@ -10,7 +10,7 @@ Query i stands at position i + `offset`, and key j at position j, as in `transfo
 
 import dataclasses
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +20,17 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import as_array, known_values
+from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.score_block import (
     LogitsRule,
     Offset,
     ScoreBlock,
+    Shape,
     check_fits,
     whole_block,
     with_all_axes,
 )
+from transformer_jax.dropout import AttentionDropout
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.trees import pytree_class, shown, static_field
 
@@ -77,7 +80,7 @@ class BiasArgument:
     """Bias that an attention function reads as an array: `logits + bias`, `jnp.asarray(bias)`."""
 
     bias: AttentionBias
-    shape: tuple[int, ...]  # of the logits, [B, H, T, S]
+    shape: Shape  # of the logits, [B, H, T, S]
     is_read: bool = False  # whether the function has used the bias
 
     def read(self) -> AttentionBias:
@@ -98,11 +101,46 @@ jax.tree_util.register_pytree_node(
 Biases = AttentionBias | BiasArgument | Float[ArrayLike, "..."]
 
 
+# Function (q, k, v, mask, bias, dropout) -> values [B H T d], with q [B H T d], k and v [B Hkv S d]. In cached decoding
+# T is 1 and S the capacity of the cache; only the mask and the bias contain the positions of the queries. A bias is an
+# array-like for logits [B H T S]: `logits + bias`, or `apply_bias(logits, bias)`, which supports soft caps too.
+AttentionFunction: TypeAlias = Callable[
+    [Array, Array, Array, Masks | None, Biases | None, AttentionDropout | None], Array
+]
+
+
 def as_attention_bias(bias: Biases) -> AttentionBias:
     """Return a bias unchanged, and an array as `ArrayBias`."""
     if isinstance(bias, BiasArgument):
         return bias.read()
     return bias if isinstance(bias, AttentionBias) else ArrayBias(bias)
+
+
+def attend_by_function(
+    function: AttentionFunction,
+    q: Float[Array, "B H T d"],
+    k: Float[Array, "B Hkv S d"],
+    v: Float[Array, "B Hkv S d"],
+    mask: Masks | None,
+    bias: Biases | None,
+    dropout: AttentionDropout | None,
+) -> Float[Array, "B H T d"]:
+    """Call an attention function of a user, which gets the bias as a `BiasArgument`.
+
+    Raises:
+        InputError: the function ignores the bias.
+    """
+    if bias is None:
+        return function(q, k, v, mask, None, dropout)
+    argument = BiasArgument(as_attention_bias(bias), (*q.shape[:-1], k.shape[-2]))
+    values = function(q, k, v, mask, argument, dropout)
+    if not argument.is_read:
+        raise InputError(
+            f"implementation is {shown(function)}, which ignores the bias {argument.bias}; it must"
+            " compute logits + bias; if it cannot, choose other positions, such as"
+            " RotaryPositions()"
+        )
+    return values
 
 
 def apply_bias(logits: Float[Array, "... T S"], bias: Biases) -> Float[Array, "... T S"]:
@@ -114,13 +152,14 @@ def apply_bias(logits: Float[Array, "... T S"], bias: Biases) -> Float[Array, ".
     bias = as_attention_bias(bias)
     bias.check(logits.shape)
     block = whole_block(logits.shape)
-    of_block = bias.cut(block)
-    return jax.vmap(lambda part: of_block.apply(part, block))(
-        logits.reshape(-1, *block.shape)
-    ).reshape(logits.shape)
+    bias = bias.cut(block)
+    # [batches of the bias, B, H, T, S]
+    batches = logits.reshape(-1, *block.shape)
+    applied = jax.vmap(lambda batch: bias.apply(batch, block))(batches)
+    return applied.reshape(logits.shape)
 
 
-def bias_array(bias: Biases, shape: tuple[int, ...]) -> Float[Array, "... T S"]:
+def bias_array(bias: Biases, shape: Shape) -> Float[Array, "... T S"]:
     """Convert a bias to the array of this shape `[..., T, S]` that it adds to the logits.
 
     Raises:
@@ -155,7 +194,7 @@ class ArrayBias(AddedBias):
                 " mask"
             )
         object.__setattr__(self, "array", jnp.asarray(array))
-        self._wide()
+        self._wide()  # raises an error for another rank
 
     def _wide(self) -> Float[Array, "#B #H #T #S"]:
         return with_all_axes("bias", jnp.asarray(self.array))
@@ -170,7 +209,7 @@ class ArrayBias(AddedBias):
         total = block.add_part(self._wide(), jnp.asarray(part.array))
         return ArrayBias(total.reshape(np.shape(self.array)))
 
-    def check(self, shape: tuple[int, ...]) -> None:
+    def check(self, shape: Shape) -> None:
         check_fits(self._wide().shape, shape, f"bias of shape {np.shape(self.array)}")
 
 
@@ -220,7 +259,8 @@ class BiasFunction(AttentionBias):
         result = self.fn(
             logits, at.batch, at.head, at.query + self.offset, at.key, *self.parameters
         )
-        is_float = hasattr(result, "dtype") and jnp.issubdtype(result.dtype, jnp.floating)
+        dtype = getattr(result, "dtype", None)
+        is_float = dtype is not None and jnp.issubdtype(dtype, jnp.floating)
         if not is_float or result.shape != logits.shape:
             raise InputError(
                 f"the bias function {shown(self.fn)} returned {shown(result)}; it must return the"

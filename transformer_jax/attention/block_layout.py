@@ -145,9 +145,9 @@ def list_blocks(mask: AttentionMask | None, grid: BlockGrid, sizes: BlockSizes) 
 
 
 def _listed(flags: BlockFlags, shape: tuple[int, int], parts: tuple[Part, ...]) -> KeyBlocks:
-    xp = jnp if isinstance(flags, Array) else np
-    blocks: Bool[Known, "nq nk"] = xp.broadcast_to(flags, shape)
-    return KeyBlocks(xp.argsort(~blocks, axis=1, stable=True), blocks.sum(1), parts)
+    numpy = jnp if isinstance(flags, Array) else np
+    blocks: Bool[Known, "nq nk"] = numpy.broadcast_to(flags, shape)
+    return KeyBlocks(numpy.argsort(~blocks, axis=1, stable=True), blocks.sum(1), parts)
 
 
 def split_blocks(

@@ -1,10 +1,11 @@
-"""The formula of attention: `softmax(Q Kᵀ / √d) V` (Vaswani et al. 2017, equation 1), with a mask, a bias and dropout.
+"""The formula of attention: `softmax(Q Kᵀ / √d) V` (Vaswani et al. 2017, equation 1).
 
 All weights `[..., T, S]` are computed at once.
 """
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,8 +15,8 @@ from jax import Array
 from jaxtyping import Bool, Float
 
 from transformer_jax.attention.biases import AttentionBias, apply_bias
-from transformer_jax.attention.masks.symbolic import Masks, as_attention_mask
-from transformer_jax.attention.score_block import MISSING_AXES, nan_for_minus_infinity, whole_block
+from transformer_jax.attention.masks.symbolic import Masks, mask_array
+from transformer_jax.attention.score_block import nan_for_minus_infinity
 from transformer_jax.dropout import AttentionDropout as AttentionDropout
 
 Logits = Float[Array, "... T S"]
@@ -40,90 +41,52 @@ def plain_attention(
     Raises:
         InputError: a mask or a bias does not broadcast.
     """
-    logits = _products(q, k) / math.sqrt(q.shape[-1])  # [..., T, S]
-    seen = None if mask is None else mask_array(mask, logits.shape)
-    if not (mask is None and bias is None and tap is None):
-        # From here on, -∞ hides a key. A -∞ of the product itself becomes NaN, as in `softmax` without hidden keys.
-        logits = nan_for_minus_infinity(logits)
-    if bias is not None:
-        logits = apply_bias(logits, bias)
-    if tap is not None:
-        logits = tap("logits", logits, "B H T S")
-    if bias is not None or tap is not None:
-        finite = logits != -jnp.inf  # a bias or a patch may hide keys too
-        seen = finite if seen is None else seen & finite
-    weights = softmax(logits, seen)
+    wide = jnp.promote_types(q.dtype, jnp.float32)
+    logits = products(q, k, wide) / math.sqrt(q.shape[-1])  # [... T S]
+    logits, is_seen = with_mask_and_bias(logits, mask, bias, tap)
+    weights = softmax(logits, is_seen)
     if dropout is not None:
         weights = jnp.where(dropout.keeps(weights.shape), weights / (1 - dropout.rate), 0)
     weights = weights.astype(v.dtype)
     if tap is not None:
         weights = tap("weights", weights, "B H T S")
-    of_groups, v = by_shared_head(weights, v)
-    return (
-        jnp.einsum("...ts,...sd->...td", of_groups, v).reshape(*weights.shape[:-1], v.shape[-1]),
-        weights,
-    )
+    return weighted_sums(weights, v), weights
 
 
-def mask_array(mask: Masks, shape: tuple[int, ...]) -> Bool[Array, "..."]:
-    """Convert a mask to an array that broadcasts against logits of shape `[..., T, S]`.
-
-    Raises:
-        InputError: the mask does not broadcast.
-    """
-    mask = as_attention_mask(mask)
-    mask.check(shape)
-    is_seen = mask.allows(whole_block(shape))  # rank 4; the logits may have fewer axes
-    return jnp.squeeze(is_seen, MISSING_AXES.get(len(shape), ()))
-
-
-def by_shared_head(x: Array, y: Array) -> tuple[Array, Array]:
-    """If Hkv < H, reshape `[..., H, T, x]` to `[..., Hkv, H / Hkv, T, x]`, and let `[..., Hkv, S, y]` broadcast."""
-    if not (x.ndim > 3 and y.ndim > 3 and 1 < y.shape[-3] < x.shape[-3]):
-        return x, y
-    *leading, num_heads, length, width = x.shape
-    return (
-        x.reshape(*leading, y.shape[-3], num_heads // y.shape[-3], length, width),
-        y[..., None, :, :],
-    )
-
-
-@jax.custom_jvp
-def _products(q: Array, k: Array) -> Logits:
-    """Compute `Q Kᵀ` in float32 or wider; its derivative multiplies operands of the dtype of `q` and `k`."""
-    of_groups, k = by_shared_head(q, k)
-    wide = jnp.promote_types(q.dtype, jnp.float32)
-    products = jnp.einsum("...td,...sd->...ts", of_groups, k, preferred_element_type=wide)
-    return products.reshape(*q.shape[:-1], k.shape[-2])
-
-
-@_products.defjvp
-def _products_tangent(
-    primals: tuple[Array, Array], tangents: tuple[Array, Array]
-) -> tuple[Logits, Logits]:
-    def in_their_type(q: Array, k: Array) -> Array:
-        of_groups, k = by_shared_head(q, k)
-        return jnp.einsum("...td,...sd->...ts", of_groups, k)
-
-    logits = _products(*primals)
-    _, tangent = jax.jvp(in_their_type, primals, tangents)
-    return logits, tangent.astype(logits.dtype).reshape(logits.shape)
+def with_mask_and_bias(
+    logits: Logits, mask: Masks | None, bias: AttentionBias | None, tap: Tap | None
+) -> tuple[Logits, Bool[Array, "..."] | None]:
+    """Return the logits with their bias, and which keys each query sees; None if no key can be hidden."""
+    if mask is None and bias is None and tap is None:
+        return logits, None
+    is_seen = None if mask is None else mask_array(mask, logits.shape)
+    # From here on, -∞ hides a key. A -∞ of the product itself becomes NaN, as in `softmax` without hidden keys.
+    logits = nan_for_minus_infinity(logits)
+    if bias is None and tap is None:
+        return logits, is_seen
+    if bias is not None:
+        logits = apply_bias(logits, bias)
+    if tap is not None:
+        logits = tap("logits", logits, "B H T S")
+    is_finite = logits != -jnp.inf  # a bias or a patch may hide keys too
+    return logits, is_finite if is_seen is None else is_seen & is_finite
 
 
 # `jax.nn.softmax` has this derivative only if `jax_softmax_custom_jvp` is set, which is not the default. Without it,
 # attention on CPUs takes 1.5 times as long, with a mask 1.75 times.
 @jax.custom_jvp
-def softmax(logits: Logits, seen: Bool[Array, "..."] | None) -> Logits:
-    """Softmax over the seen keys, zeros for a query that sees none; over all keys if `seen` is None, NaN for -∞."""
-    # 0 · -∞ is NaN; testing each logit would make attention on CPUs 1.15 times as slow
-    if seen is None:
-        maximum = logits.max(-1, keepdims=True) + 0 * logits.min(-1, keepdims=True)
-        weights = jnp.exp(logits - maximum)
+def softmax(logits: Logits, is_seen: Bool[Array, "..."] | None) -> Logits:
+    """Softmax over the seen keys, zeros for a query that sees none; over all keys if `is_seen` is None, NaN for -∞."""
+    if is_seen is None:
+        maximum = logits.max(-1, keepdims=True)
+        # 0 · -∞ is NaN; testing each logit would make attention on CPUs 1.15 times as slow
+        zero_or_nan = 0 * logits.min(-1, keepdims=True)
+        weights = jnp.exp(logits - (maximum + zero_or_nan))
         return weights / weights.sum(-1, keepdims=True)
-    logits = jnp.where(seen, logits, -jnp.inf)
-    weights = jnp.exp(
-        logits - jnp.maximum(logits.max(-1, keepdims=True), np.finfo(logits.dtype).min)
-    )
+    logits = jnp.where(is_seen, logits, -jnp.inf)
+    maximum = logits.max(-1, keepdims=True)
+    finite_maximum = jnp.maximum(maximum, np.finfo(logits.dtype).min)
+    weights = jnp.exp(logits - finite_maximum)
     total = weights.sum(-1, keepdims=True)
     return weights / jnp.where(total == 0, 1, total)
 
@@ -132,9 +95,49 @@ def softmax(logits: Logits, seen: Bool[Array, "..."] | None) -> Logits:
 def _softmax_tangent(
     primals: tuple[Array, Array | None], tangents: tuple[Array, Any]
 ) -> tuple[Logits, Logits]:
-    weights = softmax(*primals)
-    of_logits, _ = tangents
-    if primals[1] is not None:
-        # the derivative of a bias may be infinite at a hidden key
-        of_logits = jnp.where(primals[1], of_logits, 0)
-    return weights, weights * (of_logits - (weights * of_logits).sum(-1, keepdims=True))
+    weights, is_seen, tangent = softmax(*primals), primals[1], tangents[0]
+    if is_seen is not None:
+        tangent = jnp.where(is_seen, tangent, 0)  # that of a bias may be infinite at a hidden key
+    mean = (weights * tangent).sum(-1, keepdims=True)
+    return weights, weights * (tangent - mean)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(2,))
+def products(
+    q: Float[Array, "... T d"], k: Float[Array, "... S d"], dtype: np.dtype | None
+) -> Logits:
+    """Compute `Q Kᵀ` in `dtype`; its derivative is computed in the dtype of `q` and `k`, which is faster."""
+    q_groups, k_groups = in_groups(q, k)
+    result = jnp.einsum("...td,...sd->...ts", q_groups, k_groups, preferred_element_type=dtype)
+    return result.reshape(*q.shape[:-1], k.shape[-2])
+
+
+@products.defjvp
+def _products_tangent(
+    dtype: np.dtype | None, primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Logits, Logits]:
+    (q, k), (q_tangent, k_tangent) = primals, tangents
+    logits = products(q, k, dtype)
+    tangent = products(q_tangent, k, None) + products(q, k_tangent, None)
+    return logits, tangent.astype(logits.dtype)
+
+
+def weighted_sums(weights: Logits, v: Float[Array, "... S d_v"]) -> Float[Array, "... T d_v"]:
+    """Sum the values of all keys, with the weights of each query."""
+    groups, v_groups = in_groups(weights, v)
+    result = jnp.einsum("...ts,...sd->...td", groups, v_groups)
+    return result.reshape(*weights.shape[:-1], v.shape[-1])
+
+
+def in_groups(x: Array, y: Array) -> tuple[Array, Array]:
+    """Let `y`, if it has fewer heads than `x`, broadcast against groups of the heads of `x`.
+
+    The shapes become `[..., H_y, H_x / H_y, T, x]` and `[..., H_y, 1, S, y]`.
+    """
+    has_fewer_heads = x.ndim > 3 and 1 < y.shape[-3] < x.shape[-3]
+    if not has_fewer_heads:
+        return x, y
+    *leading, num_heads, length, width = x.shape
+    num_groups = y.shape[-3]
+    groups = x.reshape(*leading, num_groups, num_heads // num_groups, length, width)
+    return groups, y[..., None, :, :]

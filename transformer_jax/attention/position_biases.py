@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, Shaped
 
 from transformer_jax.argument_checks import Size, as_array
 from transformer_jax.attention.biases import AddedBias, Logits
-from transformer_jax.attention.score_block import Offset, ScoreBlock, whole_block
+from transformer_jax.attention.score_block import Offset, ScoreBlock, Shape, whole_block
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.trees import pytree_class, static_field
 
@@ -27,7 +27,7 @@ class ALiBi(AddedBias):
         slopes = block.of_heads(alibi_slopes(self.num_heads).astype(logits.dtype))[:, None, None]
         return logits - slopes * jnp.abs(at.query + self.offset - at.key).astype(logits.dtype)
 
-    def check(self, shape: tuple[int, ...]) -> None:
+    def check(self, shape: Shape) -> None:
         _check_heads("num_heads", self.num_heads, shape)
 
 
@@ -87,7 +87,7 @@ class RelativeBias(AddedBias):
         bias = _along_diagonals(jnp.take(of_heads, buckets, axis=1), num_queries, num_keys)
         return logits + bias.astype(logits.dtype)[None]
 
-    def check(self, shape: tuple[int, ...]) -> None:
+    def check(self, shape: Shape) -> None:
         _check_heads("the number of columns of the table", np.shape(self.table)[1], shape)
 
 
@@ -131,7 +131,7 @@ def _along_diagonals(
     return rows[:, :, :num_keys]
 
 
-def _check_heads(name: str, number: int, shape: tuple[int, ...]) -> None:
+def _check_heads(name: str, number: int, shape: Shape) -> None:
     num_heads = whole_block(shape).head.size
     if number != num_heads:
         raise InputError(

@@ -13,18 +13,17 @@ from jax import Array
 from transformer_jax.argument_checks import as_array
 from transformer_jax.attention.biases import AttentionBias, Biases, as_attention_bias
 from transformer_jax.attention.masks.symbolic import AttentionMask, Masks, as_attention_mask
-from transformer_jax.attention.score_block import whole_block
+from transformer_jax.attention.score_block import Shape, whole_block
 from transformer_jax.dropout import AttentionDropout
 from transformer_jax.errors import InputError, check_value
 from transformer_jax.mesh_axis import with_value
 
-Shape = tuple[int, ...]
 Backend = Literal["cpu", "gpu", "cuda", "rocm", "tpu"]
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionRequest:
-    """Arguments of `dot_product_attention`."""
+    """Arguments of `dot_product_attention`, checked by `checked_request`."""
 
     q_shape: Shape
     k_shape: Shape
@@ -36,45 +35,6 @@ class AttentionRequest:
     wants_attention: bool
     backend: str  # cpu, gpu, cuda, rocm or tpu
 
-    @classmethod
-    def of(
-        cls,
-        q: Any,
-        k: Any,
-        v: Any,
-        mask: Masks | None,
-        bias: Biases | None,
-        dropout: AttentionDropout | None = None,
-        wants_attention: bool = False,
-        backend: str | None = None,
-    ) -> "AttentionRequest":
-        """Check arguments of `dot_product_attention` and make a request of them.
-
-        Raises:
-            InputError: the arguments do not match each other.
-        """
-        check_value("dropout", dropout, AttentionDropout | None)
-        check_value("return_attention", wants_attention, bool)
-        check_value("backend", backend, Backend | None)
-        q, k, v = _checked_operands(q=q, k=k, v=v)
-        dtype = jnp.result_type(*(jax.dtypes.canonicalize_dtype(x.dtype) for x in (q, k, v)))
-        request = cls(
-            q.shape,
-            k.shape,
-            v.shape,
-            # as promote_dtype
-            dtype if jnp.issubdtype(dtype, jnp.floating) else jnp.promote_types(dtype, jnp.float32),
-            None if mask is None else as_attention_mask(mask),
-            None if bias is None else as_attention_bias(bias),
-            None if dropout is None or dropout.rate == 0 else dropout,
-            wants_attention,
-            backend or jax.default_backend(),
-        )
-        for rule in (request.mask, request.bias):
-            if rule is not None:
-                rule.check(request.logits_shape)
-        return request
-
     @property
     def num_batch(self) -> int:
         """Batch size B of masks and biases; 1 without a batch axis."""
@@ -85,42 +45,72 @@ class AttentionRequest:
         """`[..., T, S]`."""
         return (*self.q_shape[:-1], self.k_shape[-2])
 
-    def with_heads(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-        """Reshape the operands to `[N, H, T, d]`, `[N, Hkv, S, d]` and `[N, Hkv, S, d_v]`."""
-        q, k, v = (x.reshape(-1, *whole_block(x.shape).shape[1:]) for x in (q, k, v))
-        return q, k, v
 
-
-def _checked_operands(**operands: Any) -> list[Any]:
-    """Check q, k and v, arrays or objects with a shape and a dtype; k and v may have fewer heads.
+def checked_request(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Masks | None,
+    bias: Biases | None,
+    dropout: AttentionDropout | None = None,
+    wants_attention: bool = False,
+    backend: str | None = None,
+) -> AttentionRequest:
+    """Check the arguments of `dot_product_attention`; q, k and v are arrays, or objects with a shape and a dtype.
 
     Raises:
-        InputError: an operand is not numeric, or the shapes do not match.
+        InputError: the arguments do not match each other.
     """
-    arrays = {
-        name: x if isinstance(getattr(x, "dtype", None), np.dtype) else as_array(name, x)
-        for name, x in operands.items()
-    }
-    for name, array in arrays.items():
-        if not jnp.issubdtype(array.dtype, jnp.number) or jnp.issubdtype(
-            array.dtype, jnp.complexfloating
-        ):
-            raise InputError(f"{name} has type {array.dtype}; it must hold real numbers")
-    q, k, v = (array.shape for array in arrays.values())
-    num_leading = len(q) - (2 if len(q) < 4 else 3)  # without the heads
-    fits = (
-        len(q) == len(k) == len(v) >= 2 and q[:num_leading] == k[:num_leading] and k[:-1] == v[:-1]
+    check_value("dropout", dropout, AttentionDropout | None)
+    check_value("return_attention", wants_attention, bool)
+    check_value("backend", backend, Backend | None)
+    arrays = [_real_numbers(name, x) for name, x in (("q", q), ("k", k), ("v", v))]
+    shapes = [array.shape for array in arrays]
+    _check_shapes(*shapes)
+    dtype = jnp.result_type(*(jax.dtypes.canonicalize_dtype(array.dtype) for array in arrays))
+    if not jnp.issubdtype(dtype, jnp.floating):
+        dtype = jnp.promote_types(dtype, jnp.float32)
+    request = AttentionRequest(
+        *shapes,
+        dtype,
+        None if mask is None else as_attention_mask(mask),
+        None if bias is None else as_attention_bias(bias),
+        None if dropout is None or dropout.rate == 0 else dropout,
+        wants_attention,
+        backend or jax.default_backend(),
     )
-    if not fits or q[-1] != k[-1] or 0 in (*q, *k, *v):
+    for rule in (request.mask, request.bias):
+        if rule is not None:
+            rule.check(request.logits_shape)
+    return request
+
+
+def with_batch_and_heads(*operands: Array) -> list[Array]:
+    """Reshape q, k and v to `[N, H, T, d]`, `[N, Hkv, S, d]` and `[N, Hkv, S, d_v]`."""
+    return [x.reshape(-1, *whole_block(x.shape).shape[1:]) for x in operands]
+
+
+def _real_numbers(name: str, x: Any) -> Any:
+    array = x if isinstance(getattr(x, "dtype", None), np.dtype) else as_array(name, x)
+    is_real = any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer))
+    if not is_real:
+        raise InputError(f"{name} has type {array.dtype}; it must hold real numbers")
+    return array
+
+
+def _check_shapes(q: Shape, k: Shape, v: Shape) -> None:
+    has_heads = len(q) > 3
+    num_leading = len(q) - 2 - has_heads  # without the heads
+    fits_keys = q[:num_leading] == k[:num_leading] and q[-1] == k[-1]
+    if not len(q) == len(k) >= 2 or not fits_keys or k[:-1] != v[:-1] or 0 in (*q, *k, *v):
         raise InputError(
             f"q, k and v have shapes {q}, {k} and {v}; they must be [..., T, d], [..., S, d] and"
             " [..., S, d_v], with the same leading axes except the heads, and no axis of size 0"
         )
-    if len(q) > 3 and q[-3] % k[-3]:
+    if has_heads and q[-3] % k[-3]:
         raise InputError(
             f"k and v have {k[-3]} heads, which must divide the number of heads of q, {q[-3]}"
         )
-    return list(arrays.values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,15 +120,16 @@ class Explanation:
     implementation: str
     reason: str  # why it runs
     others: dict[str, str]  # why each of the others does not run
-    logits: Shape  # T and S
+    logits: tuple[int, int]  # T and S
 
     def __str__(self) -> str:
-        reasons = "; ".join(
-            [self.reason, *(f"not {name}: {reason}" for name, reason in self.others.items())]
+        num_queries, num_keys = self.logits
+        text = (
+            f"{self.implementation} attention of {num_queries} × {num_keys} logits: {self.reason}"
         )
-        return "{} attention of {} × {} logits: {}".format(
-            self.implementation, *self.logits, reasons
-        )
+        for name, reason in self.others.items():
+            text += f"; not {name}: {reason}"
+        return text
 
     __repr__ = __str__
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
 from transformer_jax.argument_checks import broadcasts, check_fields, check_offset
 from transformer_jax.errors import InputError
@@ -20,6 +20,8 @@ from transformer_jax.errors import InputError
 Chosen = Int[ArrayLike, " _"] | Sequence[int]  # indices of selected queries or heads
 Start = int | np.integer | Int[Array, ""]  # first index of a range, or a position
 Offset = Annotated[Start, check_offset]
+Shape = tuple[int, ...]
+SeenOfBlock = Bool[Array, "#b #h #q #k"]  # for a block of logits
 # one for each block of a grid, or one for all blocks
 BlockFlags = bool | Shaped[np.ndarray | Array, "..."]
 Rule = TypeVar("Rule", bound="LogitsRule")
@@ -42,7 +44,7 @@ class LogitsRule:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def check(self, shape: tuple[int, ...]) -> None:
+    def check(self, shape: Shape) -> None:
         """Raise an `InputError` unless the arrays in this rule and its parts broadcast against logits of this shape."""
         for part in vars(self).values():
             if isinstance(part, LogitsRule):
@@ -148,7 +150,7 @@ def _cut(array: Array, axis: int, start: Start, size: int) -> Array:
     return jnp.roll(lax.dynamic_slice_in_dim(array, first, size, axis), first - start, axis)
 
 
-def whole_block(shape: tuple[int, ...]) -> ScoreBlock:
+def whole_block(shape: Shape) -> ScoreBlock:
     """Return the block of all logits `[..., T, S]`; rank 3 has no head axis, rank 2 no batch axis either."""
     sizes = list(shape[-4:])
     for axis in MISSING_AXES.get(len(shape), ()):
@@ -170,9 +172,7 @@ def with_all_axes(name: str, array: Array, hint: str = "") -> Shaped[Array, "#B 
     return jnp.expand_dims(array, MISSING_AXES[array.ndim])
 
 
-def check_fits(
-    shape: tuple[int, ...], logits_shape: tuple[int, ...], what: str, hint: str = ""
-) -> None:
+def check_fits(shape: Shape, logits_shape: Shape, what: str, hint: str = "") -> None:
     """Raise an `InputError` unless an array of shape `[B, H, T, S]` broadcasts against logits `[..., T, S]`."""
     if not broadcasts(shape, whole_block(logits_shape).shape):
         raise InputError(

@@ -1,6 +1,6 @@
 """Beam search, which decodes with several hypotheses per batch element."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -8,20 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int
 
 from transformer_jax.argument_checks import check_scores
 from transformer_jax.decoding.checks import (
     Cache,
-    Ends,
+    Checked,
+    EndToken,
     Grow,
+    Prompt,
     Step,
-    check_decoding,
-    checked_processing,
-    checked_step,
+    checked_decoding,
 )
-from transformer_jax.decoding.logits_processors import LogitsProcessor
+from transformer_jax.decoding.logits_processors import LogitsProcessor, Position
 from transformer_jax.decoding.next_token import token_log_probs
 from transformer_jax.decoding.token_by_token import Decoded, decoding_loop, empty_results
 from transformer_jax.errors import InputError, check_sizes, check_value
@@ -37,12 +36,12 @@ def beam_search(
     batch_size: int,
     *,
     start_token: int,
-    end_token: int | Collection[int],
+    end_token: EndToken,
     pad_token: int,
     max_length: int,
     grow: Grow | None = None,
     processors: Sequence[LogitsProcessor] = (),
-    prompt: Int[ArrayLike, "B P"] | None = None,
+    prompt: Prompt = None,
     beam_width: int = 4,
     length_penalty: float | OfLength = 0.6,
     early_stopping: bool | Literal["never"] = "never",
@@ -72,8 +71,18 @@ def beam_search(
             `early_stopping` has another value, or `n_best` is outside 1 … K.
     """
     n_best = beam_width if n_best is None else n_best
-    ends = Ends.of(start_token, end_token, pad_token)
-    check_decoding(step, cache, batch_size, max_length, grow)
+    checked = checked_decoding(
+        step,
+        cache,
+        batch_size,
+        start_token,
+        end_token,
+        pad_token,
+        max_length,
+        grow,
+        processors,
+        prompt,
+    )
     check_sizes(beam_width=beam_width, n_best=n_best)
     check_value("early_stopping", early_stopping, bool | Literal["never"])
     if n_best > beam_width:
@@ -89,21 +98,19 @@ def beam_search(
         has_stopped=jnp.zeros(batch_size, bool),
         cache=jax.tree.map(lambda leaf: jnp.repeat(leaf, beam_width, axis=0), cache),
     )
-    rules = _Rules(ends.end_tokens, _function_of_length(length_penalty), early_stopping)
-    process = checked_processing(processors, prompt, batch_size, start_token)
-    advance = partial(_advance_beams, step=checked_step(step, ends), process=process, rules=rules)
-    finished = decoding_loop(
+    rules = _Rules(_function_of_length(length_penalty), early_stopping)
+    advance = partial(_advance_beams, checked=checked, rules=rules)
+    beams = decoding_loop(
         lambda beams: ~jnp.all(beams.has_stopped), advance, beams, max_length, grow
-    ).finished
-    # -inf: there are fewer results
-    check_scores(jnp.where(jnp.isneginf(finished.scores), 0, finished.scores))
-    return jax.tree.map(lambda leaf: leaf[:, :n_best], finished)
+    )
+    scores = beams.finished.scores
+    check_scores(jnp.where(jnp.isneginf(scores), 0, scores))  # -inf: there are fewer results
+    return jax.tree.map(lambda leaf: leaf[:, :n_best], beams.finished)
 
 
 class _Rules(NamedTuple):
-    """When a hypothesis ends, how it is scored, and when the search stops."""
+    """How a hypothesis is scored, and when the search stops."""
 
-    end_tokens: tuple[int, ...]
     length_penalty: OfLength
     early_stopping: bool | Literal["never"]
 
@@ -111,7 +118,7 @@ class _Rules(NamedTuple):
 class _Beams(NamedTuple):
     """State of beam search before a position."""
 
-    position: Int[Array, ""]
+    position: Position
     log_probs: Float[Array, "B K"]  # of the live hypotheses; -inf for missing ones
     last_tokens: Int[Array, "B K"]
     tokens: Int[Array, "B K T"]
@@ -120,49 +127,45 @@ class _Beams(NamedTuple):
     cache: Cache
 
 
-def _advance_beams(beams: _Beams, *, step: Step, process: LogitsProcessor, rules: _Rules) -> _Beams:
+def _advance_beams(beams: _Beams, *, checked: Checked, rules: _Rules) -> _Beams:
     """Extend the live hypotheses by one token, and rank those that end among the finished ones."""
     batch_size, beam_width, max_length = beams.tokens.shape
     # The step gets containers of its own, since it may change them in place.
-    logits, cache = step(
-        beams.last_tokens.reshape(-1), beams.position, jax.tree.map(lambda leaf: leaf, beams.cache)
-    )
+    old_cache = jax.tree.map(lambda leaf: leaf, beams.cache)
+    logits, cache = checked.step(beams.last_tokens.reshape(-1), beams.position, old_cache)
     log_probs = token_log_probs(logits)  # [B·K V]
     # log_softmax makes a whole row NaN, so its first element suffices. `top_k` may rank NaN last and so hide it.
     is_nan = jnp.isnan(log_probs[:, 0]).reshape(batch_size, beam_width)
-    failed = jnp.any(is_nan & (beams.log_probs > -jnp.inf), axis=1) | jnp.isnan(
-        beams.finished.scores[:, -1]
-    )
-    log_probs = process(log_probs, beams.tokens.reshape(-1, max_length), beams.position)
-    # [B K V]
-    log_probs = log_probs.reshape(batch_size, beam_width, -1) + beams.log_probs[..., None]
+    is_live = beams.log_probs > -jnp.inf
+    failed = jnp.any(is_nan & is_live, axis=1) | jnp.isnan(beams.finished.scores[:, -1])
+    log_probs = checked.process(log_probs, beams.tokens.reshape(-1, max_length), beams.position)
+    totals = log_probs.reshape(batch_size, beam_width, -1) + beams.log_probs[..., None]  # [B K V]
     # Enough candidates that at least K of them do not end.
-    num_candidates = min((1 + len(rules.end_tokens)) * beam_width, log_probs[0].size)
-    totals, best = lax.top_k(log_probs.reshape(batch_size, -1), num_candidates)
+    num_candidates = min((1 + len(checked.end_tokens)) * beam_width, totals[0].size)
+    totals, best = lax.top_k(totals.reshape(batch_size, -1), num_candidates)
     parents, chosen = jnp.divmod(best, log_probs.shape[-1])
-    tokens = lax.dynamic_update_index_in_dim(
-        _take(beams.tokens, parents), chosen, beams.position, axis=-1
-    )
+    tokens = _take(beams.tokens, parents)
+    tokens = lax.dynamic_update_index_in_dim(tokens, chosen, beams.position, axis=-1)
 
     length = beams.position + 1
-    ended = jnp.isin(chosen, np.array(rules.end_tokens, int)) | (length == max_length)
-    is_result = ended & (jnp.arange(num_candidates) < beam_width) & ~beams.has_stopped[:, None]
-    scores = jnp.where(
-        is_result, totals / rules.length_penalty(jnp.asarray(length, jnp.float32)), -jnp.inf
-    )
+    is_end = jnp.isin(chosen, np.array(checked.end_tokens, int)) | (length == max_length)
+    is_among_first = jnp.arange(num_candidates) < beam_width
+    is_result = is_end & is_among_first & ~beams.has_stopped[:, None]
+    penalty = rules.length_penalty(jnp.asarray(length, jnp.float32))
+    scores = jnp.where(is_result, totals / penalty, -jnp.inf)
     finished = _ranked(beams.finished, Decoded(tokens, jnp.full_like(chosen, length), scores))
-    totals, live = lax.top_k(jnp.where(ended, -jnp.inf, totals), beam_width)
+    totals, live = lax.top_k(jnp.where(is_end, -jnp.inf, totals), beam_width)
     parents, chosen, tokens = _take((parents, chosen, tokens), live)
     rows = (jnp.arange(batch_size)[:, None] * beam_width + parents).reshape(-1)  # [B·K]
+    shown = finished._replace(scores=jnp.where(failed[:, None], jnp.nan, finished.scores))
+    has_stopped = beams.has_stopped | failed | ~_can_improve(totals[:, 0], finished, length, rules)
     return _Beams(
         position=length,
         log_probs=totals,
         last_tokens=chosen,
         tokens=tokens,
-        finished=finished._replace(scores=jnp.where(failed[:, None], jnp.nan, finished.scores)),
-        has_stopped=beams.has_stopped
-        | failed
-        | ~_can_improve(totals[:, 0], finished, length, rules),
+        finished=shown,
+        has_stopped=has_stopped,
         # An array that steps pass on as it is, e.g. the encoder's output, is the same for all hypotheses of an element.
         cache=jax.tree.map(lambda new, old: new if new is old else new[rows], cache, beams.cache),
     )
@@ -177,7 +180,7 @@ def _ranked(finished: Decoded, new: Decoded) -> Decoded:
 
 
 def _can_improve(
-    log_probs: Float[Array, " B"], finished: Decoded, length: Int[Array, ""], rules: _Rules
+    log_probs: Float[Array, " B"], finished: Decoded, length: Position, rules: _Rules
 ) -> Bool[Array, " B"]:
     """Return whether the search continues, given the log-probabilities of the best live hypotheses and their length."""
     worst = finished.scores[:, -1]

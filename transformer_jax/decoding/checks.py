@@ -13,130 +13,114 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float, Int, PyTree
+from jaxtyping import Int, PyTree
 
-from transformer_jax.decoding.logits_processors import LogitsProcessor, processing
+from transformer_jax.decoding.logits_processors import Logits, LogitsProcessor, Position, processing
 from transformer_jax.errors import InputError, check_sizes, check_value
 
 Cache: TypeAlias = PyTree[ArrayLike]  # arrays [N, ...]
-Step = Callable[[Int[Array, " N"], Int[Array, ""], Cache], tuple[Float[Array, "N V"], Cache]]
+Ids = Int[Array, " N"]  # a token for each row
+Step = Callable[[Ids, Position, Cache], tuple[Logits, Cache]]
 Grow = Callable[[Cache, int], Cache]
+EndToken: TypeAlias = int | Collection[int]
+Prompt: TypeAlias = Int[ArrayLike, "B P"] | None
 
 
-class Ends(NamedTuple):
-    """Special tokens: start, end and padding."""
+class Checked(NamedTuple):
+    """Arguments of a decoding function after the checks."""
 
+    step: Step  # returns logits in float32
+    process: LogitsProcessor  # all processors, in order
     start_token: int
     end_tokens: tuple[int, ...]
     pad_token: int
 
-    @classmethod
-    def of(cls, start_token: int, end_token: int | Collection[int], pad_token: int) -> "Ends":
-        """Check the tokens.
 
-        Raises:
-            InputError: a token is not an integer of at least 0.
-        """
-        is_set = isinstance(end_token, Collection) and not isinstance(end_token, str)
-        end_tokens: tuple[Any, ...] = tuple(end_token) if is_set else (end_token,)  # type: ignore[arg-type]
-        for token in end_tokens:
-            check_sizes(0, end_token=token)
-        # padding may be outside the vocabulary
-        check_sizes(0, start_token=start_token, pad_token=pad_token)
-        return cls(start_token, end_tokens, pad_token)
-
-
-def check_decoding(
-    step: Step, cache: Cache, batch_size: int, max_length: int, grow: Grow | None
-) -> None:
-    """Check the arguments that all decoding functions share.
-
-    Without `grow`, the step is traced once at the last position, but not run. This position is known here (in the loop
-    it is traced), so a step that checks positions, as those of this package do, raises an error if the cache has no
-    room for `max_length` positions. Without the check, the last position of the cache would be overwritten silently.
-
-    Args:
-        step, cache, batch_size, max_length, grow: see `transformer_jax.decoding.token_by_token`.
+def checked_decoding(
+    step: Step,
+    cache: Cache,
+    batch_size: int,
+    start_token: int,
+    end_token: EndToken,
+    pad_token: int,
+    max_length: int,
+    grow: Grow | None,
+    processors: Sequence[LogitsProcessor],
+    prompt: Prompt,
+) -> Checked:
+    """Check the arguments that all decoding functions share (see `transformer_jax.decoding.token_by_token`).
 
     Raises:
-        InputError: `step` is not callable, `batch_size` or `max_length` is below 1, an array of the cache does not
-            have `batch_size` rows, or the cache has no room for `max_length` positions.
+        InputError: an argument has another type, `batch_size` or `max_length` is below 1, a token is not an id, an
+            array of the cache or the prompt does not have `batch_size` rows, or the cache has no room for `max_length`
+            positions.
     """
     check_value("step", step, Callable)
     check_value("grow", grow, Callable | None)
+    check_value("processors", processors, tuple[Callable, ...])  # type: ignore[type-arg]
     check_sizes(batch_size=batch_size, max_length=max_length)
+    # padding may be outside the vocabulary
+    check_sizes(0, start_token=start_token, pad_token=pad_token)
+    is_set = isinstance(end_token, Collection) and not isinstance(end_token, str)
+    end_tokens: tuple[Any, ...] = tuple(end_token) if is_set else (end_token,)  # type: ignore[arg-type]
+    for token in end_tokens:
+        check_sizes(0, end_token=token)
+    before = np.full((batch_size, 1), start_token) if prompt is None else jnp.asarray(prompt)
+    is_integer = jnp.issubdtype(before.dtype, jnp.integer)
+    if before.ndim != 2 or len(before) != batch_size or not is_integer:
+        raise InputError(
+            f"prompt has type {before.dtype} and shape {before.shape}; it must be integers [B, P],"
+            f" here with B = {batch_size}"
+        )
     for path, leaf in jax.tree_util.tree_leaves_with_path(cache):
-        if jnp.shape(leaf)[:1] != (batch_size,):
-            name = "cache" + jax.tree_util.keystr(path)
+        shape = jnp.shape(leaf)
+        if shape[:1] != (batch_size,):
             raise InputError(
-                f"{name} has shape {jnp.shape(leaf)}; its first axis must be batch_size,"
-                f" {batch_size}"
+                f"cache{jax.tree_util.keystr(path)} has shape {shape}; its first axis must be"
+                f" batch_size, {batch_size}"
             )
     if grow is None:
-        with jax.ensure_compile_time_eval():
-            last = jnp.int32(max_length - 1)
-        jax.eval_shape(lambda cache: step(jnp.zeros(batch_size, jnp.int32), last, cache)[0], cache)
+        _check_room(step, cache, batch_size, max_length)
+    process = processing(processors, before)
+    step = _checked_step(step, start_token, end_tokens)
+    return Checked(step, process, start_token, end_tokens, pad_token)
 
 
-def checked_step(step: Step, ends: Ends) -> Step:
-    """Wrap a step function to check its results and to return logits in float32.
+def _check_room(step: Step, cache: Cache, batch_size: int, max_length: int) -> None:
+    """Trace the step at the last position, but don't run it.
 
-    The wrapper raises an `InputError` if `step` does not return a pair of logits `[N, V]` and a cache, or if the start
-    or an end token is not below V.
+    This position is known here (in the loop it is traced), so a step that checks positions, as those of this package
+    do, raises an error if the cache has no room for it. Without the check, the last position of the cache would be
+    overwritten silently.
     """
+    with jax.ensure_compile_time_eval():
+        last = jnp.int32(max_length - 1)
+    jax.eval_shape(lambda cache: step(jnp.zeros(batch_size, jnp.int32), last, cache)[0], cache)
 
-    def checked(
-        last_tokens: Int[Array, " N"], position: Int[Array, ""], cache: Cache
-    ) -> tuple[Float[Array, "N V"], Cache]:
+
+def _checked_step(step: Step, start_token: int, end_tokens: tuple[int, ...]) -> Step:
+    """Wrap a step function to check its results and to return logits in float32."""
+
+    def checked(last_tokens: Ids, position: Position, cache: Cache) -> tuple[Logits, Cache]:
         result: object = step(last_tokens, position, cache)
         if not isinstance(result, tuple) or len(result) != 2:
             raise InputError(
                 f"step returned a {type(result).__name__}; it must return a pair (logits, cache)"
             )
         logits, num_rows = jnp.asarray(result[0]), len(last_tokens)
-        if (
-            logits.ndim != 2
-            or len(logits) != num_rows
-            or not jnp.issubdtype(logits.dtype, jnp.floating)
-        ):
+        is_float = jnp.issubdtype(logits.dtype, jnp.floating)
+        if logits.ndim != 2 or len(logits) != num_rows or not is_float:
             raise InputError(
                 f"step returned logits of type {logits.dtype} and shape {logits.shape}; they must"
                 f" be [N, V] of a floating-point type, here with N = {num_rows}"
             )
-        for name, token in [
-            ("start_token", ends.start_token),
-            *(("end_token", token) for token in ends.end_tokens),
-        ]:
-            if token >= logits.shape[1]:
+        vocabulary_size = logits.shape[1]
+        for token in (start_token, *end_tokens):
+            if token >= vocabulary_size:
+                name = "end_token" if token in end_tokens else "start_token"
                 raise InputError(
-                    f"{name} is {token}; it must be below {logits.shape[1]}, the number of logits"
+                    f"{name} is {token}; it must be below {vocabulary_size}, the number of logits"
                 )
         return logits.astype(jnp.float32), result[1]
 
     return checked
-
-
-def checked_processing(
-    processors: Sequence[LogitsProcessor],
-    prompt: Int[ArrayLike, "B P"] | None,
-    batch_size: int,
-    start_token: int,
-) -> LogitsProcessor:
-    """Return `processing` for a prompt, or for the start token if there is no prompt.
-
-    Raises:
-        InputError: `processors` is not a sequence of functions, or `prompt` is not an array of integers with a row for
-            each batch element.
-    """
-    check_value("processors", processors, tuple[Callable, ...])  # type: ignore[type-arg]
-    before = np.full((batch_size, 1), start_token) if prompt is None else jnp.asarray(prompt)
-    if (
-        before.ndim != 2
-        or len(before) != batch_size
-        or not jnp.issubdtype(before.dtype, jnp.integer)
-    ):
-        raise InputError(
-            f"prompt has type {before.dtype} and shape {before.shape}; it must be integers [B, P],"
-            f" here with B = {batch_size}"
-        )
-    return processing(processors, before)

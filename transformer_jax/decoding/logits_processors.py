@@ -12,6 +12,7 @@ normalizing them again, as HuggingFace's `generate` does; so results must not be
 to 0 or -inf, or multiply them.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -37,11 +38,13 @@ def suppressed_tokens(
         InputError: a token is not an id, or a position is below 0; when called, a token is outside the vocabulary.
     """
     check_sizes(0, start=start, stop=start if stop is None else stop)
-    excluded = _TokenSet("suppressed_tokens", tokens)
+    is_excluded = _token_set("suppressed_tokens", tokens)
 
     def process(logits: Logits, tokens: Tokens, position: Position) -> Logits:
-        applies = (position >= start) if stop is None else (position >= start) & (position < stop)
-        return jnp.where(applies & excluded.mask(logits), -jnp.inf, logits)
+        applies = position >= start
+        if stop is not None:
+            applies &= position < stop
+        return jnp.where(applies & is_excluded(logits), -jnp.inf, logits)
 
     return process
 
@@ -53,11 +56,11 @@ def suppressed_until(tokens: Sequence[int], length: int) -> LogitsProcessor:
         InputError: a token is not an id, or `length` is below 0; when called, a token is outside the vocabulary.
     """
     check_sizes(0, length=length)
-    excluded = _TokenSet("suppressed_until", tokens)
+    is_excluded = _token_set("suppressed_until", tokens)
 
     def process(logits: Logits, tokens: Tokens, position: Position) -> Logits:
         is_short = jnp.sum(tokens >= 0, axis=1, keepdims=True) < length
-        return jnp.where(is_short & excluded.mask(logits), -jnp.inf, logits)
+        return jnp.where(is_short & is_excluded(logits), -jnp.inf, logits)
 
     return process
 
@@ -69,10 +72,11 @@ def forced_token(token: int, position: int) -> LogitsProcessor:
         InputError: `token` is not an id, or `position` is below 0; when called, `token` is outside the vocabulary.
     """
     check_sizes(0, position=position)
-    forced, at = _TokenSet("forced_token", [token]), position
+    is_forced, forced_position = _token_set("forced_token", [token]), position
 
     def process(logits: Logits, tokens: Tokens, position: Position) -> Logits:
-        return jnp.where(position == at, jnp.where(forced.mask(logits), 0.0, -jnp.inf), logits)
+        forced = jnp.where(is_forced(logits), 0.0, -jnp.inf)
+        return jnp.where(position == forced_position, forced, logits)
 
     return process
 
@@ -110,7 +114,7 @@ def no_repeated_ngrams(size: int) -> LogitsProcessor:
         ngrams = tokens[:, np.arange(length - size + 1)[:, None] + np.arange(size)]
         newest = tokens[:, None, length - size + 1 :]
         is_begun = jnp.all(ngrams[..., :-1] == newest, axis=-1)
-        return jnp.where(_among(logits, jnp.where(is_begun, ngrams[..., -1], -1)), -jnp.inf, logits)
+        return _without(logits, jnp.where(is_begun, ngrams[..., -1], -1))
 
     return process
 
@@ -122,23 +126,22 @@ def excluded_sequences(sequences: Sequence[Sequence[int]]) -> LogitsProcessor:
         InputError: `sequences` is not a sequence of nonempty sequences of ids; when called, a token is outside the
             vocabulary.
     """
-    given = check_value("sequences", sequences, tuple[tuple[int, ...], ...])
-    if not all(given):
+    checked = check_value("sequences", sequences, tuple[tuple[int, ...], ...])
+    if not all(checked):
         raise InputError("sequences has an empty sequence; each must have at least 1 token")
-    known = _TokenSet("excluded_sequences", [token for sequence in given for token in sequence])
+    check_tokens = _token_set("excluded_sequences", [*itertools.chain(*checked)])
     by_size: dict[int, list[tuple[int, ...]]] = {}
-    for sequence in given:
+    for sequence in checked:
         by_size.setdefault(len(sequence), []).append(sequence)
 
     def process(logits: Logits, tokens: Tokens, position: Position) -> Logits:
-        known.mask(logits)
-        for size, some in by_size.items():
-            if tokens.shape[1] >= size - 1:
-                begins, ends = np.split(np.array(some), [-1], axis=1)
-                is_begun = jnp.all(tokens[:, None, tokens.shape[1] - size + 1 :] == begins, axis=-1)
-                logits = jnp.where(
-                    _among(logits, jnp.where(is_begun, ends[:, 0], -1)), -jnp.inf, logits
-                )
+        check_tokens(logits)
+        length = tokens.shape[1]
+        for size, of_size in by_size.items():
+            if length >= size - 1:
+                begins, ends = np.split(np.array(of_size), [-1], axis=1)
+                is_begun = jnp.all(tokens[:, None, length - size + 1 :] == begins, axis=-1)
+                logits = _without(logits, jnp.where(is_begun, ends[:, 0], -1))
         return logits
 
     return process
@@ -172,22 +175,27 @@ def processing(
     return process
 
 
-class _TokenSet:
-    """Checked token ids."""
+def _token_set(name: str, tokens: Sequence[int]) -> Callable[[Logits], Bool[np.ndarray, " V"]]:
+    """Check token ids; return a function that marks them in the vocabulary of the logits."""
+    ids = check_value(f"tokens of {name}", tokens, tuple[int, ...])
+    check_sizes(0, **{f"a token of {name}": min(ids, default=0)})
+    largest = max(ids, default=0)
 
-    def __init__(self, name: str, tokens: Sequence[int]) -> None:
-        self.name, self.tokens = name, check_value(f"tokens of {name}", tokens, tuple[int, ...])
-        check_sizes(0, **{f"a token of {name}": min(self.tokens, default=0)})
-
-    def mask(self, logits: Logits) -> Bool[np.ndarray, " V"]:
-        """Return which tokens of the vocabulary are in the set."""
+    def is_included(logits: Logits) -> Bool[np.ndarray, " V"]:
         vocabulary = logits.shape[1]
-        if (largest := max(self.tokens, default=0)) >= vocabulary:
+        if largest >= vocabulary:
             raise InputError(
-                f"a token of {self.name} is {largest}; it must be below {vocabulary}, the number of"
+                f"a token of {name} is {largest}; it must be below {vocabulary}, the number of"
                 " logits"
             )
-        return np.isin(np.arange(vocabulary), self.tokens)
+        return np.isin(np.arange(vocabulary), ids)
+
+    return is_included
+
+
+def _without(logits: Logits, tokens: Tokens) -> Logits:
+    """Exclude the tokens in each row of `tokens`."""
+    return jnp.where(_among(logits, tokens), -jnp.inf, logits)
 
 
 def _among(logits: Logits, tokens: Tokens) -> Bool[Array, "N V"]:

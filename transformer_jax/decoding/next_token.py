@@ -4,15 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jaxtyping import Float, Int, PRNGKeyArray
+from jaxtyping import Int, PRNGKeyArray
 
+from transformer_jax.decoding.logits_processors import Logits
 from transformer_jax.errors import InputError, check_positive, check_value, check_whole
 
 # smallest normal number; a smaller temperature or top_p would become 0
 _TINY = float(np.finfo(np.float32).tiny)
 
 
-def token_log_probs(logits: Float[Array, "N V"]) -> Float[Array, "N V"]:
+def token_log_probs(logits: Logits) -> Logits:
     """Compute the log-softmax of logits in float32. A row of only -inf stays unchanged."""
     logits = logits.astype(jnp.float32)
     dead_end = jnp.isneginf(logits).all(axis=-1, keepdims=True)  # log_softmax would give NaN
@@ -20,7 +21,7 @@ def token_log_probs(logits: Float[Array, "N V"]) -> Float[Array, "N V"]:
 
 
 def draw_tokens(
-    logits: Float[Array, "N V"],
+    logits: Logits,
     key: PRNGKeyArray,
     temperature: float = 1.0,
     top_k: int | None = None,

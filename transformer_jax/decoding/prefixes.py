@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
-from transformer_jax.decoding.checks import Cache, Grow, Step
+from transformer_jax.decoding.checks import Cache, Grow, Ids, Step
+from transformer_jax.decoding.logits_processors import Logits, Position
 from transformer_jax.errors import check_sizes
 
 
@@ -38,9 +38,7 @@ def after_prefix(step: Step, position: Int[ArrayLike, ""]) -> Step:
         A step function on `AfterPrefix`. At position 0 it replaces the start token of each row by `last_tokens`.
     """
 
-    def continued(
-        tokens: Int[Array, " N"], after: Int[Array, ""], state: AfterPrefix
-    ) -> tuple[Float[Array, "N V"], AfterPrefix]:
+    def continued(tokens: Ids, after: Position, state: AfterPrefix) -> tuple[Logits, AfterPrefix]:
         tokens = jnp.where(after == 0, jnp.asarray(state.last_tokens, tokens.dtype), tokens)
         with jax.ensure_compile_time_eval():  # so that the step can check a sum of known numbers
             of_target = jnp.asarray(position) + after

@@ -41,32 +41,31 @@ Decode inside `jax.jit`, which compiles once; outside of it every call compiles 
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from transformer_jax.argument_checks import check_key, check_scores
 from transformer_jax.decoding.checks import (
     Cache,
-    Ends,
+    Checked,
+    EndToken,
     Grow,
+    Ids,
+    Prompt,
     Step,
-    check_decoding,
-    checked_processing,
-    checked_step,
+    checked_decoding,
 )
-from transformer_jax.decoding.logits_processors import LogitsProcessor
+from transformer_jax.decoding.logits_processors import Logits, LogitsProcessor, Position
 from transformer_jax.decoding.next_token import draw_tokens, token_log_probs
 
 # takes log-probabilities and the position
-Choose = Callable[[Float[Array, "B V"], Int[Array, ""]], Int[Array, " B"]]
+Choose = Callable[[Logits, Position], Ids]
 
 _SHORTEST_SEGMENT = 64  # positions; reading fewer empty positions costs less than another loop
 _MOST_SEGMENTS = 8  # each segment is a separate loop, which takes about 0.2 s to compile
@@ -91,12 +90,12 @@ def greedy_decode(
     batch_size: int,
     *,
     start_token: int,
-    end_token: int | Collection[int],
+    end_token: EndToken,
     pad_token: int,
     max_length: int,
     grow: Grow | None = None,
     processors: Sequence[LogitsProcessor] = (),
-    prompt: Int[ArrayLike, "B P"] | None = None,
+    prompt: Prompt = None,
 ) -> Decoded:
     """Choose the most probable token at every position; of equally probable tokens, the one with the lowest id.
 
@@ -111,13 +110,22 @@ def greedy_decode(
             NaN or +inf, or are all -inf.
     """
 
-    def choose(log_probs: Float[Array, "B V"], position: Int[Array, ""]) -> Int[Array, " B"]:
+    def choose(log_probs: Logits, position: Position) -> Ids:
         return jnp.argmax(log_probs, axis=-1)
 
-    ends = Ends.of(start_token, end_token, pad_token)
-    check_decoding(step, cache, batch_size, max_length, grow)
-    process = checked_processing(processors, prompt, batch_size, start_token)
-    return _decode(choose, process, step, cache, batch_size, ends, max_length, grow)
+    checked = checked_decoding(
+        step,
+        cache,
+        batch_size,
+        start_token,
+        end_token,
+        pad_token,
+        max_length,
+        grow,
+        processors,
+        prompt,
+    )
+    return _decode(choose, checked, cache, batch_size, max_length, grow)
 
 
 def sample(
@@ -126,12 +134,12 @@ def sample(
     batch_size: int,
     *,
     start_token: int,
-    end_token: int | Collection[int],
+    end_token: EndToken,
     pad_token: int,
     max_length: int,
     grow: Grow | None = None,
     processors: Sequence[LogitsProcessor] = (),
-    prompt: Int[ArrayLike, "B P"] | None = None,
+    prompt: Prompt = None,
     key: PRNGKeyArray,
     temperature: float = 1.0,
     top_k: int | None = None,
@@ -152,20 +160,29 @@ def sample(
     """
     check_key("key", key)
 
-    def choose(log_probs: Float[Array, "B V"], position: Int[Array, ""]) -> Int[Array, " B"]:
+    def choose(log_probs: Logits, position: Position) -> Ids:
         return draw_tokens(log_probs, jax.random.fold_in(key, position), temperature, top_k, top_p)
 
-    ends = Ends.of(start_token, end_token, pad_token)
-    check_decoding(step, cache, batch_size, max_length, grow)
-    process = checked_processing(processors, prompt, batch_size, start_token)
-    return _decode(choose, process, step, cache, batch_size, ends, max_length, grow)
+    checked = checked_decoding(
+        step,
+        cache,
+        batch_size,
+        start_token,
+        end_token,
+        pad_token,
+        max_length,
+        grow,
+        processors,
+        prompt,
+    )
+    return _decode(choose, checked, cache, batch_size, max_length, grow)
 
 
 class _Rows(NamedTuple):
     """State of greedy decoding and sampling before a position."""
 
-    position: Int[Array, ""]
-    last_tokens: Int[Array, " B"]
+    position: Position
+    last_tokens: Ids
     ended: Bool[Array, " B"]
     decoded: Decoded  # [B]
     cache: Cache
@@ -173,43 +190,40 @@ class _Rows(NamedTuple):
 
 def _decode(
     choose: Choose,
-    process: LogitsProcessor,
-    step: Step,
+    checked: Checked,
     cache: Cache,
     batch_size: int,
-    ends: Ends,
     max_length: int,
     grow: Grow | None,
 ) -> Decoded:
     """Decode with one token per row and position, picked by `choose`, until every row has ended."""
-    step, (start_token, end_tokens, pad_token) = checked_step(step, ends), ends
+    end_tokens = np.array(checked.end_tokens, int)
 
     def advance(rows: _Rows) -> _Rows:
-        logits, cache = step(rows.last_tokens, rows.position, rows.cache)
-        log_probs = token_log_probs(process(logits, rows.decoded.tokens, rows.position))
+        logits, cache = checked.step(rows.last_tokens, rows.position, rows.cache)
+        processed = checked.process(logits, rows.decoded.tokens, rows.position)
+        log_probs = token_log_probs(processed)
         chosen = choose(log_probs, rows.position).astype(jnp.int32)
         score = jnp.take_along_axis(log_probs, chosen[:, None], axis=-1)[:, 0]
         score = jnp.where(jnp.isneginf(logits).all(-1), jnp.nan, score)
-        chosen = jnp.where(rows.ended, pad_token, chosen)
+        chosen = jnp.where(rows.ended, checked.pad_token, chosen)
         tokens, lengths, scores = rows.decoded
         tokens = lax.dynamic_update_index_in_dim(tokens, chosen, rows.position, axis=-1)
         decoded = Decoded(tokens, lengths + ~rows.ended, scores + jnp.where(rows.ended, 0, score))
         position = rows.position + 1
-        ended = rows.ended | jnp.isin(chosen, np.array(end_tokens, int)) | (position == max_length)
+        ended = rows.ended | jnp.isin(chosen, end_tokens) | (position == max_length)
         return _Rows(position, chosen, ended, decoded, cache)
 
     rows = _Rows(
         position=jnp.int32(0),
-        last_tokens=jnp.full(batch_size, start_token, jnp.int32),
+        last_tokens=jnp.full(batch_size, checked.start_token, jnp.int32),
         ended=jnp.zeros(batch_size, bool),
-        decoded=empty_results((batch_size,), max_length, pad_token, score=0.0),
+        decoded=empty_results((batch_size,), max_length, checked.pad_token, score=0.0),
         cache=cache,
     )
-    decoded = decoding_loop(
-        lambda rows: ~jnp.all(rows.ended), advance, rows, max_length, grow
-    ).decoded
-    check_scores(decoded.scores)
-    return decoded
+    rows = decoding_loop(lambda rows: ~jnp.all(rows.ended), advance, rows, max_length, grow)
+    check_scores(rows.decoded.scores)
+    return rows.decoded
 
 
 State = TypeVar("State")
@@ -234,16 +248,20 @@ def decoding_loop(
     Returns:
         The final state, without its cache.
     """
-    size = max(_SHORTEST_SEGMENT, math.ceil(max_length / _MOST_SEGMENTS)) if grow else max_length
-    now: Any = state
+    size = max_length
+    if grow:
+        size = max(_SHORTEST_SEGMENT, math.ceil(max_length / _MOST_SEGMENTS))
+    current: Any = state
     for start in range(0, max_length, size):
         end = min(start + size, max_length)
         if grow:
-            now = now._replace(cache=grow(now.cache, end))
-        now = lax.while_loop(
-            partial(lambda end, now: goes_on(now) & (now.position < end), end), advance, now
-        )
-    return now._replace(cache=None)
+            current = current._replace(cache=grow(current.cache, end))
+
+        def is_unfinished(current: Any, end: int = end) -> Bool[Array, ""]:
+            return goes_on(current) & (current.position < end)
+
+        current = lax.while_loop(is_unfinished, advance, current)
+    return current._replace(cache=None)
 
 
 def empty_results(shape: tuple[int, ...], max_length: int, pad_token: int, score: float) -> Decoded:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -20,32 +20,29 @@ from transformer_jax.argument_checks import (
     check_kv_heads,
     check_sequence,
 )
-from transformer_jax.attention.biases import BiasArgument, Biases, as_attention_bias
+from transformer_jax.attention.biases import AttentionFunction, Biases, attend_by_function
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.dropout import AttentionDropout
 from transformer_jax.errors import InputError, head_width
 from transformer_jax.nn.layers import Dense, Tapped
-from transformer_jax.nn.positions import FIRST_OF_PASS, AttentionPositions, NoPositions, Positions
-from transformer_jax.trees import shown
+from transformer_jax.nn.positions import (
+    FIRST_OF_PASS,
+    AttentionPositions,
+    Heads,
+    NoPositions,
+    Positions,
+)
 
-# Function (q, k, v, mask, bias, dropout) -> values [B H T d], with q [B H T d], k and v [B Hkv S d]. In cached decoding
-# T is 1 and S the capacity of the cache; only the mask and the bias contain the positions of the queries. A bias is an
-# array-like for logits [B H T S]: `logits + bias`, or `apply_bias(logits, bias)`, which supports soft caps too.
-AttentionFunction: TypeAlias = Callable[
-    [Array, Array, Array, Masks | None, Biases | None, AttentionDropout | None], Array
-]
 Implementation = Literal["auto", "plain", "blockwise", "fused"]  # of `dot_product_attention`
+Queries = Float[Array, "B H T d"]
+Keys = Float[Array, "B Hkv S d"]  # with Hkv heads, which groups of the H query heads share
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSettings:
-    """Settings of multi-head attention.
+    """Settings of multi-head attention. An invalid value is an `InputError`."""
 
-    Raises:
-        InputError: a field does not match its annotation.
-    """
-
-    # Hkv, number of key/value heads, which groups of query heads share; it divides H (Ainslie et al. 2023). None: H.
+    # Number of key/value heads, which groups of query heads share; it divides H (Ainslie et al. 2023). None: H.
     num_kv_heads: Size | None = None
     # Norm of each head's queries and keys before their product, e.g. RMSNorm (Dehghani et al. 2023, section 2).
     qk_norm: Callable[..., nn.Module] | None = None
@@ -64,33 +61,30 @@ class AttentionSettings:
 class KeyValue(NamedTuple):
     """Projected keys and values of every head."""
 
-    key: Float[Array, "B Hkv S d"]
-    value: Float[Array, "B Hkv S d"]
+    key: Keys
+    value: Keys
 
 
 class AttentionCall(NamedTuple):
     """Argument of `MultiheadAttention.attend`, in which interceptors replace fields by name."""
 
-    query: Float[Array, "B H T d"]
-    key: Float[Array, "B Hkv S d"]
-    value: Float[Array, "B Hkv S d"]
+    query: Queries
+    key: Keys
+    value: Keys
     mask: Masks | None = None
     bias: Biases | None = None
     dropout: AttentionDropout | None = None
     wants_weights: bool = False
-    # `tap` of a module, for logits and weights
-    tap: Callable[[str, Array, str], Array] | None = None
+    tap: Callable[[str, Array, str], Array] | None = None  # of a module, for logits and weights
 
 
 class MultiheadAttention(Tapped):
     """Multi-head attention: `Concat(head_1 … head_H) W_O`, `head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)`.
 
     Queries are computed from `x`; keys and values from `memory`, or from `x` if there is none (self-attention).
-    Kernels use Xavier-uniform initialization (Glorot and Bengio 2010), those of queries, keys and values with half the
-    variance, as if the three were one kernel `[D, 3 D]`. Biases start at zero. Source: Vaswani et al. 2017, section
-    3.2.2.
-
-    A subclass may override `__call__`; attention maps, inspection and cached decoding work if it calls `attend`.
+    Kernels start Xavier-uniform (Glorot and Bengio 2010), those of queries, keys and values as one kernel `[D, 3 D]`;
+    biases start at zero. A subclass may override `__call__`; attention maps, inspection and cached decoding work if it
+    calls `attend`. Source: Vaswani et al. 2017, section 3.2.2.
 
     Raises:
         InputError: at construction, if `num_heads` does not divide `embed_dim` and `head_width` is None,
@@ -98,16 +92,14 @@ class MultiheadAttention(Tapped):
             support the width of a head.
     """
 
-    # D, the width of the output; also the width of all heads together unless `head_width` is set
-    embed_dim: Size
+    embed_dim: (
+        Size  # D, the width of the output, and of all heads together unless `head_width` is set
+    )
     num_heads: Size  # H
-    # of the attention weights; None: the value in the settings
-    dropout_prob: Probability | None = None
+    dropout_prob: Probability | None = None  # of the attention weights; None: that of the settings
     settings: AttentionSettings = AttentionSettings()
-    # for self-attention; positions added to embeddings have no effect here
-    positions: Positions = NoPositions()
-    # whether queries may see later keys; if not, a learned bias has no buckets for these
-    looks_ahead: bool = True
+    positions: Positions = NoPositions()  # inside self-attention
+    looks_ahead: bool = True  # whether queries may see later keys, so that biases need them
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -115,24 +107,22 @@ class MultiheadAttention(Tapped):
         self.positions.check(self.width())
 
     def setup(self) -> None:
-        settings, num_kv_heads = self.settings, self.settings.num_kv_heads or self.num_heads
+        settings, width = self.settings, self.width()
         xavier = functools.partial(
             nn.initializers.variance_scaling, mode="fan_avg", distribution="uniform"
         )
+        num_kv_heads = settings.num_kv_heads or self.num_heads
         # With twice this variance, docs/papers.md's Transformer-Tiny learned no cross-attention: BLEU 11.6, not 36.9.
         project = functools.partial(Dense, kernel_init=xavier(0.5), use_bias=settings.input_bias)
-        self.query_proj = project(self.num_heads * self.width())
-        self.key_proj = project(num_kv_heads * self.width())
-        self.value_proj = project(num_kv_heads * self.width())
-        self.output_proj = Dense(
-            self.embed_dim, kernel_init=xavier(1.0), use_bias=settings.output_bias
-        )
+        self.query_proj = project(self.num_heads * width)
+        self.key_proj = project(num_kv_heads * width)
+        self.value_proj = project(num_kv_heads * width)
+        self.output_proj = Dense(self.embed_dim, xavier(1.0), settings.output_bias)
         if settings.qk_norm is not None:
             self.query_norm = settings.qk_norm()
             self.key_norm = settings.qk_norm()
-        self.attention_positions = (
-            self.positions.in_attention(self.num_heads, self.looks_ahead) or AttentionPositions()
-        )
+        in_attention = self.positions.in_attention(self.num_heads, self.looks_ahead)
+        self.attention_positions = in_attention or AttentionPositions()
 
     @nn.nowrap
     def width(self) -> int:
@@ -154,9 +144,8 @@ class MultiheadAttention(Tapped):
         Args:
             x: `[B, T, D_x]`; its width may differ from `embed_dim`.
             memory: `[B, S, D_memory]`, or None for self-attention (S = T).
-            mask: which keys a query may see, as in `dot_product_attention`.
+            mask, bias: as in `dot_product_attention`.
             return_attention: also return this pass's attention weights, which take O(T · S) memory.
-            bias: added to the logits, as in `dot_product_attention`.
             train: apply dropout to the weights; needs the random key `dropout` if its probability is not zero.
 
         Returns:
@@ -166,9 +155,10 @@ class MultiheadAttention(Tapped):
             InputError: `x` or `memory` is not floating-point or has another rank, they differ in B, the mask or the
                 bias does not broadcast, or weights are requested but `implementation` is a function.
         """
+        memory = x if memory is None else memory
         self._check(x, memory)
-        key, value = self.keys_and_values(x if memory is None else memory)  # [B Hkv S d]
-        query = self._heads(self.query_proj(x))  # [B H T d]
+        key, value = self.keys_and_values(memory)
+        query = self._heads(self.query_proj(x))
         if self.settings.qk_norm is not None:
             query = self.query_norm(query)
         query = self.attention_positions.encode(query, FIRST_OF_PASS, key.shape[2])
@@ -177,19 +167,16 @@ class MultiheadAttention(Tapped):
         value = self.tap("values", value, "B Hkv S d")
         if self.settings.scale is not None:  # attention itself divides by √d
             query = query * (self.settings.scale * math.sqrt(self.width()))
-        rate = self.settings.dropout_prob if self.dropout_prob is None else self.dropout_prob
-        dropout = AttentionDropout(rate, self.make_rng("dropout")) if train and rate > 0 else None
+        dropout = self._dropout() if train else None
         of_positions = self.attention_positions.bias()
         if of_positions is not None:
             bias = of_positions if bias is None else of_positions + bias
-        attended = self.attend(
-            AttentionCall(query, key, value, mask, bias, dropout, return_attention)
-        )
+        call = AttentionCall(query, key, value, mask, bias, dropout, return_attention)
+        attended = self.attend(call)
         values, weights = attended if return_attention else (attended, None)
         values = self.tap("head_outputs", values, "B H T d").swapaxes(-3, -2)  # [B T H d]
-        output = self.tap(
-            "output", self.output_proj(values.reshape(*values.shape[:-2], -1)), "B T D"
-        )
+        joined = values.reshape(*values.shape[:-2], -1)
+        output = self.tap("output", self.output_proj(joined), "B T D")
         return (output, weights) if return_attention else output
 
     def keys_and_values(self, memory: Float[ArrayLike, "B S D_memory"]) -> KeyValue:
@@ -205,21 +192,15 @@ class MultiheadAttention(Tapped):
 
         Attention maps, inspection (`tap`) and cached decoding intercept this method and `keys_and_values`.
         """
-        query, key, value, mask, bias, dropout, wants_weights, tap = call
+        *arguments, wants_weights, tap = call
         implementation = self.settings.implementation
         if isinstance(implementation, str):
-            # It chooses the implementation; the formula is in `attention/formula.py`.
+            # Loaded at the first call, with seven files; the formula is in `attention/formula.py`.
             from transformer_jax.attention.attention import dot_product_attention
 
-            how = "plain" if wants_weights else implementation
             return dot_product_attention(
-                query,
-                key,
-                value,
-                mask,
-                bias,
-                dropout,
-                implementation=how,
+                *arguments,
+                implementation="plain" if wants_weights else implementation,
                 return_attention=wants_weights,
                 tap=tap,
             )
@@ -227,35 +208,25 @@ class MultiheadAttention(Tapped):
             raise InputError(
                 "implementation is a function, which returns no weights; choose auto or plain"
             )
-        if bias is None:
-            return implementation(query, key, value, mask, None, dropout)
-        argument = BiasArgument(as_attention_bias(bias), (*query.shape[:-1], key.shape[-2]))
-        values = implementation(query, key, value, mask, argument, dropout)
-        if not argument.is_read:
-            raise InputError(
-                f"implementation is {shown(implementation)}, which ignores the bias"
-                f" {argument.bias}; it must compute logits + bias; if it cannot, choose other"
-                " positions, such as RotaryPositions()"
-            )
-        return values
+        return attend_by_function(implementation, *arguments)
 
-    def _heads(self, x: Float[Array, "B T width"]) -> Float[Array, "B heads T d"]:
+    def _heads(self, x: Float[Array, "B T width"]) -> Heads:
         return x.reshape(*x.shape[:-1], -1, self.width()).swapaxes(-3, -2)
 
-    def _check(self, x: ArrayLike, memory: ArrayLike | None) -> None:
-        if self.is_border:
-            check_sequence("x", x)
-        if memory is None:
-            return
-        if self.is_border:
-            check_sequence("memory", memory)
-        if self.positions.is_in_attention:
+    def _dropout(self) -> AttentionDropout | None:
+        rate = self.settings.dropout_prob if self.dropout_prob is None else self.dropout_prob
+        return AttentionDropout(rate, self.make_rng("dropout")) if rate > 0 else None
+
+    def _check(self, x: ArrayLike, memory: ArrayLike) -> None:
+        check_sequence("x", x)
+        check_sequence("memory", memory)
+        if memory is not x and self.positions.is_in_attention:
             raise InputError(
                 f"memory is given, but positions is {self.positions}, which works in self-attention"
                 " only, since x and memory have no common positions"
             )
-        if jnp.shape(memory)[0] != jnp.shape(x)[0]:
+        num_queries, num_memories = jnp.shape(x)[0], jnp.shape(memory)[0]
+        if num_memories != num_queries:
             raise InputError(
-                f"memory has {jnp.shape(memory)[0]} rows and x has {jnp.shape(x)[0]}; they must be"
-                " equal"
+                f"memory has {num_memories} rows and x has {num_queries}; they must be equal"
             )

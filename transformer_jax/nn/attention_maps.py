@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from transformer_jax.attention.rows import attention_rows
 from transformer_jax.attention.score_block import Chosen
-from transformer_jax.nn.attention import AttentionCall, MultiheadAttention
+from transformer_jax.nn.attention import MultiheadAttention
 from transformer_jax.nn.layer_stacks import unstack_layers
 
 Weights = Float[Array, "B heads queries S"]
@@ -50,15 +50,13 @@ def attention_maps(
         attention = context.module
         if context.method_name == "attend" and isinstance(attention, MultiheadAttention):
             path = attention.path
-            of_path = queries.get(path[0]) if isinstance(queries, Mapping) else queries
-            given: AttentionCall = args[0]
-            if of_path is None and heads is None:
-                values, weights = call(given._replace(wants_weights=True))
-                maps["/".join(path)] = weights
-                return (values, weights) if given.wants_weights else values
-            maps["/".join(path)] = attention_rows(
-                given.query, given.key, given.mask, given.bias, queries=of_path, heads=heads
-            )
+            name, (attended,) = "/".join(path), args
+            rows = queries.get(path[0]) if isinstance(queries, Mapping) else queries
+            if rows is None and heads is None:
+                values, maps[name] = call(attended._replace(wants_weights=True))
+                return (values, maps[name]) if attended.wants_weights else values
+            query, key, _, mask, bias, *_ = attended
+            maps[name] = attention_rows(query, key, mask, bias, queries=rows, heads=heads)
         return call(*args, **kwargs)
 
     unbound = module.clone(parent=None)
@@ -70,10 +68,9 @@ def attention_maps(
 
 def of_layers(maps: Mapping[str, Weights], *, last: bool = True) -> dict[str, Weights]:
     """Select the last attention of each layer, or the first, by the path of the layer: `encoder/layers_0`."""
-    found: dict[str, Weights] = {}
+    by_layer: dict[str, Weights] = {}
     for path, weights in maps.items():
-        if (layer := re.match(r"(.*/)?layers_\d+(?=/)", f"{path}/")) and (
-            last or layer[0] not in found
-        ):
-            found[layer[0]] = weights
-    return found
+        layer = re.match(r"(.*/)?layers_\d+(?=/)", f"{path}/")
+        if layer and (last or layer[0] not in by_layer):
+            by_layer[layer[0]] = weights
+    return by_layer

@@ -1,7 +1,4 @@
-"""Components that encoder and decoder blocks share: settings, residual connection and base class.
-
-A Transformer block is two or three sub-layers (attention, feed-forward), each inside a residual connection.
-"""
+"""Components that encoder and decoder blocks share: settings, residual connection and base class."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,8 +7,6 @@ from typing import Any, ClassVar, Literal, TypeVar
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
-from jaxtyping import Float
 
 from transformer_jax.argument_checks import (
     Positive,
@@ -23,14 +18,21 @@ from transformer_jax.argument_checks import (
 from transformer_jax.attention.score_block import Chosen
 from transformer_jax.errors import InputError, check_value, head_width
 from transformer_jax.nn.attention import AttentionSettings, MultiheadAttention
-from transformer_jax.nn.layers import ActivationFunction, Dropout, FeedForward, LayerNorm, Tapped
+from transformer_jax.nn.layers import (
+    ActivationFunction,
+    Dropout,
+    Features,
+    FeaturesLike,
+    FeedForward,
+    LayerNorm,
+    Tapped,
+)
 from transformer_jax.nn.positions import NoPositions, Positions, SinusoidalPositions
 
 Model = TypeVar("Model", bound=nn.Module)
 Remat = Literal["none", "dots", "all"]
-# Makes a norm over the last axis; called with the keyword argument `epsilon`.
-NormFactory = Callable[..., nn.Module]
-# Called with the hidden width F, the dropout probability and the activation; the module is called as `FeedForward`.
+NormFactory = Callable[..., nn.Module]  # called with the keyword argument `epsilon`
+# Called with the hidden width F, the dropout probability and the activation.
 FeedForwardFactory = Callable[[int, float, ActivationFunction], nn.Module]
 
 
@@ -44,13 +46,10 @@ class BlockSettings:
         InputError: the type or value of a field is invalid, or layers are both shared and scanned.
     """
 
-    # of the sub-layers' outputs and of the feed-forward's hidden units
-    dropout_prob: Probability = 0.0
-    # pre-norm (Xiong et al. 2020) instead of the original paper's post-norm
-    norm_first: bool = False
+    dropout_prob: Probability = 0.0  # of sub-layers' outputs and the feed-forward's hidden units
+    norm_first: bool = False  # pre-norm (Xiong et al. 2020) instead of the paper's post-norm
     activation: ActivationFunction = nn.relu  # of the feed-forward
-    # added to the variance, or the mean square; PyTorch's default is 1e-5
-    layer_norm_epsilon: Positive = 1e-6
+    layer_norm_epsilon: Positive = 1e-6  # added to the variance; PyTorch's default is 1e-5
     # Activations of a block recomputed in the backward pass to save memory (Chen et al. 2016): none, all but products
     # with parameters (`dots`), or all.
     remat: Remat = "none"
@@ -58,20 +57,15 @@ class BlockSettings:
     scan_layers: bool = False
     # All blocks of a stack use the parameters of the first one, `layers_0` (Dehghani et al. 2019, section 2.1).
     share_layers: bool = False
-    # Positional encoding.
     positions: Positions = dataclasses.field(default=SinusoidalPositions())
-    # of the residual connections and after each stack, called with `epsilon`
-    norm: NormFactory = LayerNorm
-    feed_forward: FeedForwardFactory = FeedForward  # called with F, dropout_prob and activation
+    norm: NormFactory = LayerNorm  # of the residual connections and after each stack
+    feed_forward: FeedForwardFactory = FeedForward
     attention: AttentionSettings = dataclasses.field(default=AttentionSettings())
 
     def __post_init__(self) -> None:
         check_fields(self)
         if self.share_layers and self.scan_layers:
-            raise InputError(
-                "scan_layers is True; with share_layers it must be False, since scanned layers have"
-                " separate parameters"
-            )
+            raise InputError("scan_layers is True; with share_layers it must be False")
 
     def check(self, width: int, num_heads: int, name: str = "num_heads") -> None:
         """Raise an `InputError` if `num_heads` (an argument called `name`) is not valid for a model of this width."""
@@ -88,24 +82,17 @@ class SettingsModule(Tapped):
 
     A subclass also has `num_heads`, and its width as `input_dim` or `model_dim`. After construction both probabilities
     agree; if both are given, the shorthand wins.
-
-    Raises:
-        InputError: at construction, if `settings` is not a `BlockSettings`, or not valid for the width and the heads.
     """
 
     def __post_init__(self) -> None:
         module: Any = self  # the fields are declared in subclasses, which choose their order
-        settings: BlockSettings = module.settings
-        shorthand: float | None = module.dropout_prob
-        check_value("settings", settings, BlockSettings)
-        check_value("dropout_prob", shorthand, float | None)
-        if shorthand is not None:
-            settings = dataclasses.replace(settings, dropout_prob=shorthand)
-        module.settings, module.dropout_prob = settings, settings.dropout_prob
+        check_value("settings", module.settings, BlockSettings)
+        if module.dropout_prob is None:
+            module.dropout_prob = module.settings.dropout_prob
+        module.settings = dataclasses.replace(module.settings, dropout_prob=module.dropout_prob)
         super().__post_init__()
-        settings.check(
-            module.input_dim if hasattr(self, "input_dim") else module.model_dim, module.num_heads
-        )
+        width = module.input_dim if hasattr(self, "input_dim") else module.model_dim
+        module.settings.check(width, module.num_heads)
 
     @property
     def has_attention_maps(self) -> bool:
@@ -123,10 +110,9 @@ class SettingsModule(Tapped):
         """Return the attention weights of every layer in a forward pass without dropout.
 
         Args:
-            *inputs: as in `__call__`.
+            *inputs, **options: as in `__call__`.
             queries: indices of the queries; None for all. If given, no memory of T² is needed.
             heads: indices of the heads; None for all.
-            **options: as in `__call__`.
 
         Returns:
             For each layer the weights of its last attention, `[B, heads, queries, S]`; by default `[B, H, T, S]`.
@@ -134,6 +120,7 @@ class SettingsModule(Tapped):
         Raises:
             InputError: as in `__call__`; or an index of a query or a head is out of range.
         """
+        # Loaded only if maps are requested: no part of a model's call.
         from transformer_jax.nn.attention_maps import attention_maps, of_layers
 
         maps = attention_maps(self, *inputs, queries=queries, heads=heads, **options)
@@ -146,24 +133,9 @@ class SettingsModule(Tapped):
             updates = {"dropout_prob": None} | updates
         return super().clone(**updates)
 
-    @nn.nowrap
-    def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
-        """Apply the module, as `flax.linen.Module.apply` does."""
-        if "return_attention" in kwargs:
-            raise InputError(
-                "return_attention is not an argument of a whole model; use"
-                " method='get_attention_maps' for the weights, or transformer_jax.capture for the"
-                " output and the weights"
-            )
-        return super().apply(variables, *args, **kwargs)
-
 
 class Residual(Tapped):
-    """Residual connection around a sub-layer f, with its dropout and its norm.
-
-    Post-norm (Vaswani et al. 2017): `Norm(x + Dropout(f(x)))`.
-    Pre-norm (Xiong et al. 2020): `x + Dropout(f(Norm(x)))`.
-    """
+    """Residual connection around a sub-layer f: `Norm(x + Dropout(f(x)))`; with pre-norm `x + Dropout(f(Norm(x)))`."""
 
     settings: BlockSettings
 
@@ -172,30 +144,26 @@ class Residual(Tapped):
         self.dropout = Dropout(self.settings.dropout_prob)
 
     def __call__(
-        self, x: Float[ArrayLike, "B T D"], sublayer: Callable[[Array], Array], *, train: bool
-    ) -> Float[Array, "B T D"]:
-        """Apply the residual connection; `EncoderBlock` spells it out.
-
-        Args:
-            x: `[B, T, D]`.
-            sublayer: function from `[B, T, D]` to `[B, T, D]`.
-            train: apply dropout to the sub-layer's output; it is not passed to `sublayer`.
+        self, x: FeaturesLike, sublayer: Callable[[Array], Array], *, train: bool
+    ) -> Features:
+        """Apply the connection to `x` `[B, T, D]`; `EncoderBlock` spells it out. `train` is not passed to `sublayer`.
 
         Raises:
             InputError: the sub-layer's output does not have the shape of `x`.
         """
         x = jnp.asarray(x)
-        output = sublayer(self.norm(x) if self.settings.norm_first else x)
+        norm_first = self.settings.norm_first
+        output = sublayer(self.norm(x) if norm_first else x)
         if jnp.shape(output) != x.shape:  # the sum could broadcast
             raise InputError(
                 f"sublayer returned shape {jnp.shape(output)}; it must be the shape of x, {x.shape}"
             )
         y = x + self.dropout(output, train=train)
-        return self.after(y if self.settings.norm_first else self.norm(y))
+        return self.after(y if norm_first else self.norm(y))
 
-    def after(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:
+    def after(self, x: Features) -> Features:
         """Tap the output of the connection as `after`."""
-        return self.tap("after", jnp.asarray(x), "B T D")
+        return self.tap("after", x, "B T D")
 
 
 class Block(SettingsModule):
@@ -216,27 +184,23 @@ class Block(SettingsModule):
 
     @nn.nowrap  # so that the module belongs to the caller's `setup`, which names it
     def residual(self) -> Residual:
-        """Return a residual connection with this block's settings, to be assigned in `setup`."""
+        """Return a residual connection with this block's settings."""
         return Residual(self.settings)
 
     @nn.nowrap
     def position_wise(self) -> Callable[..., Array]:
-        """Return a feed-forward network with this block's settings, to be assigned in `setup`."""
+        """Return a feed-forward network with this block's settings."""
         return self.settings.feed_forward(
             self.dim_feedforward, self.settings.dropout_prob, self.settings.activation
         )
 
     @nn.nowrap
     def attention(self, positions: Positions | None = None) -> MultiheadAttention:
-        """Return multi-head attention with this block's settings, to be assigned in `setup`.
-
-        Args:
-            positions: for self-attention, the positions of the settings; None for cross-attention.
-        """
+        """Return multi-head attention with this block's settings; cross-attention has no positions."""
         return MultiheadAttention(
             self.input_dim,
             self.num_heads,
-            positions=positions or NoPositions(),
             settings=self.settings.attention,
+            positions=positions or NoPositions(),
             looks_ahead=self.looks_ahead,
         )

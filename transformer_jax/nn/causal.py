@@ -1,15 +1,12 @@
 """Causal stacks, in which no position sees a later one: the decoder of a language model."""
 
-from jax import Array
-from jax.typing import ArrayLike
-from jaxtyping import Float
-
 from transformer_jax.argument_checks import check_sequence
 from transformer_jax.attention.biases import Biases
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.errors import InputError
 from transformer_jax.nn.blocks import Block
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
+from transformer_jax.nn.layers import Features, FeaturesLike
 
 
 class CausalBlock(EncoderBlock):
@@ -37,15 +34,14 @@ class ParallelBlock(CausalBlock):
 
     def __call__(
         self,
-        x: Float[ArrayLike, "B T D"],
+        x: FeaturesLike,
         mask: Masks | None = None,
         *,
         train: bool = False,
         bias: Biases | None = None,
-    ) -> Float[Array, "B T D"]:
+    ) -> Features:
         """Run one block; the arguments are those of `EncoderBlock`."""
-        if self.is_border:
-            check_sequence("x", x, self.input_dim)
+        check_sequence("x", x, self.input_dim)
         first, second = self.self_attn_residual, self.feed_forward_residual
         attended = self.self_attn(first.norm(x), mask=mask, bias=bias, train=train)
         after = first.after(x + first.dropout(attended, train=train))

@@ -1,6 +1,5 @@
 """Transformer decoder: blocks of causal self-attention, cross-attention and feed-forward, stacked."""
 
-from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
@@ -9,6 +8,7 @@ from transformer_jax.attention.biases import Biases
 from transformer_jax.attention.masks.symbolic import Causal, Masks, combine_masks
 from transformer_jax.nn.blocks import Block
 from transformer_jax.nn.encoder import Stack
+from transformer_jax.nn.layers import Features, FeaturesLike
 
 
 class DecoderBlock(Block):
@@ -30,14 +30,14 @@ class DecoderBlock(Block):
 
     def __call__(
         self,
-        x: Float[ArrayLike, "B T D"],
+        x: FeaturesLike,
         memory: Float[ArrayLike, "B S D"],
         mask: Masks | None = None,
         memory_mask: Masks | None = None,
         *,
         train: bool = False,
         bias: Biases | None = None,
-    ) -> Float[Array, "B T D"]:
+    ) -> Features:
         """Run one block.
 
         Args:
@@ -48,9 +48,8 @@ class DecoderBlock(Block):
             train: apply dropout; needs the random key `dropout` if its probability is not zero.
             bias: added to the self-attention's logits, as in `dot_product_attention`.
         """
-        if self.is_border:
-            check_sequence("x", x, self.input_dim)
-            check_sequence("memory", memory)
+        check_sequence("x", x, self.input_dim)
+        check_sequence("memory", memory)
         x = self.self_attn_residual(
             x, lambda h: self.self_attn(h, mask=mask, bias=bias, train=train), train=train
         )
@@ -70,17 +69,16 @@ class TransformerDecoder(Stack):
 
     def __call__(
         self,
-        x: Float[ArrayLike, "B T D"],
+        x: FeaturesLike,
         memory: Float[ArrayLike, "B S D"],
         mask: Masks | None = None,
         memory_mask: Masks | None = None,
         *,
         train: bool = False,
-    ) -> Float[Array, "B T D"]:
+    ) -> Features:
         """Run every block; the arguments are those of `DecoderBlock`, and `mask` is combined with the causal mask."""
-        if self.is_border:
-            check_sequence("x", x, self.input_dim)
-            check_sequence("memory", memory)
+        check_sequence("x", x, self.input_dim)
+        check_sequence("memory", memory)
         mask, bias = combine_masks(Causal(), mask), self.shared_bias()
         for block in self.blocks(train=train):
             x = block(x, memory, mask, memory_mask, train=train, **bias)

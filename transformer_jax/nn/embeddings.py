@@ -12,7 +12,10 @@ from jaxtyping import Float, Int
 
 from transformer_jax.argument_checks import Positive, check_fields
 from transformer_jax.nn.blocks import SettingsModule
-from transformer_jax.nn.layers import Dense, Dropout, add_bias
+from transformer_jax.nn.layers import Dense, Dropout, Features, add_bias
+
+TokenIds = Int[ArrayLike, "B T"]
+Logits = Float[Array, "B T V"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +56,8 @@ def rows_of(table: Float[ArrayLike, "V D"], tokens: Int[Array, "..."]) -> Float[
 
 
 def tied_logits(
-    embedding: nn.Embed, x: Float[Array, "B T D"], scale: float = 1.0, bias: Array | None = None
-) -> Float[Array, "B T V"]:
+    embedding: nn.Embed, x: Features, scale: float = 1.0, bias: Array | None = None
+) -> Logits:
     """Project vectors to logits with an embedding matrix: `scale · x Eᵀ + b`."""
     logits: Array = embedding.attend(x * scale)
     return logits if bias is None else add_bias(logits, bias)
@@ -84,9 +87,7 @@ class TokenModel(SettingsModule):
         elif num_logits is not None and bias:
             self.output_bias = self.param("output_bias", nn.initializers.zeros, (num_logits,))
 
-    def embedded(
-        self, embedding: nn.Embed, tokens: Int[ArrayLike, "B T"], *, train: bool
-    ) -> Float[Array, "B T D"]:
+    def embedded(self, embedding: nn.Embed, tokens: TokenIds, *, train: bool) -> Features:
         """Embed tokens, add positions and apply dropout."""
         x = rows_of(embedding.embedding, jnp.asarray(tokens))
         if self.embeddings.is_scaled:
@@ -95,7 +96,7 @@ class TokenModel(SettingsModule):
             x = self.positional_encoding(x)
         return self.embedding_dropout(x, train=train)
 
-    def logits(self, x: Float[Array, "B T D"], embedding: nn.Embed | None) -> Float[Array, "B T V"]:
+    def logits(self, x: Features, embedding: nn.Embed | None) -> Logits:
         """Project vectors to logits, with the embedding matrix if it is tied."""
         if embedding is None or not self.has_tied_output:
             return self.tap("logits", self.output_layer(x), "B T V")

@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
-from jaxtyping import Float
 
 from transformer_jax.argument_checks import Count, Probability, Size, check_sequence
 from transformer_jax.attention.biases import AttentionBias, Biases
 from transformer_jax.attention.masks.symbolic import Causal, Masks, combine_masks
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
+from transformer_jax.nn.layers import Features, FeaturesLike
 
 
 class EncoderBlock(Block):
@@ -39,22 +38,17 @@ class EncoderBlock(Block):
 
     def __call__(
         self,
-        x: Float[ArrayLike, "B T D"],
+        x: FeaturesLike,
         mask: Masks | None = None,
         *,
         train: bool = False,
         bias: Biases | None = None,
-    ) -> Float[Array, "B T D"]:
-        """Run one block.
+    ) -> Features:
+        """Run one block on `x` `[B, T, D]`; `mask` and `bias` are those of `dot_product_attention`.
 
-        Args:
-            x: `[B, T, D]`.
-            mask: which keys a query may see, as in `dot_product_attention`.
-            train: apply dropout; needs the random key `dropout` if its probability is not zero.
-            bias: added to the attention's logits, as in `dot_product_attention`.
+        With `train`, dropout is applied; it needs the random key `dropout` if its probability is not zero.
         """
-        if self.is_border:
-            check_sequence("x", x, self.input_dim)
+        check_sequence("x", x, self.input_dim)
         attend = functools.partial(self.self_attn, mask=mask, bias=bias, train=train)
         feed_forward = functools.partial(self.feed_forward, train=train)
         first, second = self.self_attn_residual, self.feed_forward_residual
@@ -86,6 +80,7 @@ class Stack(SettingsModule):
 
     def setup(self) -> None:
         if self.settings.share_layers or self._is_stacked():
+            # loaded only for these settings, as is `wrapped_layers`
             from transformer_jax.nn.layer_stacks import set_up_layers
 
             set_up_layers(self)
@@ -102,7 +97,8 @@ class Stack(SettingsModule):
 
     def blocks(self, *, train: bool) -> Sequence[Callable[..., Array]]:
         """Return the blocks in order; `nn/layer_stacks.py` wraps them if they are scanned or recomputed."""
-        if not (self._is_stacked() or (train and self.settings.remat != "none")):
+        is_recomputed = train and self.settings.remat != "none"
+        if not is_recomputed and not self._is_stacked():
             return self.layers
         from transformer_jax.nn.layer_stacks import wrapped_layers
 
@@ -113,10 +109,10 @@ class Stack(SettingsModule):
         bias = None if self.positions is None else self.positions.bias()
         return {} if bias is None else {"bias": bias}
 
-    def normalize(self, x: Float[ArrayLike, "B T D"]) -> Float[Array, "B T D"]:
+    def normalize(self, x: FeaturesLike) -> Features:
         """Apply the norm after the last block, if there is one."""
-        wanted = self.settings.norm_first if self.final_norm is None else self.final_norm
-        return self.tap("output", self.norm(x) if wanted else jnp.asarray(x), "B T D")
+        has_norm = self.settings.norm_first if self.final_norm is None else self.final_norm
+        return self.tap("output", self.norm(x) if has_norm else jnp.asarray(x), "B T D")
 
     def _is_stacked(self) -> bool:
         """Return whether parameters are stacked: at init according to `scan_layers`, else according to `params`."""
@@ -135,11 +131,10 @@ class TransformerEncoder(Stack):
     block: type[Block] = EncoderBlock
 
     def __call__(
-        self, x: Float[ArrayLike, "B T D"], mask: Masks | None = None, *, train: bool = False
-    ) -> Float[Array, "B T D"]:
+        self, x: FeaturesLike, mask: Masks | None = None, *, train: bool = False
+    ) -> Features:
         """Run every block; the arguments are those of `EncoderBlock`."""
-        if self.is_border:
-            check_sequence("x", x, self.input_dim)
+        check_sequence("x", x, self.input_dim)
         mask = mask if self.block.looks_ahead else combine_masks(Causal(), mask)
         bias = self.shared_bias()
         for block in self.blocks(train=train):

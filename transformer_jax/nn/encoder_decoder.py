@@ -15,19 +15,27 @@ from transformer_jax.argument_checks import (
     check_sequence,
     check_token_ids,
 )
-from transformer_jax.attention.formula import mask_array
-from transformer_jax.attention.masks.symbolic import Masks
+from transformer_jax.attention.masks.symbolic import Masks, mask_array
 from transformer_jax.attention.score_block import Chosen
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.blocks import Block, BlockSettings
-from transformer_jax.nn.cached_decoding import DecodingCache, run_cached, start_cache
+from transformer_jax.nn.cached_decoding import (
+    DecodingCache,
+    LogitsAndCache,
+    NewTokens,
+    Position,
+    Prefix,
+    run_cached,
+    start_cache,
+)
 from transformer_jax.nn.decoder import DecoderBlock, TransformerDecoder
 from transformer_jax.nn.embeddings import EmbeddingSettings, TokenModel, token_embedding
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
+from transformer_jax.nn.layers import Features, FeaturesLike
 
 # Token ids, or features of width D, which are not embedded.
 Source = Int[ArrayLike, "B S"] | Float[ArrayLike, "B S D"]
-Target = Int[ArrayLike, "B T"] | Float[ArrayLike, "B T D"]
+Target = Int[ArrayLike, "B T"] | FeaturesLike
 
 
 class AttentionMaps(NamedTuple):
@@ -88,18 +96,23 @@ class Transformer(TokenModel):
             )
 
     def setup(self) -> None:
-        more = None, self.settings, self.final_norm
-        sizes = self.model_dim, self.num_heads, self.dim_feedforward
         self.encoder = TransformerEncoder(
-            self.num_encoder_layers, *sizes, *more, self.encoder_block
-        )
-        sizes = (
+            self.num_encoder_layers,
             self.model_dim,
-            self.num_decoder_heads or sizes[1],
-            self.decoder_dim_feedforward or sizes[2],
+            self.num_heads,
+            self.dim_feedforward,
+            settings=self.settings,
+            final_norm=self.final_norm,
+            block=self.encoder_block,
         )
         self.decoder = TransformerDecoder(
-            self.num_decoder_layers, *sizes, *more, self.decoder_block
+            self.num_decoder_layers,
+            self.model_dim,
+            self.num_decoder_heads or self.num_heads,
+            self.decoder_dim_feedforward or self.dim_feedforward,
+            settings=self.settings,
+            final_norm=self.final_norm,
+            block=self.decoder_block,
         )
         self.set_up_tokens(self.target_vocabulary_size)
         if self.source_vocabulary_size is not None:
@@ -167,7 +180,7 @@ class Transformer(TokenModel):
         source_mask: Masks | None = None,
         length: int = 0,
         *,
-        prefix: Int[ArrayLike, "B P"] | None = None,
+        prefix: Prefix = None,
     ) -> DecodingCache:
         """Encode the source, and allocate a cache of `length` target positions; `DecodingCache.grow` extends it.
 
@@ -198,8 +211,8 @@ class Transformer(TokenModel):
         return cache._replace(encoded=memory, source_mask=mask)
 
     def decode_step(
-        self, tokens: Int[ArrayLike, " B"], position: Int[ArrayLike, ""], cache: DecodingCache
-    ) -> tuple[Float[Array, "B V"], DecodingCache]:
+        self, tokens: NewTokens, position: Position, cache: DecodingCache
+    ) -> LogitsAndCache:
         """Compute logits of the token after `tokens`: a step function for `transformer_jax.decoding.token_by_token`.
 
         They equal the logits of `decode` at this position, at the cost of one position.
@@ -254,19 +267,16 @@ class Transformer(TokenModel):
         )
         first, last = of_layers(maps, last=False), of_layers(maps)
 
-        def of_stack(stack: str, found: dict[str, Array]) -> list[Array]:
-            return [weights for layer, weights in found.items() if layer.startswith(stack)]
+        num_encoder_layers = self.num_encoder_layers
+        decoder = [*first.values()][num_encoder_layers:]
+        of_last = [*last.values()]
+        return AttentionMaps(of_last[:num_encoder_layers], decoder, of_last[num_encoder_layers:])
 
-        return AttentionMaps(
-            of_stack("encoder", last), of_stack("decoder", first), of_stack("decoder", last)
-        )
-
-    def _embed(self, sequence: Target, side: str, *, train: bool = False) -> Float[Array, "B T D"]:
+    def _embed(self, sequence: Target, side: str, *, train: bool = False) -> Features:
         if jnp.issubdtype(as_array(side, sequence).dtype, jnp.integer):
             self._check_tokens(side, sequence, "[B, T]", side)
-            embedding = (
-                self.source_embedding if self.tie_embeddings else getattr(self, f"{side}_embedding")
-            )
+            embedding_side = "source" if self.tie_embeddings else side
+            embedding = getattr(self, f"{embedding_side}_embedding")
             x = self.embedded(embedding, sequence, train=train)
         else:
             check_sequence(side, sequence, self.model_dim)

@@ -1,17 +1,29 @@
 """Decoder-only language model: causal blocks over tokens, without an encoder (Radford et al. 2018)."""
 
 import jax.numpy as jnp
-from jax import Array
-from jax.typing import ArrayLike
-from jaxtyping import Float, Int
 
 from transformer_jax.argument_checks import Probability, Size, check_token_ids
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.blocks import Block, BlockSettings
-from transformer_jax.nn.cached_decoding import DecodingCache, run_cached, start_cache
+from transformer_jax.nn.cached_decoding import (
+    DecodingCache,
+    LogitsAndCache,
+    NewTokens,
+    Position,
+    Prefix,
+    run_cached,
+    start_cache,
+)
 from transformer_jax.nn.causal import CausalBlock, CausalStack
-from transformer_jax.nn.embeddings import EmbeddingSettings, TokenModel, token_embedding
+from transformer_jax.nn.embeddings import (
+    EmbeddingSettings,
+    Logits,
+    TokenIds,
+    TokenModel,
+    token_embedding,
+)
+from transformer_jax.nn.layers import Features
 
 CausalCache = DecodingCache  # name for a model without an encoder
 
@@ -52,11 +64,11 @@ class TransformerLM(TokenModel):
 
     def __call__(
         self,
-        tokens: Int[ArrayLike, "B T"],
+        tokens: TokenIds,
         mask: Masks | None = None,
         *,
         train: bool = False,
-    ) -> Float[Array, "B T V"]:
+    ) -> Logits:
         """Predict the token after each position.
 
         Inside `jax.jit`, an id outside the vocabulary raises no error; it gives NaN or another token's embedding.
@@ -80,8 +92,8 @@ class TransformerLM(TokenModel):
         batch_size: int | None = None,
         length: int = 0,
         *,
-        prefix: Int[ArrayLike, "B P"] | None = None,
-        padding: Int[ArrayLike, " B"] | None = None,
+        prefix: Prefix = None,
+        padding: NewTokens | None = None,
     ) -> DecodingCache:
         """Allocate a cache of `length` positions; `DecodingCache.grow` extends it.
 
@@ -111,8 +123,8 @@ class TransformerLM(TokenModel):
         return start_cache(self.hidden_states, prefix, batch_size, length, padding)
 
     def decode_step(
-        self, tokens: Int[ArrayLike, " B"], position: Int[ArrayLike, ""], cache: DecodingCache
-    ) -> tuple[Float[Array, "B V"], DecodingCache]:
+        self, tokens: NewTokens, position: Position, cache: DecodingCache
+    ) -> LogitsAndCache:
         """Compute logits of the token after `tokens`: a step function for `transformer_jax.decoding.token_by_token`.
 
         They equal the logits of `__call__` at this position, at the cost of one position.
@@ -127,8 +139,8 @@ class TransformerLM(TokenModel):
         return logits[:, 0], cache
 
     def hidden_states(
-        self, tokens: Int[ArrayLike, "B T"], mask: Masks | None = None, *, train: bool = False
-    ) -> Float[Array, "B T D"]:
+        self, tokens: TokenIds, mask: Masks | None = None, *, train: bool = False
+    ) -> Features:
         """Compute the vectors that `project` maps to logits, for a loss that projects a few positions at a time."""
         check_token_ids("tokens", tokens, self.vocabulary_size)
         x = self.tap("embeddings", self.embedded(self.embedding, tokens, train=train), "B T D")
@@ -141,6 +153,6 @@ class TransformerLM(TokenModel):
             return ("output_layer",)
         return ("embedding", "output_bias") if self.embeddings.output_bias else ("embedding",)
 
-    def project(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+    def project(self, x: Features) -> Logits:
         """Project hidden states to logits."""
         return self.logits(x, self.embedding)

@@ -24,10 +24,10 @@ class GatedFeedForward(FeedForward):
     @nn.nowrap
     def hidden(self, x: Array) -> Array:
         """Compute the hidden units."""
-        gate = self.activation(
-            self.tap("pre", self.dense(self.dim_feedforward, "gate")(x), "B T F")
-        )
-        return gate * self.tap("pre_linear", self.dense(self.dim_feedforward, "expand")(x), "B T F")
+        gate = self.tap("pre", self.dense(self.dim_feedforward, "gate")(x), "B T F")
+        gate = self.activation(gate)
+        expanded = self.dense(self.dim_feedforward, "expand")(x)
+        return gate * self.tap("pre_linear", expanded, "B T F")
 
 
 class NoNorm(nn.Module):

@@ -72,29 +72,30 @@ def wrapped_layers(stack: Any, *, train: bool) -> list[Callable[..., Array]]:
         *inputs, shared = arrays
         return block(x, *inputs, train=train, **shared)
 
-    policies = (
-        [REMAT_POLICIES[stack.settings.remat]] if stack.settings.remat != "none" and train else []
-    )
-    access = layer_access.get() if is_scanned and not stack.is_initializing() else None
-    if access is not None:
+    remat = stack.settings.remat
+    is_recomputed = train and remat != "none"
+    policy = REMAT_POLICIES[remat] if is_recomputed else None
+    access = layer_access.get()
+    if access is not None and is_scanned and not stack.is_initializing():
         path, read = "/".join((*stack.path, layer_name(0))), access.read
         run_block = nn.map_variables(
             run_block, "params", lambda held: {"params": read(path, held["params"])}
         )
-        policies = policies or [access.policy]
-    if policies and not stack.is_requested():
+        if not is_recomputed:
+            is_recomputed, policy = True, access.policy
+    if is_recomputed and not stack.is_requested():
         # a loop prevents CSE by itself
-        run_block = nn.remat(run_block, policy=policies[0], prevent_cse=not is_scanned)
+        run_block = nn.remat(run_block, policy=policy, prevent_cse=not is_scanned)
 
     def run_named(block: Any, x: ArrayLike, *arrays: Any) -> Array:
         return run_block(block, checkpoint_name(x, LAYER_INPUT), *arrays)
 
-    def of_round(block: Any, x: ArrayLike, *arrays: Any) -> tuple[Array, None]:
+    def run_round(block: Any, x: ArrayLike, *arrays: Any) -> tuple[Array, None]:
         return run_named(block, x, *arrays), None
 
     def scanned(x: ArrayLike, *inputs: Any, train: bool, **shared: Any) -> Array:
         scan = nn.scan(
-            of_round,
+            run_round,
             variable_axes={"params": 0},
             split_rngs={True: True},  # separate random keys of every kind per layer
             in_axes=nn.broadcast,
@@ -104,11 +105,11 @@ def wrapped_layers(stack: Any, *, train: bool) -> list[Callable[..., Array]]:
         x = jnp.asarray(x, jnp.result_type(x, *weights))  # the dtype of a layer's output
         return checkpoint_name(scan(stack.stacked_layers, x, *inputs, shared)[0], LAYER_INPUT)
 
-    def of(block: Any) -> Callable[..., Array]:
-        run = run_named if policies else run_block
+    def wrapped(block: Any) -> Callable[..., Array]:
+        run = run_named if is_recomputed else run_block
         return lambda x, *inputs, train, **shared: run(block, x, *inputs, shared)
 
-    return [scanned] if is_scanned else [of(block) for block in stack.layers]
+    return [scanned] if is_scanned else [wrapped(block) for block in stack.layers]
 
 
 def layer_name(number: int) -> str:

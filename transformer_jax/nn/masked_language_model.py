@@ -5,16 +5,15 @@ from typing import Literal
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from transformer_jax.argument_checks import Count, Probability, Size, check_token_ids
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
-from transformer_jax.nn.embeddings import rows_of, tied_logits, token_embedding
+from transformer_jax.nn.embeddings import TokenIds, rows_of, tied_logits, token_embedding
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
-from transformer_jax.nn.layers import Dense, Dropout, Tapped
+from transformer_jax.nn.layers import Dense, Dropout, Features, Tapped
 from transformer_jax.nn.position_kinds import LearnedEncoding, LearnedPositions
 
 Head = Literal["tokens", "classes", "token_classes", "none"]
@@ -24,7 +23,7 @@ class Pooler(Tapped):
     """Pooler `tanh(x_0 W + b)`, with x_0 the vector at the first position (Devlin et al. 2019, section 3)."""
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B D"]:
+    def __call__(self, x: Features) -> Float[Array, "B D"]:
         """Pool each row to one vector, `[B, D]`."""
         return self.tap("output", nn.tanh(Dense(x.shape[-1], name="dense")(x[:, 0])), "B D")
 
@@ -110,9 +109,9 @@ class TransformerMLM(SettingsModule):
 
     def __call__(
         self,
-        tokens: Int[ArrayLike, "B T"],
+        tokens: TokenIds,
         mask: Masks | None = None,
-        types: Int[ArrayLike, "B T"] | None = None,
+        types: TokenIds | None = None,
         *,
         train: bool = False,
     ) -> Float[Array, "..."]:
@@ -134,9 +133,7 @@ class TransformerMLM(SettingsModule):
         x = self._embed(tokens, types, train=train)
         return self._output(self.encoder(x, mask, train=train), train=train)
 
-    def _embed(
-        self, tokens: Int[ArrayLike, "B T"], types: Int[ArrayLike, "B T"] | None, *, train: bool
-    ) -> Float[Array, "B T D"]:
+    def _embed(self, tokens: TokenIds, types: TokenIds | None, *, train: bool) -> Features:
         check_token_ids("tokens", tokens, self.vocabulary_size)
         tokens = jnp.asarray(tokens)
         x = rows_of(self.embedding.embedding, tokens)
@@ -160,20 +157,15 @@ class TransformerMLM(SettingsModule):
             x = self.embedding_projection(x)
         return self.tap("embeddings", x, "B T D")
 
-    def _output(self, x: Float[Array, "B T D"], *, train: bool) -> Float[Array, "..."]:
+    def _output(self, x: Features, *, train: bool) -> Float[Array, "..."]:
         """Apply the head to the output of the encoder."""
         pooled = self.pooler(x) if self.has_pooler or self.head == "classes" else x
-        if self.head == "classes":
-            return self.tap(
-                "logits", self.output_layer(self.output_dropout(pooled, train=train)), "B C"
-            )
-        if self.head == "token_classes":
-            return self.tap(
-                "logits", self.output_layer(self.output_dropout(x, train=train)), "B T C"
-            )
         if self.head == "none":
             return x
+        if self.classifies:
+            vectors, letters = (pooled, "B C") if self.head == "classes" else (x, "B T C")
+            logits = self.output_layer(self.output_dropout(vectors, train=train))
+            return self.tap("logits", logits, letters)
         hidden = self.output_norm(self.settings.activation(self.output_hidden(x)))
-        return self.tap(
-            "logits", tied_logits(self.embedding, hidden, bias=self.output_bias), "B T V"
-        )
+        logits = tied_logits(self.embedding, hidden, bias=self.output_bias)
+        return self.tap("logits", logits, "B T V")

@@ -32,6 +32,7 @@ from transformer_jax.nn.positions import (
     AddedPositions,
     AttentionPositions,
     First,
+    Heads,
     Positions,
     positions_of,
 )
@@ -68,9 +69,7 @@ class LearnedPositions(Positions):
     max_len: Size | None = None  # number of learned positions; None: as many as the model accepts
 
     def encoding(self, d_model: int, max_len: int) -> LearnedEncoding:
-        return LearnedEncoding(
-            d_model, max_len if self.max_len is None else min(self.max_len, max_len)
-        )
+        return LearnedEncoding(d_model, min(self.max_len or max_len, max_len))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,16 +154,12 @@ class RotaryInAttention(AttentionPositions):
 
     kind: RotaryPositions
 
-    def encode(
-        self, x: Float[Array, "B heads T d"], first: First, length: int
-    ) -> Float[Array, "B heads T d"]:
+    def encode(self, x: Heads, first: First, length: int) -> Heads:
         rotary_width = int(x.shape[-1] * self.kind.fraction)
         rotated = rotate(x[..., :rotary_width], first, length, self.kind)
-        return (
-            rotated
-            if rotary_width == x.shape[-1]
-            else jnp.concatenate([rotated, x[..., rotary_width:]], axis=-1)
-        )
+        if rotary_width == x.shape[-1]:
+            return rotated
+        return jnp.concatenate([rotated, x[..., rotary_width:]], axis=-1)
 
 
 class ALiBiInAttention(AttentionPositions):
@@ -173,6 +168,7 @@ class ALiBiInAttention(AttentionPositions):
     num_heads: int  # H
 
     def bias(self) -> AttentionBias:
+        # loaded only with these positions, as is `RelativeBias`
         from transformer_jax.attention.position_biases import ALiBi
 
         return ALiBi(self.num_heads)

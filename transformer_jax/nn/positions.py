@@ -14,9 +14,10 @@ from transformer_jax.argument_checks import Size, check_fields, check_offset, ch
 from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.nn.layers import Tapped, add_bias
+from transformer_jax.nn.layers import Features, FeaturesLike, Tapped, add_bias
 
 First = Start | Int[Array, " B"]  # position of the first element, for all texts or for each text
+Heads = Float[Array, "B heads T d"]  # queries or keys
 # `first` in a module's call; `nn/cached_decoding.py` replaces it by the first new position
 FIRST_OF_PASS = 0
 
@@ -26,12 +27,8 @@ def sinusoidal_table(
 ) -> Float[np.ndarray, "T D"]:
     """Compute `PE[pos, 2i] = sin(pos / 10000^(2i/D))`, `PE[pos, 2i+1] = cos(pos / 10000^(2i/D))`.
 
-    The table is computed in float64 and rounded once to float32. An odd D ends with a sine.
-
-    Args:
-        length: number of positions T.
-        d_model: D.
-        in_halves: all sines, then all cosines; else they alternate.
+    The table is computed in float64 and rounded once to float32. An odd D ends with a sine. With `in_halves`, all
+    sines precede all cosines; else they alternate.
 
     Raises:
         InputError: `length` or `d_model` is below 1.
@@ -55,7 +52,7 @@ def positions_of(
     If `first` is an array, positions below 0 are padding and get the first row.
 
     Raises:
-        InputError: `first` is known at tracing time, and a row is outside the table.
+        InputError: `first` is a known number, and a row is outside the table.
     """
     table = jnp.asarray(table)
     if jnp.ndim(first) == 1:
@@ -65,28 +62,19 @@ def positions_of(
 
 
 class AddedPositions(Tapped):
-    """Add a vector to each element of a sequence by its position. A subclass defines `table`.
-
-    Raises:
-        InputError: at construction, if `d_model` or `max_len` is below 1.
-    """
+    """Add a vector to each element of a sequence by its position. A subclass defines `table`."""
 
     d_model: Size  # D
     max_len: Size = 5000  # longest sequence that is accepted
 
     def __call__(
-        self, x: Float[ArrayLike, "B T D"], first: First = FIRST_OF_PASS, length: int | None = None
-    ) -> Float[Array, "B T D"]:
-        """Add the positions `first` … `first + T - 1` to `x`, in the dtype of `x`.
-
-        Args:
-            x: `[B, T, D]`.
-            first: position of the first element, 0 … length - T; a traced value is not checked.
-            length: maximum number of positions; None: T.
+        self, x: FeaturesLike, first: First = FIRST_OF_PASS, length: int | None = None
+    ) -> Features:
+        """Add the positions `first` … `first + T - 1` of `length` (None: T) to `x` `[B, T, D]`, in its dtype.
 
         Raises:
             InputError: `x` is not a floating-point array `[B, T, D]`; `length` is above `max_len`; or `first` is
-                outside its range.
+                known and outside 0 … length - T.
         """
         check_sequence("x", x, self.d_model)
         x = jnp.asarray(x)
@@ -107,13 +95,7 @@ class AddedPositions(Tapped):
 
 
 class PositionalEncoding(AddedPositions):
-    """Add sinusoidal positions to a sequence.
-
-    The table is a constant of the compiled program, as long as the sequence; it is not part of checkpoints.
-
-    Raises:
-        InputError: at construction, if `d_model` or `max_len` is below 1.
-    """
+    """Add sinusoidal positions to a sequence. Their table is a constant of the program, not part of checkpoints."""
 
     in_halves: bool = False  # all sines, then all cosines; else they alternate
 
@@ -124,16 +106,8 @@ class PositionalEncoding(AddedPositions):
 class AttentionPositions(nn.Module):
     """Base class of positions inside self-attention: rotated queries and keys, a bias of the logits, or both."""
 
-    def encode(
-        self, x: Float[Array, "B heads T d"], first: First, length: int
-    ) -> Float[Array, "B heads T d"]:
-        """Encode the positions `first` … `first + T - 1` in queries or keys.
-
-        Args:
-            x: queries or keys `[B, heads, T, d]`.
-            first: position of the first query or key; it may be traced. Cached decoding replaces `FIRST_OF_PASS`.
-            length: maximum number of positions.
-        """
+    def encode(self, x: Heads, first: First, length: int) -> Heads:
+        """Encode the positions `first` … `first + T - 1` of `length` in queries or keys; `first` may be traced."""
         return x
 
     def bias(self) -> AttentionBias | None:
@@ -165,12 +139,7 @@ class Positions:
         return None
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions | None:
-        """Return the module for the self-attention of one block, or None.
-
-        Args:
-            num_heads: H.
-            looks_ahead: whether queries may see keys after them, as in an encoder.
-        """
+        """Return the module for the self-attention of a block, whose queries may see later keys or not; or None."""
         return None
 
     def in_stack(self, num_heads: int, looks_ahead: bool) -> AttentionPositions | None:

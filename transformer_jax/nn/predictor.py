@@ -44,6 +44,7 @@ class TransformerPredictor(SettingsModule):
         sizes = self.num_layers, self.model_dim, self.num_heads, 2 * self.model_dim
         self.encoder = TransformerEncoder(*sizes, settings=self.settings, block=self.block)
         if self.pools:
+            # loaded only with `pools`
             from transformer_jax.nn.set_transformer import PMA
 
             self.pool = PMA(*sizes[1:], settings=self.settings)
@@ -60,29 +61,24 @@ class TransformerPredictor(SettingsModule):
         *,
         train: bool = False,
     ) -> Float[Array, "B T C"]:
-        """Predict each element's logits.
+        """Predict the logits `[B, T, C]` of each element.
 
         Args:
             x: features `[B, T, features]`.
             mask: which keys a query may see, as in `dot_product_attention`; with `pools`, the same for all queries.
             add_positional_encoding: False omits the positions that are added to the input, so that the model is
-                permutation-equivariant; it is not allowed with positions inside attention.
+                permutation-equivariant; not allowed with positions inside attention.
             train: apply dropout; needs the random key `dropout` if a probability is not zero.
-
-        Returns:
-            Logits `[B, T, C]`.
 
         Raises:
             InputError: `x` is not a floating-point array `[B, T, features]`, the sequence is longer than `max_len`, the
-                mask does not broadcast, or `add_positional_encoding` is False with positions inside
-                attention.
+                mask does not broadcast, or `add_positional_encoding` is not allowed to be False.
         """
         check_sequence("x", x)
         if self.settings.positions.is_in_attention and not add_positional_encoding:
             raise InputError(
                 f"add_positional_encoding is False, but {self.settings.positions} act inside"
-                " attention; for a model without positions, pass positions=NoPositions() in the"
-                " settings"
+                " attention; for a model without positions, set positions=NoPositions()"
             )
         x = self.input_layer(self.input_dropout(x, train=train))  # [B T D]
         if add_positional_encoding and self.positional_encoding is not None:
@@ -92,4 +88,5 @@ class TransformerPredictor(SettingsModule):
         if self.pools:
             x = x + self.pool(x, mask, train=train)
         x = nn.relu(self.output_norm(self.output_hidden(x)))
-        return self.tap("logits", self.output_layer(self.output_dropout(x, train=train)), "B T C")
+        logits = self.output_layer(self.output_dropout(x, train=train))
+        return self.tap("logits", logits, "B T C")

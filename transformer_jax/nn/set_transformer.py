@@ -13,6 +13,7 @@ from jaxtyping import Float
 from transformer_jax.argument_checks import Size, check_sequence
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.nn.blocks import Block
+from transformer_jax.nn.layers import Features, FeaturesLike
 
 
 class MAB(Block):
@@ -29,12 +30,12 @@ class MAB(Block):
 
     def __call__(
         self,
-        x: Float[ArrayLike, "B T D"],
+        x: FeaturesLike,
         memory: Float[ArrayLike, "B S D"],
         mask: Masks | None = None,
         *,
         train: bool = False,
-    ) -> Float[Array, "B T D"]:
+    ) -> Features:
         """Attend from the set `x` to the set `memory`.
 
         Args:
@@ -43,9 +44,8 @@ class MAB(Block):
             mask: which elements of `memory` an element of `x` may see, as in `dot_product_attention`.
             train: apply dropout; needs the random key `dropout` if its probability is not zero.
         """
-        if self.is_border:
-            check_sequence("x", x, self.input_dim)
-            check_sequence("memory", memory)
+        check_sequence("x", x, self.input_dim)
+        check_sequence("memory", memory)
         x = self.attn_residual(x, lambda h: self.attn(h, memory, mask, train=train), train=train)
         return self.feed_forward_residual(
             x, lambda h: self.feed_forward(h, train=train), train=train
@@ -57,11 +57,11 @@ class SAB(MAB):
 
     def __call__(  # type: ignore[override]  # takes one set
         self,
-        x: Float[ArrayLike, "B T D"],
+        x: FeaturesLike,
         mask: Masks | None = None,
         *,
         train: bool = False,
-    ) -> Float[Array, "B T D"]:
+    ) -> Features:
         """Attend within the set `x`; the arguments are those of `MAB`."""
         return super().__call__(x, x, mask, train=train)
 
@@ -84,11 +84,11 @@ class ISAB(Block):
 
     def __call__(
         self,
-        x: Float[ArrayLike, "B T D"],
+        x: FeaturesLike,
         mask: Masks | None = None,
         *,
         train: bool = False,
-    ) -> Float[Array, "B T D"]:
+    ) -> Features:
         """Transform the set `x`.
 
         Args:
@@ -119,7 +119,7 @@ class PMA(Block):
 
     def __call__(
         self,
-        x: Float[ArrayLike, "B T D"],
+        x: FeaturesLike,
         mask: Masks | None = None,
         *,
         train: bool = False,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Int, Shaped
 
 from transformer_jax.argument_checks import as_array, broadcasts, check_offset
 from transformer_jax.attention.masks.arrays import padding_mask
@@ -20,6 +20,8 @@ from transformer_jax.attention.score_block import (
     Bounds,
     Offset,
     ScoreBlock,
+    SeenOfBlock,
+    Shape,
     Start,
     check_fits,
 )
@@ -46,7 +48,7 @@ class Prefix(AttentionMask):
     def _rows(self) -> Int[Array, "#B"]:
         return jnp.atleast_1d(jnp.asarray(self.n))
 
-    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+    def allows(self, block: ScoreBlock) -> SeenOfBlock:
         return block.indices().key < block.part(self._rows()[:, None, None, None])
 
     def bounds(self, grid: BlockGrid) -> Bounds:
@@ -57,7 +59,7 @@ class Prefix(AttentionMask):
             n = rows[grid.batch if len(rows) > 1 else 0]
         return first < n, last < n
 
-    def check(self, shape: tuple[int, ...]) -> None:
+    def check(self, shape: Shape) -> None:
         check_fits((np.size(self.n), 1, 1, 1), shape, repr(self))
 
 
@@ -74,14 +76,14 @@ class Padding(AttentionMask):
     def __post_init__(self) -> None:
         object.__setattr__(self, "valid", padding_mask(self.valid)[:, 0, 0])
 
-    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+    def allows(self, block: ScoreBlock) -> SeenOfBlock:
         return block.part(jnp.asarray(self.valid)[:, None, None])
 
     def bounds(self, grid: BlockGrid) -> Bounds:
         valid = grid.in_blocks(jnp.asarray(self.valid), grid.key_size)
         return valid.any(1)[None], valid.all(1)[None]
 
-    def check(self, shape: tuple[int, ...]) -> None:
+    def check(self, shape: Shape) -> None:
         check_fits(np.shape(jnp.asarray(self.valid)[:, None, None]), shape, repr(self))
 
 
@@ -106,7 +108,7 @@ class Segments(AttentionMask):
                 )
             object.__setattr__(self, name, jnp.asarray(ids))
 
-    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+    def allows(self, block: ScoreBlock) -> SeenOfBlock:
         queries = jnp.asarray(self.query_ids)[:, None, :, None]
         return block.part(queries) == block.part(jnp.asarray(self.key_ids)[:, None, None])
 
@@ -118,7 +120,7 @@ class Segments(AttentionMask):
         meet = (low <= key_high) & (key_low <= high)
         return meet, meet & (low == high) & (key_low == key_high)
 
-    def check(self, shape: tuple[int, ...]) -> None:
+    def check(self, shape: Shape) -> None:
         queries, keys = np.shape(self.query_ids), np.shape(self.key_ids)
         for ids_shape in ((queries[0], 1, queries[1], 1), (keys[0], 1, 1, keys[1])):
             check_fits(ids_shape, shape, repr(self))
@@ -139,7 +141,7 @@ class MaskFunction(AttentionMask):
     arrays: tuple[Any, ...] = ()  # further arguments of `fn`; it must not close over traced arrays
     offset: Offset = 0  # added to the index of the query
 
-    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+    def allows(self, block: ScoreBlock) -> SeenOfBlock:
         at = block.indices()
         result = self.fn(at.batch, at.head, at.query + self.offset, at.key, *self.arrays)
         is_mask = (

@@ -14,6 +14,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Bool
@@ -21,13 +22,17 @@ from jaxtyping import Bool
 from transformer_jax.argument_checks import Count
 from transformer_jax.attention.masks.arrays import USE_PADDING_MASK, Mask, expand_mask
 from transformer_jax.attention.score_block import (
+    MISSING_AXES,
     BlockGrid,
     Bounds,
     LogitsRule,
     Offset,
     Range,
     ScoreBlock,
+    SeenOfBlock,
+    Shape,
     check_fits,
+    whole_block,
 )
 from transformer_jax.errors import MAX_SIZE, InputError, check_sizes, shortened
 from transformer_jax.trees import pytree_class, static_field
@@ -56,7 +61,7 @@ class AttentionMask(LogitsRule):
 
     __array_ufunc__ = None  # so that `array & mask` calls `__rand__` of the mask
 
-    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+    def allows(self, block: ScoreBlock) -> SeenOfBlock:
         """Return whether each query of a block may see each key."""
         raise NotImplementedError
 
@@ -87,10 +92,11 @@ class AttentionMask(LogitsRule):
             queries = Range(first, min(height, num_queries - first))
             block = ScoreBlock(Range(batch, 1), Range(head, 1), queries, Range(0, num_keys))
             rows = np.broadcast_to(np.asarray(self.allows(block)), block.shape)[0, 0]
-            shares = np.add.reduceat(rows.sum(0), starts) / (len(rows) * sizes)
-            lines.append(
-                " ".join(SEEN if share == 1 else UNSEEN if share == 0 else SOME for share in shares)
-            )
+            num_seen = np.add.reduceat(rows.sum(0), starts)
+            signs = np.full(len(starts), SOME)
+            signs[num_seen == 0] = UNSEEN
+            signs[num_seen == len(rows) * sizes] = SEEN
+            lines.append(" ".join(signs))
         return Drawing("\n".join(lines))
 
     def __and__(self, other: "Masks") -> "AttentionMask":
@@ -107,6 +113,10 @@ class AttentionMask(LogitsRule):
 
     def __invert__(self) -> "AttentionMask":
         return Opposite(self)
+
+    def _as_factor(self) -> str:
+        """Text of this mask beside `&`."""
+        return repr(self)
 
 
 Masks = AttentionMask | Mask
@@ -127,13 +137,25 @@ def as_attention_mask(mask: Masks) -> AttentionMask:
     return ArrayMask(mask)
 
 
+def mask_array(mask: Masks, shape: Shape) -> Bool[Array, "..."]:
+    """Convert a mask to an array that broadcasts against logits of shape `[..., T, S]`.
+
+    Raises:
+        InputError: the mask does not broadcast.
+    """
+    mask = as_attention_mask(mask)
+    mask.check(shape)
+    is_seen = mask.allows(whole_block(shape))  # rank 4; the logits may have fewer axes
+    return jnp.squeeze(is_seen, MISSING_AXES.get(len(shape), ()))
+
+
 @pytree_class
 class Causal(AttentionMask):
     """Let each query see the keys up to its own position (Vaswani et al. 2017, section 3.2.3)."""
 
     offset: Offset = 0  # position of query 0
 
-    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+    def allows(self, block: ScoreBlock) -> SeenOfBlock:
         at = block.indices()
         return at.key <= at.query + self.offset
 
@@ -154,7 +176,7 @@ class Window(AttentionMask):
     right: Count | None
     offset: Offset = 0  # position of query 0
 
-    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+    def allows(self, block: ScoreBlock) -> SeenOfBlock:
         at = block.indices()
         ahead, (left, right) = at.key - at.query - self.offset, self._reach()
         return (ahead >= -left) & (ahead <= right)
@@ -186,10 +208,10 @@ class ArrayMask(AttentionMask):
     def __post_init__(self) -> None:
         object.__setattr__(self, "array", expand_mask(self.array).reshape(np.shape(self.array)))
 
-    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+    def allows(self, block: ScoreBlock) -> SeenOfBlock:
         return block.part(expand_mask(self.array))
 
-    def check(self, shape: tuple[int, ...]) -> None:
+    def check(self, shape: Shape) -> None:
         check_fits(
             expand_mask(self.array).shape,
             shape,
@@ -206,7 +228,7 @@ class Combined(AttentionMask):
     second: AttentionMask
     combine: Callable[[Any, Any], Any] = static_field()  # `operator.and_` or `operator.or_`
 
-    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+    def allows(self, block: ScoreBlock) -> SeenOfBlock:
         return self.combine(self.first.allows(block), self.second.allows(block))
 
     def bounds(self, grid: BlockGrid) -> Bounds:
@@ -216,11 +238,10 @@ class Combined(AttentionMask):
     def __repr__(self) -> str:
         if self.combine is operator.or_:
             return f"{self.first} | {self.second}"
-        masks = self.first, self.second
-        return " & ".join(
-            f"({m})" if isinstance(m, Combined) and m.combine is operator.or_ else f"{m}"
-            for m in masks
-        )
+        return f"{self.first._as_factor()} & {self.second._as_factor()}"
+
+    def _as_factor(self) -> str:
+        return f"({self})" if self.combine is operator.or_ else repr(self)
 
 
 @pytree_class
@@ -229,7 +250,7 @@ class Opposite(AttentionMask):
 
     mask: AttentionMask
 
-    def allows(self, block: ScoreBlock) -> Bool[Array, "#b #h #q #k"]:
+    def allows(self, block: ScoreBlock) -> SeenOfBlock:
         return ~self.mask.allows(block)
 
     def bounds(self, grid: BlockGrid) -> Bounds:
@@ -249,16 +270,17 @@ def reach(mask: AttentionMask | None) -> tuple[int | None, int | None] | None:
             return None, 0
         case Window(left=left, right=right, offset=int(0)):
             return left, right
-        case Combined(first, second, operator.and_) if (one := reach(first)) and (
-            other := reach(second)
-        ):
-            known = (
-                [side for side in sides if side is not None]
-                for sides in zip(one, other, strict=True)
-            )
-            left, right = (min(sides, default=None) for sides in known)
-            return left, right
+        case Combined(first, second, operator.and_):
+            one, other = reach(first), reach(second)
+            if one is not None and other is not None:
+                return _smaller(one[0], other[0]), _smaller(one[1], other[1])
     return None
+
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
 
 
 def combine_masks(*masks: Masks | None) -> AttentionMask | Bool[Array, "#B #H #T #S"] | None:
