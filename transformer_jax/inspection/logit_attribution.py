@@ -4,7 +4,7 @@ Direct logit attribution (Elhage et al. 2021), and the logit lens (nostalgebrais
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import flax.linen as nn
 import jax
@@ -15,15 +15,16 @@ from jaxtyping import Float
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.inspected_call import OUTPUTS, Chosen, Computation, map_over_sites
-from transformer_jax.inspection.names import residual_stream
-from transformer_jax.inspection.patches import swap
-from transformer_jax.inspection.summed_stream import (
-    is_summed,
-    mapped,
-    written_by_biases,
-    written_by_parts,
+from transformer_jax.inspection.inspected_call import (
+    AT_ONCE,
+    OUTPUTS,
+    Chosen,
+    Computation,
+    map_over_sites,
+    summed,
 )
+from transformer_jax.inspection.names import ActivationSite, residual_stream
+from transformer_jax.inspection.patches import swap
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.outside_files import as_input_error
@@ -70,11 +71,12 @@ def attribute_logits(
     _check_head(model)
     call = Computation.of(model, variables, inputs, kwargs)
     sites = {each.name: each for each in call.sites()}
-    components, stream = _components(sites), residual_stream(sites)[-1]
+    components = _components(sites)
     scales = [name for name in sites if name.endswith(".scale")]
-    output, values = call.run([*components, stream, *scales])
+    output, values = call.run([*components, *scales])
     _check_linear(of, output)
-    written, fixed = ({name: values[name] for name in names} for names in (components, scales))
+    written = {name: values[name] for name in components}
+    fixed = {name: values[name] for name in scales}
     params = flatten_dict(variables["params"])
     biases = {path: leaf for path, leaf in params.items() if path[-1].endswith("bias")}
 
@@ -82,26 +84,45 @@ def attribute_logits(
         given = {**variables, "params": unflatten_dict(params | biases)}
         return of(Computation.of(model, given, inputs, kwargs).run(patches=fixed | written)[0])
 
-    constant = of(jax.tree.map(jnp.zeros_like, output))
-    if is_summed(model):
-        at_end, of_biases = values[stream], written_by_biases(variables["params"], written)
-        tangents = jnp.zeros_like(at_end) + of_biases, biases
-        _, of_biases = jax.jvp(
-            lambda x, biases: logits({stream: x}, biases), (at_end, biases), tangents
-        )
-        _, change = jax.linearize(lambda x: logits({stream: x}, biases), at_end)
-        alone = mapped(change, written_by_parts(variables["params"], written))
-        return OrderedDict({**alone, BIASES: of_biases + constant})
     _, change = jax.linearize(logits, written, biases)
     nothing, no_bias = jax.tree.map(jnp.zeros_like, (written, biases))
+    of_biases = change(nothing, biases) + of(jnp.zeros_like(output))
 
-    def only(name: str, chosen: Chosen) -> Array:
-        return swap(written[name], **chosen).apply(nothing[name], sites[name])
+    def change_by(written: dict[str, Array]) -> Array:
+        return change(written, no_bias)
 
-    alone = map_over_sites(
-        [sites[name] for name in written], ["heads"], only, lambda kept: change(kept, no_bias)
-    )
-    return OrderedDict({**alone, BIASES: change(nothing, biases) + constant})
+    num_parts = sum(sites[name].size("heads") or 1 for name in components)
+    if of_biases.size < num_parts:
+        parts = _by_gradients(change_by, written, of_biases, sites)
+    else:
+
+        def only(name: str, chosen: Chosen) -> Array:
+            return swap(written[name], **chosen).apply(nothing[name], sites[name])
+
+        written_sites = [sites[name] for name in components]
+        parts = map_over_sites(written_sites, ["heads"], only, change_by)
+    return OrderedDict({**parts, BIASES: of_biases})
+
+
+def _by_gradients(
+    change: Callable[[dict[str, Array]], Array],
+    written: dict[str, Array],
+    result: Array,
+    sites: Mapping[str, ActivationSite],
+) -> dict[str, Array]:
+    """Apply a linear function with few results to each component and head by the results' gradients."""
+    transposed = jax.linear_transpose(change, written)
+
+    def parts_of(direction: Array) -> dict[str, Array]:
+        (slopes,) = transposed(direction)
+        return {
+            name: summed(slopes[name], value, sites[name], ["heads"])
+            for name, value in written.items()
+        }
+
+    directions = jnp.eye(result.size, dtype=result.dtype).reshape(-1, *result.shape)
+    rows = jax.lax.map(parts_of, directions, batch_size=AT_ONCE)  # [results] or [results H]
+    return {name: part.T.reshape(*part.shape[1:], *result.shape) for name, part in rows.items()}
 
 
 @check_arguments
