@@ -27,7 +27,6 @@ from transformer_jax.trees import pytree_class, static_field
 # Integers, the same or one row per example, or a boolean mask; None selects all.
 Indices: TypeAlias = int | Sequence[int] | Sequence[Sequence[int]] | np.ndarray | Array | None
 Function: TypeAlias = Callable[[Array], ArrayLike]
-NUMBERS = {"zero": 0.0, "hide": -np.inf}  # what `Filled` writes without an array
 
 
 class Patch:
@@ -56,8 +55,8 @@ class Applied(Patch):
 class Filled(Patch):
     """Replace the selected part of an activation by an array, or add the array to it."""
 
-    how: Literal["zero", "hide", "replace", "add", "swap"] = static_field()
-    array: object = None  # `apply` checks that it is an array
+    how: Literal["hide", "replace", "add", "swap"] = static_field()
+    array: object  # `apply` checks that it is an array
     heads: Indices = None
     positions: Indices = None
     units: Indices = None
@@ -69,12 +68,9 @@ class Filled(Patch):
             raise InputError(
                 f"knock_out is for logits and weights of attention; {site.name} is [{site.letters}]"
             )
-        if self.how in NUMBERS:
-            changed = jnp.full_like(x, NUMBERS[self.how])
-        else:
-            array = _fitting(self.array, x, site, is_whole=self.how == "swap")
-            changed = x + array if self.how == "add" else jnp.broadcast_to(array, x.shape)
-            changed = changed.astype(x.dtype)
+        array = _fitting(self.array, x, site, is_whole=self.how == "swap")
+        changed = x + array if self.how == "add" else jnp.broadcast_to(array, x.shape)
+        changed = changed.astype(x.dtype)
         for what in AXES:
             indices = getattr(self, what)
             if indices is not None:
@@ -84,7 +80,7 @@ class Filled(Patch):
 
 def zero(heads: Indices = None, positions: Indices = None, units: Indices = None) -> Patch:
     """Set chosen heads, positions and units to zero (zero ablation)."""
-    return Filled("zero", None, heads, positions, units)
+    return replace(0.0, heads, positions, units)
 
 
 def mean(
@@ -138,7 +134,7 @@ def knock_out(queries: Indices, keys: Indices, heads: Indices = None) -> Patch:
         keys: positions of the keys; None for all.
         heads: which heads to change; None for all.
     """
-    return Filled("hide", None, heads, queries=queries, keys=keys)
+    return Filled("hide", -np.inf, heads, queries=queries, keys=keys)
 
 
 def parts_of(change: Change) -> tuple[Patch, ...]:
@@ -214,14 +210,12 @@ def _check_range(
     known = known_values(array)
     if known is None:
         return
-    if size is None:
-        is_outside = known < 0
-        allowed = "in cached decoding they count from the text's start"
-    else:
-        is_outside = (known < -size) | (known >= size)
-        allowed = f"there are {size}, 0 … {size - 1}"
-    if is_outside.any():
-        raise InputError(f"{what} of {site.name} holds {known[is_outside][0]}; {allowed}")
+    least, end, allowed = 0, np.inf, "in cached decoding they count from the text's start"
+    if size is not None:
+        least, end, allowed = -size, size, f"there are {size}, 0 … {size - 1}"
+    outside = known[(known < least) | (known >= end)]
+    if outside.size:
+        raise InputError(f"{what} of {site.name} holds {outside[0]}; {allowed}")
 
 
 def _fitting(array: object, x: Array, site: ActivationSite, *, is_whole: bool) -> Array:
@@ -239,14 +233,11 @@ def _fitting(array: object, x: Array, site: ActivationSite, *, is_whole: bool) -
         size = x.shape[axis]
         if given.ndim >= -axis and given.shape[axis] > size:
             given = jax.lax.dynamic_slice_in_dim(given, site.first, size, given.ndim + axis)
-    if is_whole and given.shape != x.shape:
-        raise _misfit(f"be {x.shape}", given, site)
-    if not broadcasts(given.shape, x.shape):
-        raise _misfit(f"broadcast to {x.shape}", given, site)
+    fits = given.shape == x.shape if is_whole else broadcasts(given.shape, x.shape)
+    if not fits:
+        needed = "be" if is_whole else "broadcast to"
+        raise InputError(
+            f"the patch of {site.name} has shape {given.shape}; it must {needed} {x.shape},"
+            f" [{site.letters}]"
+        )
     return given
-
-
-def _misfit(needed: str, given: Array, site: ActivationSite) -> InputError:
-    return InputError(
-        f"the patch of {site.name} has shape {given.shape}; it must {needed}, [{site.letters}]"
-    )
