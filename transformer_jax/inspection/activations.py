@@ -1,6 +1,6 @@
 """List, capture and patch the activations of a forward pass by name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.inspection.inspected_call import Captured, Computation
-from transformer_jax.inspection.patches import Change
+from transformer_jax.inspection.patches import Changes
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.trees import Variables
 from transformer_jax.weights.layouts import example_inputs
@@ -47,7 +47,7 @@ def patch(
     model: nn.Module,
     variables: Variables,
     *inputs: object,
-    patches: Mapping[str, Change],
+    patches: Changes,
     names: Sequence[str] | None = None,
     **kwargs: object,
 ) -> Any:

@@ -9,7 +9,7 @@ from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.inspection.inspected_call import Computation, Metric, attentions
+from transformer_jax.inspection.inspected_call import Captured, Computation, Metric, attentions
 from transformer_jax.inspection.patches import add
 from transformer_jax.trees import Variables
 
@@ -39,7 +39,7 @@ def gradient_attention(
     names = [attention.named("weights") for attention in attentions(call.sites())]
     _, weights = call.run(names)
 
-    def number(added: dict[str, Array]) -> Array:
+    def number(added: Captured) -> Array:
         moved = {name: add(change) for name, change in added.items()}
         return metric(call.run(patches=moved)[0])
 

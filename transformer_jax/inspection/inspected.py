@@ -26,9 +26,9 @@ from transformer_jax.argument_checks import (
 from transformer_jax.decoding.next_token import draw_tokens
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.activations import capture, patch
-from transformer_jax.inspection.inspected_call import Computation, Metric
+from transformer_jax.inspection.inspected_call import Captured, Computation, Metric
 from transformer_jax.inspection.names import check_found, matches
-from transformer_jax.inspection.patches import Change, Filled, parts_of
+from transformer_jax.inspection.patches import Changes, Filled, parts_of
 from transformer_jax.inspection.patching.activation_patching import patch_activations
 from transformer_jax.inspection.patching.patch_grid import PatchGrid
 from transformer_jax.nn.language_model import TransformerLM
@@ -124,7 +124,7 @@ class Inspected:
     def patch(
         self,
         inputs: object,
-        patches: Mapping[str, Change],
+        patches: Changes,
         names: Sequence[str] | None = None,
         **kwargs: object,
     ) -> Any:
@@ -219,7 +219,7 @@ def generate(
     prompt: Int[Array | np.ndarray, "B T"],
     length: Size,
     *,
-    patches: Mapping[str, Change] | None = None,
+    patches: Changes | None = None,
     names: Sequence[str] = (),
     key: PRNGKeyArray | None = None,
     temperature: float = 1.0,
@@ -263,12 +263,12 @@ def _generated(
     variables: Variables,
     prompt: Int[Array, "B T"],
     length: int,
-    patches: Mapping[str, Change],
+    patches: Changes,
     names: Sequence[str],
     key: PRNGKeyArray | None,
     temperature: float,
     **kwargs: Any,
-) -> tuple[Int[Array, "B T_plus_length"], Float[Array, "B _"], dict[str, Array]]:
+) -> tuple[Int[Array, "B T_plus_length"], Float[Array, "B _"], Captured]:
     parts = [part for change in patches.values() for part in parts_of(change)]
     start, end = prompt.shape[1], prompt.shape[1] + length
     tokens = jnp.pad(prompt, ((0, 0), (0, length)))

@@ -18,7 +18,7 @@ from transformer_jax.argument_checks import as_array
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.inspected_pass import InspectedPass
 from transformer_jax.inspection.names import ActivationSite, matches
-from transformer_jax.inspection.patches import Change
+from transformer_jax.inspection.patches import Change, Changes
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.trees import Variables
 
@@ -76,7 +76,7 @@ class Computation:
         return cls(lambda: model.apply(unstack_layers(variables), *inputs, **kwargs))
 
     def run(
-        self, names: Sequence[str] = (), patches: Mapping[str, Change] | None = None
+        self, names: Sequence[str] = (), patches: Changes | None = None
     ) -> tuple[Any, Captured]:
         """Run the computation with activations captured and patched.
 
@@ -140,12 +140,12 @@ def attentions(sites: Sequence[ActivationSite]) -> list[Attention]:
 
 
 def _attention(outputs: ActivationSite) -> Attention:
-    block, _, module = outputs.name.removesuffix(f".{OUTPUTS}").rpartition(".")
+    block, _, module = outputs.name.removesuffix(OUTPUTS).rstrip(".").rpartition(".")
     stack = re.sub(r"\.?layers\.\d+$", "", block)
     kind = stack
     if module == "cross_attention":
         kind = "cross"
-    elif module != "attention":
+    elif module not in ("attention", ""):
         kind = f"{stack}.{module}".strip(".")
     return Attention(outputs.name, stack, kind or "self", outputs.size("heads") or 0)
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import flax.linen as nn
@@ -21,7 +21,7 @@ from transformer_jax.inspection.names import (
     is_layer,
     matches,
 )
-from transformer_jax.inspection.patches import Change, Filled, Patch, parts_of
+from transformer_jax.inspection.patches import Changes, Filled, Patch, parts_of
 from transformer_jax.nn.attention import AttentionCall, MultiheadAttention
 from transformer_jax.nn.blocks import Block
 from transformer_jax.nn.cached_decoding import argument
@@ -46,7 +46,7 @@ class InspectedPass:
     """
 
     def __init__(
-        self, names: Sequence[str], patches: Mapping[str, Change], *, keeps_values: bool = True
+        self, names: Sequence[str], patches: Changes, *, keeps_values: bool = True
     ) -> None:
         self._keeps_values = keeps_values
         # `jax.jit` keeps its order, unlike that of a dict

@@ -18,6 +18,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected_call import (
     AT_ONCE,
     OUTPUTS,
+    Captured,
     Chosen,
     Computation,
     map_over_sites,
@@ -80,7 +81,7 @@ def attribute_logits(
     params = flatten_dict(variables["params"])
     biases = {path: leaf for path, leaf in params.items() if path[-1].endswith("bias")}
 
-    def logits(written: dict[str, Array], biases: dict[tuple[str, ...], Array]) -> Array:
+    def logits(written: Captured, biases: dict[tuple[str, ...], Array]) -> Array:
         given = {**variables, "params": unflatten_dict(params | biases)}
         return of(Computation.of(model, given, inputs, kwargs).run(patches=fixed | written)[0])
 
@@ -88,7 +89,7 @@ def attribute_logits(
     nothing, no_bias = jax.tree.map(jnp.zeros_like, (written, biases))
     of_biases = change(nothing, biases) + of(jnp.zeros_like(output))
 
-    def change_by(written: dict[str, Array]) -> Array:
+    def change_by(written: Captured) -> Array:
         return change(written, no_bias)
 
     num_parts = sum(sites[name].size("heads") or 1 for name in components)
@@ -105,15 +106,15 @@ def attribute_logits(
 
 
 def _by_gradients(
-    change: Callable[[dict[str, Array]], Array],
-    written: dict[str, Array],
+    change: Callable[[Captured], Array],
+    written: Captured,
     result: Array,
     sites: Mapping[str, ActivationSite],
-) -> dict[str, Array]:
+) -> Captured:
     """Apply a linear function with few results to each component and head by the results' gradients."""
     transposed = jax.linear_transpose(change, written)
 
-    def parts_of(direction: Array) -> dict[str, Array]:
+    def parts_of(direction: Array) -> Captured:
         (slopes,) = transposed(direction)
         return {
             name: summed(slopes[name], value, sites[name], ["heads"])
@@ -122,7 +123,11 @@ def _by_gradients(
 
     directions = jnp.eye(result.size, dtype=result.dtype).reshape(-1, *result.shape)
     rows = jax.lax.map(parts_of, directions, batch_size=AT_ONCE)  # [results] or [results H]
-    return {name: part.T.reshape(*part.shape[1:], *result.shape) for name, part in rows.items()}
+    parts = {}
+    for name in written:  # `rows` are sorted by name
+        part = rows[name].T
+        parts[name] = part.reshape(*part.shape[:-1], *result.shape)
+    return parts
 
 
 @check_arguments

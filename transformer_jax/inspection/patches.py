@@ -9,7 +9,7 @@ for all heads, and `[H, 1, d]` has values for each head.
 Patches are PyTrees: `jax.vmap` over `zero(heads=jnp.arange(8))` runs a pass for each head.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import jax
@@ -39,6 +39,7 @@ class Patch:
 
 # The change of an activation: a new value, a function of it, a patch, or a list of functions and patches.
 Change: TypeAlias = ArrayLike | Function | Patch | Sequence[Function | Patch]
+Changes: TypeAlias = Mapping[str, Change]  # by name or pattern
 
 
 @pytree_class

@@ -18,6 +18,7 @@ from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected_call import (
     OUTPUTS,
+    Captured,
     Chosen,
     Computation,
     HeadTable,
@@ -70,7 +71,7 @@ def ablate_heads(
 
 def mean_head_outputs(
     model: nn.Module, variables: Variables, *inputs: object, **kwargs: object
-) -> dict[str, Array]:
+) -> Captured:
     """Compute the mean output `[H, 1, d]` of each head over all rows and positions, including padding.
 
     Raises:
