@@ -258,7 +258,9 @@ def plot_image_sets(images: Num[ArrayLike, "N S ..."], anomalies: Int[ArrayLike,
     _check_positions("anomalies", anomalies, (num_sets,), set_size)
     figure = _figure(float(set_size), 1.15 * num_sets)
     rows = figure.subplots(num_sets, set_size, squeeze=False)
-    for row, set_of_images, anomaly in zip(rows, images, np.asarray(anomalies), strict=True):
+    for row, set_of_images, anomaly in zip(
+        rows, np.asarray(images), np.asarray(anomalies), strict=True
+    ):
         _draw_set(row, set_of_images, {int(anomaly): "tab:red"})
     return figure
 
@@ -293,13 +295,14 @@ def plot_set_prediction(
     numbers = [str(place) for place in range(set_size)]
     panels = _panels(maps, numbers, numbers)
     figure = _figure(max(float(set_size), panels.width), 1.8 + panels.height)
-    top, bottom = figure.subfigures(2, 1, height_ratios=(1.8, panels.height))
+    heights = 1.8, panels.height
+    top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
     title = f"Odd one out: {anomaly} (green frame). Chosen: {chosen}"
     top.suptitle(title if chosen == anomaly else f"{title} (red frame)")
     row = top.subplots(1, set_size, squeeze=False)[0]
     _draw_set(row, images, {chosen: "tab:red", anomaly: "tab:green"})
-    for number, ax in enumerate(row):
-        ax.set_title(f"{number}: {probabilities[number]:.1%}", fontsize="small")
+    for number, (ax, probability) in enumerate(zip(row, np.asarray(probabilities), strict=True)):
+        ax.set_title(f"{number}: {probability:.1%}", fontsize="small")
     _draw_maps(bottom, maps, panels)
     return figure
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.inspection.inspected_call import Captured, Computation
+from transformer_jax.inspection.inspected_call import Captured, Computation, forward_pass
 from transformer_jax.inspection.patches import Changes
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.trees import Variables
@@ -39,7 +39,7 @@ def capture(
     Raises:
         InputError: a name is unknown, or a pattern matches nothing.
     """
-    return Computation.of(model, variables, inputs, kwargs).run(names)
+    return forward_pass(model, variables, inputs, kwargs).run(names)
 
 
 @check_arguments
@@ -67,7 +67,7 @@ def patch(
     Raises:
         InputError: as in `capture`; or a patch has the wrong shape, or a head or position does not exist.
     """
-    output, captured = Computation.of(model, variables, inputs, kwargs).run(names or (), patches)
+    output, captured = forward_pass(model, variables, inputs, kwargs).run(names or (), patches)
     return output if names is None else (output, captured)
 
 

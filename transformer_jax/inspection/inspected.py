@@ -26,7 +26,7 @@ from transformer_jax.argument_checks import (
 from transformer_jax.decoding.next_token import draw_tokens
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.activations import capture, patch
-from transformer_jax.inspection.inspected_call import Captured, Computation, Metric
+from transformer_jax.inspection.inspected_call import Captured, Metric, forward_pass
 from transformer_jax.inspection.names import check_found, matches
 from transformer_jax.inspection.patches import Changes, Filled, parts_of
 from transformer_jax.inspection.patching.activation_patching import patch_activations
@@ -93,12 +93,12 @@ class Inspected:
             **kwargs: its keyword arguments.
         """
         leaves, structure = jax.tree.flatten((args, kwargs))
-        traced = [
-            jnp.asarray(as_array("inputs", leaf)) if isinstance(leaf, Array | np.ndarray) else None
-            for leaf in leaves
-        ]
-        fixed = tuple(leaf for leaf, array in zip(leaves, traced, strict=True) if array is None)
-        return self._program(method, structure, fixed, self.variables, traced)
+        traced, fixed = [], []
+        for leaf in leaves:
+            is_array = isinstance(leaf, Array | np.ndarray)
+            traced.append(jnp.asarray(as_array("inputs", leaf)) if is_array else None)
+            fixed.append(None if is_array else leaf)
+        return self._program(method, structure, tuple(fixed), self.variables, traced)
 
     def _run(
         self,
@@ -108,10 +108,11 @@ class Inspected:
         variables: Variables,
         traced: Sequence[Array | None],
     ) -> Any:
-        others = iter(fixed)
-        args, kwargs = jax.tree.unflatten(
-            structure, [next(others) if leaf is None else leaf for leaf in traced]
-        )
+        leaves = [
+            constant if array is None else array
+            for constant, array in zip(fixed, traced, strict=True)
+        ]
+        args, kwargs = jax.tree.unflatten(structure, leaves)
         return method(self.model, variables, *args, **kwargs)
 
     def capture(
@@ -184,7 +185,7 @@ class Inspected:
         self, site: str, inputs: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> list[str]:
         options = {name: option for name, option in kwargs.items() if name != "corruption"}
-        call = Computation.of(self.model, self.variables, inputs, options)
+        call = forward_pass(self.model, self.variables, inputs, options)
         all_names = [each.name for each in call.sites()]
         names = [name for name in all_names if matches(name, site) or name.endswith(f".{site}")]
         if not names:

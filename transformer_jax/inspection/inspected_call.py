@@ -43,38 +43,6 @@ class Computation:
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
 
-    @classmethod
-    def of(
-        cls,
-        model: nn.Module,
-        variables: Variables,
-        inputs: Sequence[object],
-        kwargs: Mapping[str, Any],
-    ) -> "Computation":
-        """Wrap one forward pass of a model.
-
-        Raises:
-            InputError: the variables lack "params", or an input is text.
-        """
-        for given in inputs:
-            first = given[0] if isinstance(given, list | tuple) and given else given
-            if isinstance(first, str | bytes):
-                raise InputError(
-                    f"the input is {shortened(given)}; a model takes arrays. Encode the text:"
-                    " np.array([tokenizer.encode(text).ids]), or call"
-                    " load_transformers(directory).capture(text, names)"
-                )
-        if isinstance(variables, Mapping) and variables and "params" not in variables:
-            names = ", ".join(list(variables)[:3])
-            raise InputError(
-                f'variables has {names}; it must be {{"params": …}}, such as {{"params":'
-                " run.params}"
-            )
-        inputs = [
-            as_array("input", given) if isinstance(given, np.ndarray) else given for given in inputs
-        ]
-        return cls(lambda: model.apply(unstack_layers(variables), *inputs, **kwargs))
-
     def run(
         self, names: Sequence[str] = (), patches: Changes | None = None
     ) -> tuple[Any, Captured]:
@@ -110,6 +78,32 @@ class Computation:
         ]
 
 
+def forward_pass(
+    model: nn.Module, variables: Variables, inputs: Sequence[object], kwargs: Mapping[str, Any]
+) -> Computation:
+    """Return one forward pass of a model.
+
+    Raises:
+        InputError: the variables lack "params", or an input is text.
+    """
+    if isinstance(variables, Mapping) and variables and "params" not in variables:
+        names = ", ".join(list(variables)[:3])
+        raise InputError(
+            f'variables has {names}; it must be {{"params": …}}, such as {{"params": run.params}}'
+        )
+    arrays = []
+    for array in inputs:
+        first = array[0] if isinstance(array, list | tuple) and array else array
+        if isinstance(first, str | bytes):
+            raise InputError(
+                f"the input is {shortened(array)}; a model takes arrays. Encode the text:"
+                " np.array([tokenizer.encode(text).ids]), or call"
+                " load_transformers(directory).capture(text, names)"
+            )
+        arrays.append(as_array("input", array) if isinstance(array, np.ndarray) else array)
+    return Computation(lambda: model.apply(unstack_layers(variables), *arrays, **kwargs))
+
+
 class Attention(NamedTuple):
     """An attention of a model."""
 
@@ -133,10 +127,10 @@ def attentions(sites: Sequence[ActivationSite]) -> list[Attention]:
     Raises:
         InputError: the pass has no attention.
     """
-    found = [_attention(site) for site in sites if site.name.endswith(OUTPUTS)]
-    if not found:
+    outputs = [site for site in sites if site.name.endswith(OUTPUTS)]
+    if not outputs:
         raise InputError("the model has no attention of this package; there is nothing to inspect")
-    return found
+    return [_attention(site) for site in outputs]
 
 
 def _attention(outputs: ActivationSite) -> Attention:
@@ -209,7 +203,8 @@ def map_over_sites(
 
 def _sizes(site: ActivationSite, axes: Sequence[str]) -> dict[str, int]:
     """Sizes of the axes that an activation has."""
-    return {axis: size for axis in axes if (size := site.size(axis)) is not None}
+    sizes = {axis: site.size(axis) for axis in axes}
+    return {axis: size for axis, size in sizes.items() if size is not None}
 
 
 def _grid_of(results: Array, rows: slice, shape: tuple[int, ...]) -> Array:

@@ -20,7 +20,7 @@ from transformer_jax.inspection.inspected_call import (
     OUTPUTS,
     Captured,
     Chosen,
-    Computation,
+    forward_pass,
     map_over_sites,
     summed,
 )
@@ -70,7 +70,7 @@ def attribute_logits(
             classifies or whose activation is not ReLU, or a `TransformerPredictor` that pools.
     """
     _check_head(model)
-    call = Computation.of(model, variables, inputs, kwargs)
+    call = forward_pass(model, variables, inputs, kwargs)
     sites = {each.name: each for each in call.sites()}
     components = _components(sites)
     scales = [name for name in sites if name.endswith(".scale")]
@@ -83,13 +83,13 @@ def attribute_logits(
 
     def logits(written: Captured, biases: dict[tuple[str, ...], Array]) -> Array:
         given = {**variables, "params": unflatten_dict(params | biases)}
-        return of(Computation.of(model, given, inputs, kwargs).run(patches=fixed | written)[0])
+        return of(forward_pass(model, given, inputs, kwargs).run(patches=fixed | written)[0])
 
     _, change = jax.linearize(logits, written, biases)
     nothing, no_bias = jax.tree.map(jnp.zeros_like, (written, biases))
     of_biases = change(nothing, biases) + of(jnp.zeros_like(output))
 
-    def change_by(written: Captured) -> Array:
+    def change_by(written: Mapping[str, Array]) -> Array:
         return change(written, no_bias)
 
     num_parts = sum(sites[name].size("heads") or 1 for name in components)
@@ -149,7 +149,7 @@ def logit_lens(
     Raises:
         InputError: the model has no blocks.
     """
-    call = Computation.of(model, variables, inputs, kwargs)
+    call = forward_pass(model, variables, inputs, kwargs)
     stream = residual_stream(each.name for each in call.sites())
     _, values = call.run(stream)
 
@@ -170,16 +170,17 @@ def _components(names: Collection[str]) -> list[str]:
     """
     first, *blocks = residual_stream(names)
     written = [first]
-    for block in (name.removesuffix("output") for name in blocks):
-        after = f"{block}after_"
-        sublayers = [block + name.removeprefix(after) for name in names if name.startswith(after)]
-        writers = [
-            f"{each}.{OUTPUTS}" if f"{each}.{OUTPUTS}" in names else f"{each}.output"
-            for each in sublayers
-        ]
+    for block in blocks:
+        path = block.removesuffix("output")
+        writers = []
+        for name in names:
+            if name.startswith(f"{path}after_"):
+                sublayer = path + name.removeprefix(f"{path}after_")
+                has_heads = f"{sublayer}.{OUTPUTS}" in names
+                writers.append(f"{sublayer}.{OUTPUTS if has_heads else 'output'}")
         if not writers or not set(writers) <= set(names):
             raise InputError(
-                f"{block[:-1]} has no residual connection named after each sub-layer"
+                f"{path[:-1]} has no residual connection named after each sub-layer"
                 " (mixer_residual)"
             )
         written += writers

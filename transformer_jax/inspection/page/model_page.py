@@ -3,7 +3,7 @@
 import functools
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -90,7 +90,7 @@ def inspect_model(
         answer=functools.partial(_answer, name),
         title=textwrap.shorten(text, TITLE, placeholder="…"),
     )
-    more: dict[str, Json] = {"patching": None}
+    more: Json = {"patching": None}
     if corrupted is not None:
         more["patching"] = _patching(passes, example, corrupted, position, name)
     more["features"] = [_features(passes, example, *pair) for pair in (features or {}).items()]
@@ -99,11 +99,11 @@ def inspect_model(
 
 def _one_input(what: str, given: ModelInputs) -> tuple[object, ...]:
     """The inputs of a model, each a batch of one."""
-    inputs = []
+    inputs: list[Any] = []
     for array in given if isinstance(given, tuple) else (given,):
-        array = np.asarray(array) if isinstance(array, list) else array
-        inputs.append(array[None] if np.ndim(array) == 1 else array)
-    shape = np.shape(inputs[0]) if inputs else ()
+        row: Any = np.asarray(array) if isinstance(array, list) else array
+        inputs.append(row[None] if np.ndim(row) == 1 else row)
+    shape: tuple[int, ...] = np.shape(inputs[0]) if inputs else ()
     if len(shape) < 2 or shape[0] != 1:
         raise InputError(f"{what} is {shape}; a page shows one input: [1, T] or [T]")
     return tuple(inputs)
@@ -125,7 +125,7 @@ def _labels(
     """Labels of the positions of each stack: the given labels, or the tokens."""
     stacks = list(passes.lengths)
     if labels is None:
-        tokens = {}
+        tokens: dict[str, Sequence[Label]] = {}
         for stack, array in zip(stacks, inputs, strict=False):
             row = np.asarray(array)[0]
             if row.dtype.kind in "iu":

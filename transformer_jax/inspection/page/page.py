@@ -110,7 +110,7 @@ def page_of(
     blobs: list[str] = []
     contents, answers, listed = [], [], []
     for example, near in zip(examples, _neighbours(passes, examples, compared), strict=True):
-        found = passes.of(example)
+        found = passes.run(example)
         answer = example.answer_to(found.output)
         content = _content(passes, example, found, answer, blobs)
         contents.append({**content, "neighbours": near, **(more or {})})

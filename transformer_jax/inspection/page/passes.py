@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.activations import patch
 from transformer_jax.inspection.inspected import Inspected
-from transformer_jax.inspection.inspected_call import Attention, Captured, Computation, attentions
+from transformer_jax.inspection.inspected_call import Attention, Captured, attentions, forward_pass
 from transformer_jax.inspection.logit_attribution import attribute_logits, logit_lens
 from transformer_jax.inspection.names import residual_stream
 from transformer_jax.inspection.patches import zero
@@ -54,7 +54,7 @@ class InspectedPasses:
         self, bound: Inspected, arguments: Callable[[Inputs], tuple[object, ...]], inputs: Inputs
     ) -> None:
         self.bound, self.arguments = bound, arguments
-        call = Computation.of(bound.model, bound.variables, arguments(inputs), {})
+        call = forward_pass(bound.model, bound.variables, arguments(inputs), {})
         output, _ = jax.eval_shape(call.run)
         if not isinstance(output, jax.ShapeDtypeStruct):
             raise InputError(
@@ -79,7 +79,7 @@ class InspectedPasses:
                 f" {MAX_WEIGHTS:,}"
             )
 
-    def of(self, example: InspectedExample) -> Passes:
+    def run(self, example: InspectedExample) -> Passes:
         """Run the passes of the whole model."""
         inputs = self.arguments(example.inputs)
         names = [attention.named("weights") for attention in self.attentions]

@@ -18,9 +18,9 @@ from transformer_jax.argument_checks import Size, check_arguments
 from transformer_jax.inspection.inspected_call import (
     Captured,
     Chosen,
-    Computation,
     Metric,
     check_axes,
+    forward_pass,
     map_over_sites,
     summed,
 )
@@ -71,8 +71,8 @@ def patch_activations(
         InputError: as in `transformer_jax.patch`; or `by` has another value, or an activation has no such axis.
     """
     corruption = corruption or {}
-    clean_call = Computation.of(model, variables, clean, kwargs)
-    corrupted_call = Computation.of(model, variables, corrupted, kwargs)
+    clean_call = forward_pass(model, variables, clean, kwargs)
+    corrupted_call = forward_pass(model, variables, corrupted, kwargs)
     sites = clean_call.sites(names)
     check_axes(sites, by)
     clean_output, clean_values = clean_call.run(names)
@@ -133,8 +133,8 @@ def attribute_activations(
     Raises:
         InputError: as in `patch_activations`; or `steps` is below 1.
     """
-    clean_call = Computation.of(model, variables, clean, kwargs)
-    corrupted_call = Computation.of(model, variables, corrupted, kwargs)
+    clean_call = forward_pass(model, variables, clean, kwargs)
+    corrupted_call = forward_pass(model, variables, corrupted, kwargs)
     sites = clean_call.sites(names)
     check_axes(sites, by)
     high, clean_values = clean_call.run(names)

@@ -39,11 +39,12 @@ class PatchGrid(NamedTuple):
             InputError: the metric did not return a number.
         """
         self.check()
-        order, column = ("layers",), ""
+        order: Sequence[str] = ["layers"]
+        column = ""
         if "positions" in self.by:
-            order, column = ("heads", "layers", "positions"), "position"
+            order, column = ["heads", "layers", "positions"], "position"
         elif "heads" in self.by:
-            order, column = ("layers", "heads"), "head"
+            order, column = ["layers", "heads"], "head"
         axes = [self.by.index(axis) for axis in order if axis in self.by]
         values = np.asarray(self.values).transpose(axes)
         if not column:
