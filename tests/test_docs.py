@@ -23,6 +23,7 @@ import pytest
 from commands import call
 from finished_runs import reverse_run
 from flax.traverse_util import flatten_dict
+from inspection_pages import content_of, unpacked
 from repository import REPOSITORY
 
 import transformer_jax
@@ -119,6 +120,17 @@ def run_page(page: str, root: Path, *changed: tuple[str, str], first: int = 0) -
         return runpy.run_path(str(file))
 
 
+def run_blocks(page: str, root: Path) -> list[dict]:
+    """Run each code block of a page alone, and return the names that each defines."""
+    names = []
+    for number, block in enumerate(blocks_of(page, "python")):
+        file = root / f"{Path(page).stem}_block_{number}.py"
+        file.write_text(block, encoding="utf-8")
+        with inside(root):
+            names.append(runpy.run_path(str(file)))
+    return names
+
+
 def commands_of(page: str) -> list[str]:
     lines = [line for block in blocks_of(page, "") for line in block.splitlines()]
     lines += re.findall(r"`(make [^`\n]+)`", text_of(page))
@@ -186,21 +198,31 @@ def test_the_examples_of_the_reference_run(root):
 
 
 @pytest.mark.slow
-def test_the_code_on_inspection_runs(root):
-    names = run_page("docs/inspection.md", root)
-    whole, ablated = names["accuracies"]
-    assert whole > 0.99
-    assert ablated < 0.2  # its only head reverses; chance is 0.1
-    assert names["letters"]["encoder.layers.0.attention.weights"] == "B H T S"
-    assert names["weights"].shape == (100, 1, 16, 16)
-    assert not names["seen"][names["weights_of_layer"]][:, :, 0, 15].any()
-    assert names["table"].without["encoder"].round(4).tolist() == [[0.0995]]
-    assert names["restored"].argmax() == 15  # what stands first in the answer is last in the input
-    assert names["streams"].shape == (1, 100, 16, 32)
-    assert np.unravel_index(names["grid"].values.argmax(), (1, 16, 1)) == (0, 0, 0)  # the head, at the answer's place
-    assert names["page"].answers[0].text == "3 9 7 9 8 5 3 5 6 2 9 5 1 4 1 3"
-    assert names["spelled"].examples[0].labels == ["d", "b", "e", "b", "f"]
-    assert (root / "inspection.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+def test_every_block_on_inspection_runs_alone(root):
+    blocks = run_blocks("docs/inspection.md", root)
+    result, captured, patched, bound, methods, _, own_task = blocks
+    cross = content_of(result["page"])["kinds"][2]["layers"]  # by layer
+    assert result["page"].answers[0].text == "2017-01-03"
+    assert [answer["text"] for layer in cross for answer in layer["ablated"]] == [
+        "2017-01-02" if number == 4 else "2017-01-03" for number in range(8)
+    ]
+    stored = cross[1]["map"]  # its head 0, which writes the last digit, reads the 3 of `mardi 3 janvier 2017`
+    blob = re.search(rf'id="blob-{stored["blob"]}">(.*?)<', result["page"].text)[1]
+    weights = np.frombuffer(unpacked(blob), "<u2").reshape(stored["shape"]) / 10_000
+    assert weights[0, 9, 6] == pytest.approx(0.98, abs=0.005)
+    assert captured["accuracies"] == [1, pytest.approx(0.1, abs=0.02)]  # its only head reverses; chance is 0.1
+    assert captured["letters"]["encoder.layers.0.attention.weights"] == "B H T S"
+    assert captured["weights"].shape == (100, 1, 16, 16)
+    assert not patched["seen"][patched["weights"]][:, :, 0, 15].any()
+    assert patched["ablated"].shape == (1, 100, 16, 10)
+    assert bound["streams"].shape == (1, 100, 16, 32)
+    grid = bound["grid"].values
+    assert np.unravel_index(grid.argmax(), (1, 16, 1)) == (0, 0, 0)  # the head, at the answer's place
+    assert methods["table"].without["encoder"].round(4).tolist() == [[0.0995]]
+    assert methods["restored"].argmax() == 15  # what stands first in the answer is last in the input
+    assert own_task["spelled"].examples[0].labels == ["d", "b", "e", "b", "f"]
+    for name in ("inspection.html", "model.html", "letters.html"):
+        assert (root / name).read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 @pytest.mark.slow

@@ -1,13 +1,14 @@
 """Plots of NumPy arrays. Each function returns a figure without a window; save it with `savefig`."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Num, Shaped
 
-from transformer_jax.errors import InputError, check_sizes, shortened
+from transformer_jax.errors import InputError, check_sizes, check_value, shortened
 from transformer_jax.nn.positions import sinusoidal_table
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ LETTER, LINE = 0.075, 0.13  # width of a letter and height of a line at this siz
 MAX_LABEL = 16  # maximum letters of a tick label
 # for texts of users, in which $ does not begin a formula
 PLAIN: dict[str, Any] = {"parse_math": False}
+Ticks: TypeAlias = tuple[Sequence[int], Sequence[str]]  # positions and their labels
 
 
 def _figure(width: float, height: float) -> "Figure":
@@ -63,9 +65,12 @@ def plot_attention_maps(
         )
     maps = [layer[idx] for layer in layers]  # L times [H T S]
     num_queries, num_keys = maps[0].shape[-2:]
-    key_labels = _labels("input_data", input_data, idx, num_keys)
-    name, data = ("input_data", input_data) if query_data is None else ("query_data", query_data)
-    panels = _Panels.of(maps, key_labels, _labels(name, data, idx, num_queries))
+    keys = _labels("input_data", input_data, idx, num_keys)
+    if query_data is None:
+        queries = _labels("input_data", input_data, idx, num_queries)
+    else:
+        queries = _labels("query_data", query_data, idx, num_queries)
+    panels = _panels(maps, keys, queries)
     figure = _figure(panels.width, panels.height)
     _draw_maps(figure, maps, panels, first_layer)
     return figure
@@ -78,33 +83,36 @@ class _Panels(NamedTuple):
     rows: int  # rows of heads per layer
     width: float  # of all layers together
     height: float
-    key_ticks: dict[int, str]  # labels by position
-    query_ticks: dict[int, str]
-
-    @classmethod
-    def of(
-        cls, maps: Sequence[Float[np.ndarray, "H T S"]], keys: Sequence[str], queries: Sequence[str]
-    ) -> "_Panels":
-        """Choose a layout with square cells, which are smaller if there are many cells, heads or layers."""
-        num_heads = len(maps[0])
-        longest_side = max(2.0, 6.0 / (len(maps) * num_heads) ** 0.25)
-        cell = min(MAX_CELL, longest_side / max(len(keys), len(queries)))
-        key_ticks, query_ticks = (_ticks(labels, cell) for labels in (keys, queries))
-        width = max(cell * len(keys), 0.7) + 0.3 + LETTER * max(map(len, query_ticks.values()))
-        height = max(cell * len(queries), 0.4) + 0.5 + LETTER * max(map(len, key_ticks.values()))
-        rows = -(-num_heads // max(1, int(MAX_WIDTH / width)))
-        columns = -(-num_heads // rows)
-        bar, title, axis_label = 0.9, 0.3, 0.4
-        total_height = len(maps) * (rows * height + title) + axis_label
-        return cls(
-            columns, rows, columns * width + bar + axis_label, total_height, key_ticks, query_ticks
-        )
+    key_ticks: Ticks
+    query_ticks: Ticks
 
 
-def _ticks(labels: Sequence[str], cell: float) -> dict[int, str]:
+def _panels(
+    maps: Sequence[Float[np.ndarray, "H T S"]], keys: Sequence[str], queries: Sequence[str]
+) -> _Panels:
+    """Choose a layout with square cells, which are smaller if there are many cells, heads or layers."""
+    num_heads = len(maps[0])
+    longest_side = max(2.0, 6.0 / (len(maps) * num_heads) ** 0.25)
+    cell = min(MAX_CELL, longest_side / max(len(keys), len(queries)))
+    key_ticks, query_ticks = _ticks(keys, cell), _ticks(queries, cell)
+    width = max(cell * len(keys), 0.7) + 0.3 + LETTER * _longest(query_ticks)
+    height = max(cell * len(queries), 0.4) + 0.5 + LETTER * _longest(key_ticks)
+    rows = math.ceil(num_heads / max(1, int(MAX_WIDTH / width)))
+    columns = math.ceil(num_heads / rows)
+    bar, title, axis_label = 0.9, 0.3, 0.4
+    total_width = columns * width + bar + axis_label
+    total_height = len(maps) * (rows * height + title) + axis_label
+    return _Panels(columns, rows, total_width, total_height, key_ticks, query_ticks)
+
+
+def _ticks(labels: Sequence[str], cell: float) -> Ticks:
     """Select as many labels as there is room for, at equal distances."""
-    step = max(1, round(LINE / cell))
-    return {place: labels[place][:MAX_LABEL] for place in range(0, len(labels), step)}
+    places = range(0, len(labels), max(1, round(LINE / cell)))
+    return places, [labels[place][:MAX_LABEL] for place in places]
+
+
+def _longest(ticks: Ticks) -> int:
+    return max(map(len, ticks[1]))
 
 
 def _draw_maps(
@@ -113,28 +121,26 @@ def _draw_maps(
     panels: _Panels,
     first_layer: int = 0,
 ) -> None:
-    rotation = "vertical" if max(map(len, panels.key_ticks.values())) > 2 else "horizontal"
+    rotation = "vertical" if _longest(panels.key_ticks) > 2 else "horizontal"
     figure.supxlabel("Key", fontsize="medium")
     figure.supylabel("Query", fontsize="medium")
-    for number, part in enumerate(figure.subfigures(len(maps), 1, squeeze=False)[:, 0]):
-        part.suptitle(f"Layer {first_layer + number}", fontsize="medium")
+    parts = figure.subfigures(len(maps), 1, squeeze=False)[:, 0]
+    for layer, (part, heads) in enumerate(zip(parts, maps, strict=True), first_layer):
+        part.suptitle(f"Layer {layer}", fontsize="medium")
         axes = part.subplots(panels.rows, panels.columns, squeeze=False).flatten()
-        for head, (ax, weights) in enumerate(zip(axes, maps[number], strict=False)):
+        for ax in axes[len(heads) :]:
+            ax.remove()
+        axes = axes[: len(heads)]
+        for head, (ax, weights) in enumerate(zip(axes, heads, strict=True)):
             image = ax.imshow(
-                weights, vmin=0, vmax=maps[number].max(), cmap="viridis", interpolation="nearest"
+                weights, vmin=0, vmax=heads.max(), cmap="viridis", interpolation="nearest"
             )
             ax.set_title(f"Head {head}", fontsize="small")
             ax.tick_params(labelsize=LETTERS, length=2)
-            ax.set_xticks(
-                list(panels.key_ticks), list(panels.key_ticks.values()), rotation=rotation, **PLAIN
-            )
-            ax.set_yticks(list(panels.query_ticks), list(panels.query_ticks.values()), **PLAIN)
+            ax.set_xticks(*panels.key_ticks, rotation=rotation, **PLAIN)
+            ax.set_yticks(*panels.query_ticks, **PLAIN)
             ax.label_outer()
-        for ax in axes[len(maps[number]) :]:
-            ax.remove()
-        bar = part.colorbar(
-            image, ax=axes[: len(maps[number])].tolist(), fraction=0.05, shrink=0.9, aspect=12
-        )
+        bar = part.colorbar(image, ax=axes.tolist(), fraction=0.05, shrink=0.9, aspect=12)
         bar.ax.tick_params(labelsize=LETTERS)
 
 
@@ -155,23 +161,18 @@ def _labels(
     number: int,
 ) -> list[str]:
     if data is None:
-        return [str(token) for token in range(number)]
-    rows = data if isinstance(data, Sequence) else np.asarray(data)
-    if (
-        isinstance(data, str)
-        or (isinstance(rows, np.ndarray) and rows.ndim != 2)
-        or len(rows) <= idx
-    ):
+        return [str(place) for place in range(number)]
+    rows = data if isinstance(data, list | tuple) else np.asarray(data)
+    if len(np.shape(rows)) != 2 or len(rows) <= idx:
         raise InputError(
             f"{name} is {shortened(data)}; it must be [B, positions], with B above idx, which is"
             f" {idx}"
         )
-    labels = [str(token) for token in rows[idx]]
-    if len(labels) != number:
+    if len(rows[idx]) != number:
         raise InputError(
-            f"{name} has {len(labels)} labels for {number} positions; the numbers must be equal"
+            f"{name} has {len(rows[idx])} labels for {number} positions; the numbers must be equal"
         )
-    return labels
+    return [str(token) for token in rows[idx]]
 
 
 def plot_positional_encoding(d_model: int, length: int) -> "Figure":
@@ -221,14 +222,10 @@ def plot_curves(
     Raises:
         InputError: there are no curves, or a curve has another shape or no points.
     """
-    shapes = (
-        {name: np.shape(points) for name, points in curves.items()}
-        if isinstance(curves, Mapping)
-        else {}
-    )
-    if not shapes or any(
-        len(shape) != 2 or shape[0] < 1 or shape[1] != 2 for shape in shapes.values()
-    ):
+    check_value("curves", curves, Mapping)
+    shapes = {name: np.shape(points) for name, points in curves.items()}
+    is_right = [len(shape) == 2 and shape[0] > 0 and shape[1] == 2 for shape in shapes.values()]
+    if not is_right or not all(is_right):
         raise InputError(
             f"curves has the shapes {shapes}; it must have at least one curve, each [N, 2]"
         )
@@ -236,17 +233,13 @@ def plot_curves(
     ax = figure.subplots()
     for name, points in curves.items():
         ax.plot(*np.asarray(points).T, label=name)
-    ax.set(
-        xlabel=x_label,
-        ylabel=y_label,
-        xscale="log" if log_x else "linear",
-        yscale="log" if log_y else "linear",
-    )
-    for text in (
-        ax.xaxis.label,
-        ax.yaxis.label,
-        *figure.legend(loc="outside right upper").get_texts(),
-    ):
+    ax.set_xlabel(x_label, **PLAIN)
+    ax.set_ylabel(y_label, **PLAIN)
+    if log_x:
+        ax.set_xscale("log")
+    if log_y:
+        ax.set_yscale("log")
+    for text in figure.legend(loc="outside right upper").get_texts():
         text.set(**PLAIN)
     return figure
 
@@ -262,17 +255,13 @@ def plot_image_sets(images: Num[ArrayLike, "N S ..."], anomalies: Int[ArrayLike,
         InputError: the images have another shape, or `anomalies` is not one position per set.
     """
     num_sets, set_size = _check_images(images, "[N, S, height, width]")
-    if np.shape(anomalies) != (num_sets,) or not np.isin(anomalies, np.arange(set_size)).all():
-        raise InputError(
-            f"anomalies is {shortened(anomalies)}; it must hold {num_sets} positions, 0 …"
-            f" {set_size - 1}"
-        )
+    _check_positions("anomalies", anomalies, (num_sets,), set_size)
     figure = _figure(float(set_size), 1.15 * num_sets)
     rows = figure.subplots(num_sets, set_size, squeeze=False)
-    for row, images_of_set, anomaly in zip(
+    for row, set_of_images, anomaly in zip(
         rows, np.asarray(images), np.asarray(anomalies), strict=True
     ):
-        _draw_set(row, images_of_set, {int(anomaly): "tab:red"})
+        _draw_set(row, set_of_images, {int(anomaly): "tab:red"})
     return figure
 
 
@@ -297,29 +286,35 @@ def plot_set_prediction(
     """
     (set_size,) = _check_images(images, "[S, height, width]")
     maps = _layers(attention_maps, rank=3, shape="[H, S, N]")  # L times [H S N]
-    if np.shape(anomaly) != () or not np.isin(anomaly, np.arange(set_size)):
-        raise InputError(
-            f"anomaly is {shortened(anomaly)}; it must be a position, at least 0 and below"
-            f" {set_size}"
-        )
+    _check_positions("anomaly", anomaly, (), set_size)
     if np.shape(probabilities) != (set_size,):
         raise InputError(
             f"probabilities has shape {np.shape(probabilities)}; it must be ({set_size},)"
         )
     chosen = int(np.argmax(probabilities))
-    panels = _Panels.of(maps, *[[str(place) for place in range(set_size)]] * 2)
+    numbers = [str(place) for place in range(set_size)]
+    panels = _panels(maps, numbers, numbers)
     figure = _figure(max(float(set_size), panels.width), 1.8 + panels.height)
-    top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.8, panels.height))[:, 0]
+    heights = 1.8, panels.height
+    top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
+    title = f"Odd one out: {anomaly} (green frame). Chosen: {chosen}"
+    top.suptitle(title if chosen == anomaly else f"{title} (red frame)")
     row = top.subplots(1, set_size, squeeze=False)[0]
     _draw_set(row, images, {chosen: "tab:red", anomaly: "tab:green"})
-    top.suptitle(
-        f"Odd one out: {anomaly} (green frame). Chosen:"
-        f" {chosen}{' (red frame)' * (chosen != anomaly)}"
-    )
     for number, (ax, probability) in enumerate(zip(row, np.asarray(probabilities), strict=True)):
         ax.set_title(f"{number}: {probability:.1%}", fontsize="small")
     _draw_maps(bottom, maps, panels)
     return figure
+
+
+def _check_positions(
+    name: str, positions: Int[ArrayLike, "..."], shape: tuple[int, ...], set_size: int
+) -> None:
+    if np.shape(positions) != shape or not np.isin(positions, np.arange(set_size)).all():
+        raise InputError(
+            f"{name} is {shortened(positions)}; it must have the shape {shape}, of positions"
+            f" 0 … {set_size - 1}"
+        )
 
 
 def _check_images(images: ArrayLike, grey: str) -> tuple[int, ...]:

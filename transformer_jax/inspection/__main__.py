@@ -68,10 +68,11 @@ def text_of(page: Page) -> str:
     lines = []
     for example, answer in zip(page.examples, page.answers, strict=True):
         right = "" if example.expected is None else f" (expected: {example.expected})"
-        lines += [example.title, f"  → {answer.text}{_shown(answer.probability, '  ')}{right}"]
         parts = [
             f"{part.text or part.place}{_shown(part.probability, ' ')}" for part in answer.parts
         ]
+        lines.append(example.title)
+        lines.append(f"  → {answer.text}{_shown(answer.probability, '  ')}{right}")
         lines.append(f"    {'  '.join(parts)}")
     return "\n".join(lines)
 

@@ -1,6 +1,6 @@
 """List, capture and patch the activations of a forward pass by name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.inspection.inspected_call import Captured, Computation
-from transformer_jax.inspection.patches import Change
+from transformer_jax.inspection.inspected_call import Captured, Computation, forward_pass
+from transformer_jax.inspection.patches import Changes
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.trees import Variables
 from transformer_jax.weights.layouts import example_inputs
@@ -39,7 +39,7 @@ def capture(
     Raises:
         InputError: a name is unknown, or a pattern matches nothing.
     """
-    return Computation.of(model, variables, inputs, kwargs).run(names)
+    return forward_pass(model, variables, inputs, kwargs).run(names)
 
 
 @check_arguments
@@ -47,7 +47,7 @@ def patch(
     model: nn.Module,
     variables: Variables,
     *inputs: object,
-    patches: Mapping[str, Change],
+    patches: Changes,
     names: Sequence[str] | None = None,
     **kwargs: object,
 ) -> Any:
@@ -67,7 +67,7 @@ def patch(
     Raises:
         InputError: as in `capture`; or a patch has the wrong shape, or a head or position does not exist.
     """
-    output, captured = Computation.of(model, variables, inputs, kwargs).run(names or (), patches)
+    output, captured = forward_pass(model, variables, inputs, kwargs).run(names or (), patches)
     return output if names is None else (output, captured)
 
 

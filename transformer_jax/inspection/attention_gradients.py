@@ -9,7 +9,7 @@ from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.inspection.inspected_call import Computation, Metric, attentions
+from transformer_jax.inspection.inspected_call import Captured, Metric, attentions, forward_pass
 from transformer_jax.inspection.patches import add
 from transformer_jax.trees import Variables
 
@@ -35,11 +35,11 @@ def gradient_attention(
     Raises:
         InputError: the model has no attention.
     """
-    call = Computation.of(model, variables, inputs, kwargs)
+    call = forward_pass(model, variables, inputs, kwargs)
     names = [attention.named("weights") for attention in attentions(call.sites())]
     _, weights = call.run(names)
 
-    def number(added: dict[str, Array]) -> Array:
+    def number(added: Captured) -> Array:
         moved = {name: add(change) for name, change in added.items()}
         return metric(call.run(patches=moved)[0])
 

@@ -79,9 +79,8 @@ def fold_norms(model: nn.Module, params: Params) -> tuple[Any, Params]:
 def _with_output_layer(model: TransformerLM, flat: Flat) -> TransformerLM:
     """Return the model with a separate output layer that has a bias, and add both to the parameters."""
     if model.has_tied_output:
-        flat["output_layer", "kernel"] = (
-            flat["embedding", "embedding"].T * model.embeddings.output_scale
-        )
+        embedding = flat["embedding", "embedding"]
+        flat["output_layer", "kernel"] = embedding.T * model.embeddings.output_scale
     kernel = flat["output_layer", "kernel"]
     no_bias = jnp.zeros(kernel.shape[1], kernel.dtype)
     flat.setdefault(("output_layer", "bias"), flat.pop(("output_bias",), no_bias))
@@ -104,7 +103,8 @@ def _fold(flat: Flat, norm: Path, readers: list[Path], *, is_centered: bool) -> 
                     " into it"
                 )
             flat[*reader, "bias"] = flat[*reader, "bias"] + shift @ kernel
-        kernel = kernel if scale is None else scale[:, None] * kernel
+        if scale is not None:
+            kernel = scale[:, None] * kernel
         flat[*reader, "kernel"] = kernel - kernel.mean(0) if is_centered else kernel
     if scale is not None:
         flat[*norm, "scale"] = jnp.ones_like(scale)

@@ -46,21 +46,15 @@ def induction_scores(
     """
     weights = _checked(weights)
     tokens = as_array("tokens", tokens)
-    if tokens.shape != (weights.shape[0], weights.shape[-1]):
-        raise InputError(
-            f"tokens has shape {tokens.shape}; it must be {(weights.shape[0], weights.shape[-1])},"
-            " [B, T]"
-        )
-    length = weights.shape[-1]
-    before = jnp.concatenate([jnp.zeros_like(tokens[:, :1]), tokens[:, :-1]], 1)  # tokens[s - 1]
-    follows = (
-        (tokens[:, :, None] == before[:, None])
-        & jnp.tri(length, dtype=bool)
-        & (jnp.arange(length) > 0)
-    )
+    expected = weights.shape[0], weights.shape[-1]
+    if tokens.shape != expected:
+        raise InputError(f"tokens has shape {tokens.shape}; it must be {expected}, [B, T]")
+    before = jnp.roll(tokens, 1, axis=1)  # tokens[s - 1]; the first key has none
+    is_earlier = jnp.tri(expected[1], dtype=bool).at[:, 0].set(False)
+    follows = (tokens[:, :, None] == before[:, None]) & is_earlier  # [B T T]
     is_repeated = follows.any(-1)  # [B T]
-    found = jnp.einsum("bhts,bts->h", weights, follows.astype(weights.dtype))
-    return found / jnp.where(is_repeated.any(), is_repeated.sum(), jnp.nan)
+    total = jnp.einsum("bhts,bts->h", weights, follows.astype(weights.dtype))
+    return total / jnp.where(is_repeated.any(), is_repeated.sum(), jnp.nan)
 
 
 def attention_rollout(weights: Sequence[Float[ArrayLike, "..."]]) -> Float[Array, "L B T T"]:

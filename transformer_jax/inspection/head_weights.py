@@ -39,7 +39,8 @@ class Factored(NamedTuple):
 
     def norms(self) -> Float[Array, " H"]:
         """Frobenius norm of each matrix."""
-        squares = jnp.einsum("hij,hji->h", self.left.mT @ self.left, self.right @ self.right.mT)
+        left, right = self.left.mT @ self.left, self.right @ self.right.mT
+        squares = jnp.einsum("...ij,...ji->...", left, right)
         return jnp.sqrt(jnp.maximum(squares, 0))
 
     def eigenvalues(self) -> np.ndarray:
@@ -105,12 +106,11 @@ def head_weights(model: nn.Module, variables: Variables) -> dict[str, HeadWeight
     # layer 10 after 2
     paths.sort(key=lambda path: re.sub(r"\d+", lambda number: number[0].zfill(9), "/".join(path)))
     of_decoder = getattr(model, "num_decoder_heads", None) or num_heads
-    heads = [of_decoder if path[0] == "decoder" else num_heads for path in paths]
-    names = [activation_name(path, "").rstrip(".") for path in paths]
-    return {
-        name: _heads(flat, path, count)
-        for name, path, count in zip(names, paths, heads, strict=True)
-    }
+    heads = {}
+    for path in paths:
+        name = activation_name(path, "").rstrip(".")
+        heads[name] = _heads(flat, path, of_decoder if path[0] == "decoder" else num_heads)
+    return heads
 
 
 def _heads(
@@ -144,9 +144,6 @@ def composition_scores(
     of_keys = Factored(reader.qk.right.mT, reader.qk.left.mT)
     scores = {}
     for name, read in (("queries", reader.qk), ("keys", of_keys), ("values", reader.ov)):
-        # The norm of `A B C E` from `B C`, d × d, and the Gram matrices of A and E.
-        inner = written.right[:, None] @ read.left  # [H_writer H_reader d d]
-        left, right = (written.left.mT @ written.left)[:, None], read.right @ read.right.mT
-        squares = ((left @ inner @ right) * inner).sum((-2, -1))
-        scores[name] = jnp.sqrt(jnp.maximum(squares, 0)) / (written.norms()[:, None] * read.norms())
+        product = Factored(written.left[:, None], written.right[:, None] @ read.left @ read.right)
+        scores[name] = product.norms() / (written.norms()[:, None] * read.norms())
     return scores

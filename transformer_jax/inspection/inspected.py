@@ -26,14 +26,21 @@ from transformer_jax.argument_checks import (
 from transformer_jax.decoding.next_token import draw_tokens
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.activations import capture, patch
-from transformer_jax.inspection.inspected_call import Computation, Metric
+from transformer_jax.inspection.inspected_call import Captured, Metric, forward_pass
 from transformer_jax.inspection.names import check_found, matches
-from transformer_jax.inspection.patches import Change, Filled, parts_of
+from transformer_jax.inspection.patches import Changes, Filled, parts_of
 from transformer_jax.inspection.patching.activation_patching import patch_activations
 from transformer_jax.inspection.patching.patch_grid import PatchGrid
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.trees import Variables
+
+# The model's fields with sizes of vocabularies, and the inputs that hold their ids.
+VOCABULARIES = {
+    "vocabulary_size": "tokens",
+    "source_vocabulary_size": "source",
+    "target_vocabulary_size": "target",
+}
 
 
 class Activations(OrderedDict[str, Array]):
@@ -41,9 +48,8 @@ class Activations(OrderedDict[str, Array]):
 
     def __repr__(self) -> str:
         """Names and shapes; the values would fill the screen."""
-        return (
-            "\n".join(f"{name} {value.shape}" for name, value in self.items()) or "no activations"
-        )
+        lines = [f"{name} {value.shape}" for name, value in self.items()]
+        return "\n".join(lines) or "no activations"
 
     def stack(self, pattern: str) -> Num[Array, "L ..."]:
         """Stack one activation of every layer, such as `decoder.layers.*.output`, in the order of the layers.
@@ -56,9 +62,9 @@ class Activations(OrderedDict[str, Array]):
         """
         pattern = pattern.replace("layers.*.", "layers.?.")
         check_found(pattern, self)
-        found = [name for name in self if matches(name, pattern)]
-        _check_one_of_each_layer("pattern", pattern, found)
-        return jnp.stack([self[name] for name in found])
+        names = [name for name in self if matches(name, pattern)]
+        _check_one_of_each_layer("pattern", pattern, names)
+        return jnp.stack([self[name] for name in names])
 
 
 class Inspected:
@@ -87,12 +93,12 @@ class Inspected:
             **kwargs: its keyword arguments.
         """
         leaves, structure = jax.tree.flatten((args, kwargs))
-        traced = [
-            jnp.asarray(as_array("inputs", leaf)) if isinstance(leaf, Array | np.ndarray) else None
-            for leaf in leaves
-        ]
-        fixed = tuple(leaf for leaf, array in zip(leaves, traced, strict=True) if array is None)
-        return self._program(method, structure, fixed, self.variables, traced)
+        traced, fixed = [], []
+        for leaf in leaves:
+            is_array = isinstance(leaf, Array | np.ndarray)
+            traced.append(jnp.asarray(as_array("inputs", leaf)) if is_array else None)
+            fixed.append(None if is_array else leaf)
+        return self._program(method, structure, tuple(fixed), self.variables, traced)
 
     def _run(
         self,
@@ -102,10 +108,11 @@ class Inspected:
         variables: Variables,
         traced: Sequence[Array | None],
     ) -> Any:
-        others = iter(fixed)
-        args, kwargs = jax.tree.unflatten(
-            structure, [next(others) if leaf is None else leaf for leaf in traced]
-        )
+        leaves = [
+            constant if array is None else array
+            for constant, array in zip(fixed, traced, strict=True)
+        ]
+        args, kwargs = jax.tree.unflatten(structure, leaves)
         return method(self.model, variables, *args, **kwargs)
 
     def capture(
@@ -118,7 +125,7 @@ class Inspected:
     def patch(
         self,
         inputs: object,
-        patches: Mapping[str, Change],
+        patches: Changes,
         names: Sequence[str] | None = None,
         **kwargs: object,
     ) -> Any:
@@ -159,48 +166,42 @@ class Inspected:
                 " 'heads'"
             )
         clean, corrupted = self._inputs(clean, kwargs), self._inputs(corrupted, kwargs)
-        of_call = {key: value for key, value in kwargs.items() if key != "corruption"}
-        found = [
-            each.name for each in Computation.of(self.model, self.variables, clean, of_call).sites()
-        ]
-        names = [name for name in found if matches(name, site) or name.endswith(f".{site}")]
-        if not names:
-            check_found(site, found)
-        _check_one_of_each_layer("site", site, names)
-        others = tuple(axis for axis in by if axis != "layers")
+        names = self._site_of_each_layer(site, clean, kwargs)
+        others = [axis for axis in by if axis != "layers"]
         restored = self.apply(
             patch_activations, clean, corrupted, names=names, metric=metric, by=others, **kwargs
         )
         values = jnp.moveaxis(jnp.stack(list(restored.values())), 0, list(by).index("layers"))
         grid = PatchGrid(values, tuple(by))
         grid.check()
-        if (known := known_values(values)) is not None and not np.isfinite(known).all():
+        known = known_values(values)
+        if known is not None and not np.isfinite(known).all():
             raise InputError(
                 "metric is the same for the clean and the corrupted input, or not finite"
             )
         return grid
 
+    def _site_of_each_layer(
+        self, site: str, inputs: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> list[str]:
+        options = {name: option for name, option in kwargs.items() if name != "corruption"}
+        call = forward_pass(self.model, self.variables, inputs, options)
+        all_names = [each.name for each in call.sites()]
+        names = [name for name in all_names if matches(name, site) or name.endswith(f".{site}")]
+        if not names:
+            check_found(site, all_names)
+        _check_one_of_each_layer("site", site, names)
+        return names
+
     def _inputs(self, given: object, kwargs: Mapping[str, object]) -> tuple[object, ...]:
         """Return a pass's inputs as a tuple, and check token ids, whose values a compiled program does not know."""
         inputs = given if isinstance(given, tuple) else (given,)
-        if "method" not in kwargs:
-            names = (
-                ("source", "target")
-                if hasattr(self.model, "source_vocabulary_size")
-                else ("tokens",)
-            )
-            for name, array in zip(names, inputs, strict=False):
-                size = getattr(
-                    self.model,
-                    "vocabulary_size" if name == "tokens" else f"{name}_vocabulary_size",
-                    None,
-                )
-                if (
-                    size is not None
-                    and isinstance(array, Array | np.ndarray)
-                    and array.dtype.kind in "iu"
-                ):
-                    check_token_ids(name, array, size)
+        if "method" in kwargs:
+            return inputs
+        fields = [field for field in VOCABULARIES if hasattr(self.model, field)]
+        for field, array in zip(fields, inputs, strict=False):
+            if isinstance(array, Array | np.ndarray):
+                check_token_ids(VOCABULARIES[field], array, getattr(self.model, field))
         return inputs
 
 
@@ -219,7 +220,7 @@ def generate(
     prompt: Int[Array | np.ndarray, "B T"],
     length: Size,
     *,
-    patches: Mapping[str, Change] | None = None,
+    patches: Changes | None = None,
     names: Sequence[str] = (),
     key: PRNGKeyArray | None = None,
     temperature: float = 1.0,
@@ -249,9 +250,8 @@ def generate(
         InputError: the prompt has invalid token ids, the text is longer than the model allows, or the logits are not
             finite; or as in `transformer_jax.patch`.
     """
-    check_token_ids(
-        "prompt", prompt, getattr(inspected.model, "vocabulary_size", np.iinfo(np.int32).max)
-    )
+    size = getattr(inspected.model, "vocabulary_size", np.iinfo(np.int32).max)
+    check_token_ids("prompt", prompt, size)
     tokens, scores, seen = inspected.apply(
         _generated, prompt, length, patches or {}, names, key, temperature, **kwargs
     )
@@ -264,38 +264,36 @@ def _generated(
     variables: Variables,
     prompt: Int[Array, "B T"],
     length: int,
-    patches: Mapping[str, Change],
+    patches: Changes,
     names: Sequence[str],
     key: PRNGKeyArray | None,
     temperature: float,
     **kwargs: Any,
-) -> tuple[Int[Array, "B T_plus_length"], Float[Array, "B _"], dict[str, Array]]:
+) -> tuple[Int[Array, "B T_plus_length"], Float[Array, "B _"], Captured]:
     parts = [part for change in patches.values() for part in parts_of(change)]
-    is_cached = (
+    start, end = prompt.shape[1], prompt.shape[1] + length
+    tokens = jnp.pad(prompt, ((0, 0), (0, length)))
+    first, cache = start, None  # without a cache, each token needs the whole text before it
+    if (
         isinstance(model, TransformerLM)
         and not kwargs
-        and all(isinstance(x, Filled) for x in parts)
-    )
-    start = prompt.shape[1]
-    tokens = jnp.pad(prompt, ((0, 0), (0, length)))
+        and all(isinstance(part, Filled) for part in parts)
+    ):
+        first = 1
+        cache = model.apply(unstack_layers(variables), *tokens.shape, method="start_decoding")
 
     def with_token(place: Int[Array, ""], state: tuple[Array, Any]) -> tuple[Array, Any]:
         tokens, cache = state
-        if is_cached:
+        if cache is None:
+            logits = patch(model, variables, tokens, patches=patches, **kwargs)[:, place - 1]
+        else:
             step = tokens[:, place - 1], place - 1, cache
             logits, cache = patch(model, variables, *step, patches=patches, method="decode_step")
-        else:
-            logits = patch(model, variables, tokens, patches=patches, **kwargs)[:, place - 1]
         written = logits.argmax(-1)
         if key is not None:
             written = draw_tokens(logits, jax.random.fold_in(key, place), temperature)
         return tokens.at[:, place].set(jnp.where(place < start, tokens[:, place], written)), cache
 
-    cache = None
-    if is_cached:
-        cache = model.apply(unstack_layers(variables), *tokens.shape, method="start_decoding")
-    tokens, _ = jax.lax.fori_loop(
-        1 if is_cached else start, start + length, with_token, (tokens, cache)
-    )
+    tokens, _ = jax.lax.fori_loop(first, end, with_token, (tokens, cache))
     logits, seen = patch(model, variables, tokens, patches=patches, names=names, **kwargs)
     return tokens, logits.max(-1), seen

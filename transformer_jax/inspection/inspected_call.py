@@ -1,5 +1,6 @@
 """Forward pass with capture and patches, run once or once per site."""
 
+import functools
 import itertools
 import math
 import re
@@ -17,7 +18,7 @@ from transformer_jax.argument_checks import as_array
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.inspected_pass import InspectedPass
 from transformer_jax.inspection.names import ActivationSite, matches
-from transformer_jax.inspection.patches import Change
+from transformer_jax.inspection.patches import Change, Changes
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.trees import Variables
 
@@ -42,41 +43,8 @@ class Computation:
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
 
-    @classmethod
-    def of(
-        cls,
-        model: nn.Module,
-        variables: Variables,
-        inputs: Sequence[object],
-        kwargs: Mapping[str, Any],
-    ) -> "Computation":
-        """Wrap one forward pass of a model.
-
-        Raises:
-            InputError: the variables lack "params", or an input is text.
-        """
-        for given in inputs:
-            if isinstance(
-                given[0] if isinstance(given, list | tuple) and given else given, str | bytes
-            ):
-                raise InputError(
-                    f"the input is {shortened(given)}; a model takes arrays. Encode the text:"
-                    " np.array([tokenizer.encode(text).ids]), or call"
-                    " load_transformers(directory).capture(text, names)"
-                )
-        if isinstance(variables, Mapping) and variables and "params" not in variables:
-            names = ", ".join(list(variables)[:3])
-            raise InputError(
-                f'variables has {names}; it must be {{"params": …}}, such as {{"params":'
-                " run.params}"
-            )
-        inputs = [
-            as_array("input", given) if isinstance(given, np.ndarray) else given for given in inputs
-        ]
-        return cls(lambda: model.apply(unstack_layers(variables), *inputs, **kwargs))
-
     def run(
-        self, names: Sequence[str] = (), patches: Mapping[str, Change] | None = None
+        self, names: Sequence[str] = (), patches: Changes | None = None
     ) -> tuple[Any, Captured]:
         """Run the computation with activations captured and patched.
 
@@ -86,28 +54,54 @@ class Computation:
         Raises:
             InputError: as in `transformer_jax.patch`.
         """
-        of_pass = InspectedPass(tuple(names), patches or {})
-        with nn.intercept_methods(of_pass.intercept):
+        inspected = InspectedPass(names, patches or {})
+        with nn.intercept_methods(inspected.intercept):
             result = self._call()
-        of_pass.check()
-        return result, of_pass.captured
+        inspected.check()
+        return result, inspected.captured
 
     def sites(self, patterns: Sequence[str] = ("*",)) -> list[ActivationSite]:
-        """Return all activations whose names match one of the patterns, in order; nothing is computed.
+        """Return the activations of the pass in order, by default all; nothing is computed.
 
         Raises:
             InputError: a pattern matches no activation.
         """
-        of_pass = InspectedPass(patterns, {}, keeps_values=False)
-        with nn.intercept_methods(of_pass.intercept):
+        inspected = InspectedPass(patterns, {}, keeps_values=False)
+        with nn.intercept_methods(inspected.intercept):
             # a new function, because JAX caches the trace of a known one
             jax.eval_shape(lambda: self._call())
-        of_pass.check()
+        inspected.check()
         return [
-            each
-            for each in of_pass.activations
-            if any(matches(each.name, pattern) for pattern in patterns)
+            site
+            for site in inspected.activations
+            if any(matches(site.name, pattern) for pattern in patterns)
         ]
+
+
+def forward_pass(
+    model: nn.Module, variables: Variables, inputs: Sequence[object], kwargs: Mapping[str, Any]
+) -> Computation:
+    """Return one forward pass of a model.
+
+    Raises:
+        InputError: the variables lack "params", or an input is text.
+    """
+    if isinstance(variables, Mapping) and variables and "params" not in variables:
+        names = ", ".join(list(variables)[:3])
+        raise InputError(
+            f'variables has {names}; it must be {{"params": …}}, such as {{"params": run.params}}'
+        )
+    arrays = []
+    for array in inputs:
+        first = array[0] if isinstance(array, list | tuple) and array else array
+        if isinstance(first, str | bytes):
+            raise InputError(
+                f"the input is {shortened(array)}; a model takes arrays. Encode the text:"
+                " np.array([tokenizer.encode(text).ids]), or call"
+                " load_transformers(directory).capture(text, names)"
+            )
+        arrays.append(as_array("input", array) if isinstance(array, np.ndarray) else array)
+    return Computation(lambda: model.apply(unstack_layers(variables), *arrays, **kwargs))
 
 
 class Attention(NamedTuple):
@@ -133,33 +127,36 @@ def attentions(sites: Sequence[ActivationSite]) -> list[Attention]:
     Raises:
         InputError: the pass has no attention.
     """
-    found = [_attention(each) for each in sites if each.name.endswith(OUTPUTS)]
-    if not found:
+    outputs = [site for site in sites if site.name.endswith(OUTPUTS)]
+    if not outputs:
         raise InputError("the model has no attention of this package; there is nothing to inspect")
-    return found
+    return [_attention(site) for site in outputs]
 
 
 def _attention(outputs: ActivationSite) -> Attention:
     block, _, module = outputs.name.removesuffix(OUTPUTS).rstrip(".").rpartition(".")
     stack = re.sub(r"\.?layers\.\d+$", "", block)
-    kinds = {"cross_attention": "cross", "attention": stack, "": stack}
-    kind = kinds.get(module, f"{stack}.{module}".strip(".")) or "self"
-    return Attention(outputs.name, stack, kind, outputs.size("heads") or 0)
+    kind = stack
+    if module == "cross_attention":
+        kind = "cross"
+    elif module not in ("attention", ""):
+        kind = f"{stack}.{module}".strip(".")
+    return Attention(outputs.name, stack, kind or "self", outputs.size("heads") or 0)
 
 
-def check_axes(found: Sequence[ActivationSite], by: Sequence[str]) -> None:
+def check_axes(sites: Sequence[ActivationSite], by: Sequence[str]) -> None:
     """Raise an `InputError` if `by` holds anything but `PLACES`, or an activation has no such axis."""
     if isinstance(by, str) or len(set(by)) != len(by) or not set(by) <= set(PLACES):
         raise InputError(f"by is {by!r}; it must hold {' or '.join(map(repr, PLACES))}, or both")
-    for each, axis in itertools.product(found, by):
-        if each.size(axis) is None:
+    for site, axis in itertools.product(sites, by):
+        if site.axis(axis) is None:
             raise InputError(
-                f"by holds {axis!r}; {each.name} is [{each.letters}] and has no {axis}"
+                f"by holds {axis!r}; {site.name} is [{site.letters}] and has no {axis}"
             )
 
 
 def map_over_sites(
-    found: Sequence[ActivationSite],
+    sites: Sequence[ActivationSite],
     by: Sequence[str],
     change: Callable[[str, Chosen], Change],
     run: Callable[[Mapping[str, Any]], Result],
@@ -169,7 +166,7 @@ def map_over_sites(
     All passes share one program, which runs `AT_ONCE` of them at a time.
 
     Args:
-        found: the activations.
+        sites: the activations.
         by: axes along which an activation is changed one place at a time, if it has them; other axes are changed whole.
         change: function from an activation's name and boolean masks of its heads and positions to a patch.
         run: function from one patch per activation, all but one of which select nothing, to the result of the pass.
@@ -177,52 +174,57 @@ def map_over_sites(
     Returns:
         The results by activation; their leading axes are those of `by`, in the same order.
     """
-    grids = [tuple(size for axis in by if (size := each.size(axis)) is not None) for each in found]
-    places = [
+    grids = [_sizes(site, by) for site in sites]
+    # Each pass has a row: the number of its activation, and an index for each axis, or a zero.
+    rows = [
         (number, *place, 0, 0)[:3]
         for number, grid in enumerate(grids)
-        for place in np.ndindex(*grid)
+        for place in np.ndindex(*grid.values())
     ]
-    starts = [0, *np.cumsum([math.prod(grid) for grid in grids]).tolist()]
 
-    def of_place(row: Int[Array, " 3"]) -> Result:
-        turns = jnp.arange(len(found)) == row[0]
-        chosen = [_chosen(each, by, row[1:], turn) for each, turn in zip(found, turns, strict=True)]
-        return run(
-            {each.name: change(each.name, of_it) for each, of_it in zip(found, chosen, strict=True)}
-        )
+    def result_at(row: Int[Array, " 3"]) -> Result:
+        patches = {}
+        for number, site in enumerate(sites):
+            place = dict(zip(grids[number], row[1:], strict=False))
+            chosen = _chosen(site, place, row[0] == number)
+            patches[site.name] = change(site.name, chosen)
+        return run(patches)
 
-    results = jax.lax.map(of_place, np.array(places), batch_size=min(AT_ONCE, len(places)))
-    return {
-        each.name: jax.tree.map(
-            lambda rows, s=slice(*ends), g=grid: rows[s].reshape(*g, *rows.shape[1:]), results
-        )
-        for each, grid, ends in zip(found, grids, itertools.pairwise(starts), strict=True)
-    }
+    results = jax.lax.map(result_at, np.array(rows), batch_size=min(AT_ONCE, len(rows)))
+    by_site = {}
+    start = 0
+    for site, grid in zip(sites, grids, strict=True):
+        of_site = slice(start, start + math.prod(grid.values()))
+        take = functools.partial(_grid_of, rows=of_site, shape=tuple(grid.values()))
+        by_site[site.name] = jax.tree.map(take, results)
+        start = of_site.stop
+    return by_site
+
+
+def _sizes(site: ActivationSite, axes: Sequence[str]) -> dict[str, int]:
+    """Sizes of the axes that an activation has."""
+    sizes = {axis: site.size(axis) for axis in axes}
+    return {axis: size for axis, size in sizes.items() if size is not None}
+
+
+def _grid_of(results: Array, rows: slice, shape: tuple[int, ...]) -> Array:
+    return results[rows].reshape(*shape, *results.shape[1:])
 
 
 def _chosen(
-    site: ActivationSite, by: Sequence[str], place: Int[Array, "2"], is_selected: Bool[Array, ""]
+    site: ActivationSite, place: Mapping[str, Array], is_selected: Bool[Array, ""]
 ) -> Chosen:
-    """Masks of one place along each axis of `by`, and of all along other axes; all False if not selected."""
-    sizes = {axis: size for axis in PLACES if (size := site.size(axis)) is not None}
-    tried = [axis for axis in by if axis in sizes]
-    return {
-        axis: (
-            is_selected
-            & (
-                jnp.arange(size) == place[tried.index(axis)]
-                if axis in tried
-                else jnp.ones(size, bool)
-            )
-        )
-        for axis, size in sizes.items()
-    }
+    """Masks of the place along each axis, and of all along axes that it lacks; all False if not selected."""
+    masks = {}
+    for axis, size in _sizes(site, PLACES).items():
+        numbers = jnp.arange(size)
+        masks[axis] = is_selected & (numbers == place.get(axis, numbers))
+    return masks
 
 
 def summed(slope: Array, change: Array, site: ActivationSite, by: Sequence[str]) -> Array:
     """Sum slope `[metric, activation]` times change over all of its axes but those of `by`, which come first."""
-    of_site = list(range(change.ndim))
-    of_metric = list(range(change.ndim, slope.ndim))
-    kept = [axis for each in by if (axis := site.axis(each)) is not None]
-    return jnp.einsum(slope, [*of_metric, *of_site], change, of_site, [*kept, *of_metric])
+    axes = list(range(change.ndim))
+    metric_axes = list(range(change.ndim, slope.ndim))
+    kept = [site.axis(axis) for axis in by if site.axis(axis) is not None]
+    return jnp.einsum(slope, [*metric_axes, *axes], change, axes, [*kept, *metric_axes])

@@ -2,8 +2,8 @@
 
 import functools
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import flax.linen as nn
 import jax
@@ -21,20 +21,15 @@ from transformer_jax.inspection.names import (
     is_layer,
     matches,
 )
-from transformer_jax.inspection.patches import Change, Filled, Patch, parts_of
+from transformer_jax.inspection.patches import Changes, Filled, Patch, parts_of
 from transformer_jax.nn.attention import AttentionCall, MultiheadAttention
 from transformer_jax.nn.blocks import Block
 from transformer_jax.nn.cached_decoding import argument
 from transformer_jax.nn.encoder import Stack
 from transformer_jax.nn.layers import Tapped, add_bias
 
+Call: TypeAlias = Callable[..., Any]  # a bound method of a module
 NORMS = nn.LayerNorm.__call__, nn.RMSNorm.__call__  # methods that subclasses may inherit
-NORM_OF_WIDTH = {
-    "reduction_axes": -1,
-    "feature_axes": -1,
-    "axis_name": None,
-    "force_float32_reductions": True,
-}
 HEAD_RESULTS = "head_results"
 OWN_PACKAGE = f"{__name__.partition('.')[0]}."
 
@@ -51,7 +46,7 @@ class InspectedPass:
     """
 
     def __init__(
-        self, names: Sequence[str], patches: Mapping[str, Change], *, keeps_values: bool = True
+        self, names: Sequence[str], patches: Changes, *, keeps_values: bool = True
     ) -> None:
         self._keeps_values = keeps_values
         # `jax.jit` keeps its order, unlike that of a dict
@@ -72,7 +67,7 @@ class InspectedPass:
 
     def intercept(
         self,
-        call: Callable[..., Any],
+        call: Call,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         context: nn.module.InterceptorContext,
@@ -80,32 +75,22 @@ class InspectedPass:
         """Handle taps and activations without a tap: inputs and outputs of blocks, outputs of users' modules, norms."""
         module, method = context.module, context.method_name
         if isinstance(module, Tapped) and method == "tap":
-            return self._tapped(module, *args, **kwargs)
+            return self._tap(module, *args, **kwargs)
         if isinstance(module, Tapped) and method == "is_requested":
-            return not args or self._is_requested(
-                *(activation_name(module.path, name) for name in args)
-            )
+            names = [activation_name(module.path, name) for name in args]
+            return not names or self._is_requested(*names)
+        if isinstance(module, MultiheadAttention) and method == "attend":
+            return self._attend(module, call, *args)
         if method == "decode_step":
             self._first = argument("position", args, kwargs, context)
-        elif method == "start_decoding" and "prefix" in kwargs:
+        if method == "start_decoding" and "prefix" in kwargs:
             self._first = 0
-        if method == "attend" and isinstance(module, MultiheadAttention):
-            return self._attended(module, call, *args)
-        if method == "__call__" and type(module).__call__ in NORMS and _is_of_width(module):
-            call = functools.partial(self._norm, module, call)
-        if (
-            method == "__call__"
-            and module.name == "output_proj"
-            and isinstance(module.parent, MultiheadAttention)
-        ):
-            call = functools.partial(self._projected, module, call)
+        # A `__call__` that runs in itself is the inherited one.
         if method != "__call__" or any(outer is module for outer in self._inside):
             return call(*args, **kwargs)
         self._inside.append(module)
         try:
-            if _is_block(module):
-                return self._block(module, call, *args, **kwargs)
-            return self._output_shown(module, call, *args, **kwargs)
+            return self._call(module, call, *args, **kwargs)
         finally:
             self._inside.pop()
 
@@ -128,25 +113,20 @@ class InspectedPass:
         count = self._counts[name]
         return f"{name}.{count + 1}" if count else name
 
-    def _tapped(self, module: nn.Module, name: str, x: ArrayLike, letters: str) -> Array:
-        return self._shown(activation_name(module.path, name), x, letters)
+    def _tap(self, module: nn.Module, name: str, x: ArrayLike, letters: str) -> Array:
+        return self._show(activation_name(module.path, name), x, letters)
 
-    def _shown(self, name: str, x: ArrayLike, letters: str) -> Array:
+    def _show(self, name: str, x: ArrayLike, letters: str) -> Array:
         """Record an activation, and return it with its patches applied."""
-        shown = jnp.asarray(x)
-        site = ActivationSite(
-            self._numbered(name),
-            letters,
-            shown.shape,
-            self._first if "T" in letters.split() else None,
-        )
+        value = jnp.asarray(x)
+        first = self._first if "T" in letters.split() else None
+        site = ActivationSite(self._numbered(name), letters, value.shape, first)
         self._counts[name] += 1
         self._known.add(site.name)
         self.activations.append(site)
         changes = [part for pattern, part in self._patches if matches(site.name, pattern)]
-        is_captured = self._keeps_values and any(
-            matches(site.name, pattern) for pattern in self._names
-        )
+        is_named = any(matches(site.name, pattern) for pattern in self._names)
+        is_captured = is_named and self._keeps_values
         if (changes or is_captured) and current_trace() != self._trace:
             # The value cannot leave this trace, which Flax may run twice or reuse for passes that are not inspected.
             raise InputError(
@@ -156,113 +136,100 @@ class InspectedPass:
                 " method='decode_step', and return the values from the body"
             )
         for part in changes:
-            shown = part.apply(shown, site)
+            value = part.apply(value, site)
         if is_captured:
-            self.captured[site.name] = shown
-        return shown
+            self.captured[site.name] = value
+        return value
 
-    def _block(
-        self, module: nn.Module, call: Callable[..., Any], x: Any, *args: object, **kwargs: object
-    ) -> Any:
-        x = self._shown(activation_name(module.path, "input"), x, "B T D")
-        return self._with_first(
-            call(x, *args, **kwargs), activation_name(module.path, "output"), "B T D"
-        )
-
-    def _output_shown(
-        self, module: nn.Module, call: Callable[..., Any], *args: object, **kwargs: object
-    ) -> Any:
-        """Call a module and return its result; the output of a user's module is an activation."""
-        name = activation_name(module.path, "output")
-        before = self._numbered(name)
-        result = call(*args, **kwargs)
-        if not _is_foreign(module) or self._numbered(name) != before:  # or it has tapped its output
-            return result
-        first = result[0] if isinstance(result, tuple) and result else result
-        if not isinstance(first, jax.Array):
-            return result
-        leading = "BT"[: max(first.ndim - 1, 0)]
-        return self._with_first(
-            result, name, " ".join([*leading, *map(str, first.shape[len(leading) :])])
-        )
-
-    def _with_first(self, result: Any, name: str, letters: str) -> Any:
+    def _show_first(self, name: str, result: Any, letters: str) -> Any:
         """Show a result, or the first element if it is a tuple."""
         if isinstance(result, tuple):
-            return (self._shown(name, result[0], letters), *result[1:])
-        return self._shown(name, result, letters)
+            return (self._show(name, result[0], letters), *result[1:])
+        return self._show(name, result, letters)
 
-    def _attended(self, module: nn.Module, call: Callable[..., Any], given: AttentionCall) -> Any:
+    def _call(self, module: nn.Module, call: Call, *args: Any, **kwargs: Any) -> Any:
+        """Call a module, and show what it has without taps."""
+        name = activation_name(module.path, "output")
+        if isinstance(module.parent, Stack) and is_layer(module.path[-1]):
+            return self._call_block(module, call, *args, **kwargs)
+        if isinstance(module, Block):
+            return self._call_block(module, call, *args, **kwargs)
+        if type(module).__call__ in NORMS and _is_of_width(module):
+            call = functools.partial(self._call_norm, module, call)
+        if isinstance(module.parent, MultiheadAttention) and module.name == "output_proj":
+            call = functools.partial(self._project, module, call)
+        numbered = self._numbered(name)
+        result = call(*args, **kwargs)
+        has_tapped_output = self._numbered(name) != numbered
+        first = result[0] if isinstance(result, tuple) and result else result
+        if has_tapped_output or not _is_foreign(module) or not isinstance(first, Array):
+            return result
+        leading = "BT"[: max(first.ndim - 1, 0)]
+        sizes = map(str, first.shape[len(leading) :])
+        return self._show_first(name, result, " ".join([*leading, *sizes]))
+
+    def _call_block(self, module: nn.Module, call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
+        result = call(self._tap(module, "input", x, "B T D"), *args, **kwargs)
+        return self._show_first(activation_name(module.path, "output"), result, "B T D")
+
+    def _attend(self, module: nn.Module, call: Call, given: AttentionCall) -> Any:
         """Call an attention's `attend`, with taps of logits and weights if one of them is requested."""
-        is_requested = self._is_requested(
-            *(activation_name(module.path, name) for name in ("logits", "weights"))
-        )
-        return call(
-            given._replace(tap=functools.partial(self._tapped, module) if is_requested else None)
-        )
+        names = [activation_name(module.path, name) for name in ("logits", "weights")]
+        tap = functools.partial(self._tap, module) if self._is_requested(*names) else None
+        return call(given._replace(tap=tap))
 
-    def _projected(self, module: nn.Module, call: Callable[..., Array], x: Array) -> Array:
+    def _project(self, module: nn.Module, call: Call, x: Array) -> Array:
         """Apply an attention's output projection, as a sum over heads if their results are requested."""
         attention: Any = module.parent
         name = activation_name(attention.path, HEAD_RESULTS)
-        is_named = not self._keeps_values or any(
-            HEAD_RESULTS in pattern for pattern in self._wanted
-        )
-        # H times as large as others, so `*` does not request it
-        if not (is_named and self._is_requested(name)):
+        # H times as large as others, so `*` requests it only if nothing is computed
+        is_named = any(HEAD_RESULTS in pattern for pattern in self._wanted)
+        if not (is_named or not self._keeps_values) or not self._is_requested(name):
             return call(x)
         weights = jax.tree.map(jnp.asarray, module.variables["params"])
         heads = x.reshape(*x.shape[:-1], -1, attention.width())  # [B T H d]
         kernel = weights["kernel"].reshape(*heads.shape[-2:], -1)
-        results = self._shown(name, jnp.einsum("bthd,hdm->bhtm", heads, kernel), "B H T D")
-        return add_bias(results.sum(1), weights["bias"]) if "bias" in weights else results.sum(1)
+        results = self._show(name, jnp.einsum("bthd,hdm->bhtm", heads, kernel), "B H T D")
+        output = results.sum(1)
+        return add_bias(output, weights["bias"]) if "bias" in weights else output
 
-    def _norm(
-        self, module: nn.Module, call: Callable[..., Array], x: ArrayLike, mask: object = None
-    ) -> Array:
+    def _call_norm(self, module: nn.Module, call: Call, x: ArrayLike, mask: object = None) -> Array:
         if mask is not None:
             return call(x, mask=mask)
-        name = activation_name(module.path, "scale")
-        is_of_keys = module.name == "key_norm"
-        heads, positions = (
-            "Hkv" if is_of_keys else "H",
-            "S" if is_of_keys and self._first is None else "T",
-        )
-        leading, width = {3: ("B T", "D"), 4: (f"B {heads} {positions}", "d")}.get(
-            jnp.ndim(x), ("...", "D")
-        )
-        if self._is_requested(name):
-            y = _normalized(
-                module, jnp.asarray(x), lambda factor: self._shown(name, factor, f"{leading} 1")
-            )
+        leading, width = "...", "D"
+        if jnp.ndim(x) == 3:
+            leading = "B T"
+        elif jnp.ndim(x) == 4:  # of queries and keys
+            is_of_keys = module.name == "key_norm"
+            positions = "S" if is_of_keys and self._first is None else "T"
+            leading, width = f"B {'Hkv' if is_of_keys else 'H'} {positions}", "d"
+        if self._is_requested(activation_name(module.path, "scale")):
+            show = functools.partial(self._tap, module, "scale", letters=f"{leading} 1")
+            y = _normalized(module, jnp.asarray(x), show)
         else:
             y = call(x)
-        return self._shown(activation_name(module.path, "normalized"), y, f"{leading} {width}")
-
-
-def _is_block(module: nn.Module) -> bool:
-    return isinstance(module, Block) or (
-        isinstance(module.parent, Stack) and is_layer(module.path[-1])
-    )
+        return self._tap(module, "normalized", y, f"{leading} {width}")
 
 
 def _is_foreign(module: nn.Module) -> bool:
     """Whether a module's class is a user's: not of this package, nor, inside a module of this package, of Flax."""
-    is_below_ours = type(module.parent).__module__.startswith(OWN_PACKAGE)
-    return not type(module).__module__.startswith(
-        (OWN_PACKAGE, "flax.") if is_below_ours else OWN_PACKAGE
-    )
+    ours: tuple[str, ...] = (OWN_PACKAGE,)
+    if type(module.parent).__module__.startswith(OWN_PACKAGE):
+        ours = (OWN_PACKAGE, "flax.")
+    return not type(module).__module__.startswith(ours)
 
 
-def _is_of_width(norm: nn.Module) -> bool:
+def _is_of_width(norm: Any) -> bool:
     """Whether a norm is over the last axis only; other norms show no scale."""
-    return all(getattr(norm, field) == default for field, default in NORM_OF_WIDTH.items())
+    axes = norm.reduction_axes, norm.feature_axes, norm.axis_name
+    return axes == (-1, -1, None) and norm.force_float32_reductions
 
 
 def _acting_at(part: Patch, pattern: str) -> str:
     """Name or pattern at which a patch acts: edges knocked out of weights are removed from the logits."""
-    is_knock_out = isinstance(part, Filled) and part.how == "hide"
-    return "logits".join(pattern.rsplit("weights", 1)) if is_knock_out else pattern
+    if isinstance(part, Filled) and part.how == "hide":
+        return "logits".join(pattern.rsplit("weights", 1))
+    return pattern
 
 
 def _normalized(module: Any, x: Array, change: Callable[[Array], Array]) -> Array:
@@ -273,15 +240,13 @@ def _normalized(module: Any, x: Array, change: Callable[[Array], Array]) -> Arra
         x: its input.
         change: function of the factor `[..., 1]`, 1/√(variance + ε) or 1/√(mean square + ε), before the learned scale.
     """
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    mean = (
-        wide.mean(-1, keepdims=True)
-        if isinstance(module, nn.LayerNorm)
-        else jnp.zeros((), wide.dtype)
-    )
-    variance = jnp.square(wide - mean).mean(-1, keepdims=True)
+    centred = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    if isinstance(module, nn.LayerNorm):
+        centred -= centred.mean(-1, keepdims=True)
+    variance = jnp.square(centred).mean(-1, keepdims=True)
     factor = change(jax.lax.rsqrt(variance + module.epsilon))
     learned = module.variables.get("params", {})
-    y = (x - mean) * (factor * learned["scale"] if "scale" in learned else factor)
-    y = y + learned["bias"] if "bias" in learned else y
+    y = centred * (factor * learned["scale"] if "scale" in learned else factor)
+    if "bias" in learned:
+        y += learned["bias"]
     return y.astype(module.dtype or jnp.result_type(x, *learned.values()))

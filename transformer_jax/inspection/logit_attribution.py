@@ -4,7 +4,7 @@ Direct logit attribution (Elhage et al. 2021), and the logit lens (nostalgebrais
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import flax.linen as nn
 import jax
@@ -15,15 +15,17 @@ from jaxtyping import Float
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
-from transformer_jax.inspection.inspected_call import OUTPUTS, Chosen, Computation, map_over_sites
-from transformer_jax.inspection.names import residual_stream
-from transformer_jax.inspection.patches import swap
-from transformer_jax.inspection.summed_stream import (
-    is_summed,
-    mapped,
-    written_by_biases,
-    written_by_parts,
+from transformer_jax.inspection.inspected_call import (
+    AT_ONCE,
+    OUTPUTS,
+    Captured,
+    Chosen,
+    forward_pass,
+    map_over_sites,
+    summed,
 )
+from transformer_jax.inspection.names import ActivationSite, residual_stream
+from transformer_jax.inspection.patches import swap
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.outside_files import as_input_error
@@ -68,40 +70,64 @@ def attribute_logits(
             classifies or whose activation is not ReLU, or a `TransformerPredictor` that pools.
     """
     _check_head(model)
-    call = Computation.of(model, variables, inputs, kwargs)
+    call = forward_pass(model, variables, inputs, kwargs)
     sites = {each.name: each for each in call.sites()}
-    components, stream = _components(sites), residual_stream(sites)[-1]
+    components = _components(sites)
     scales = [name for name in sites if name.endswith(".scale")]
-    output, values = call.run([*components, stream, *scales])
+    output, values = call.run([*components, *scales])
     _check_linear(of, output)
-    written, fixed = ({name: values[name] for name in names} for names in (components, scales))
+    written = {name: values[name] for name in components}
+    fixed = {name: values[name] for name in scales}
     params = flatten_dict(variables["params"])
     biases = {path: leaf for path, leaf in params.items() if path[-1].endswith("bias")}
 
-    def logits(written: dict[str, Array], biases: dict[tuple[str, ...], Array]) -> Array:
+    def logits(written: Captured, biases: dict[tuple[str, ...], Array]) -> Array:
         given = {**variables, "params": unflatten_dict(params | biases)}
-        return of(Computation.of(model, given, inputs, kwargs).run(patches=fixed | written)[0])
+        return of(forward_pass(model, given, inputs, kwargs).run(patches=fixed | written)[0])
 
-    constant = of(jax.tree.map(jnp.zeros_like, output))
-    if is_summed(model):
-        at_end, of_biases = values[stream], written_by_biases(variables["params"], written)
-        tangents = jnp.zeros_like(at_end) + of_biases, biases
-        _, of_biases = jax.jvp(
-            lambda x, biases: logits({stream: x}, biases), (at_end, biases), tangents
-        )
-        _, change = jax.linearize(lambda x: logits({stream: x}, biases), at_end)
-        alone = mapped(change, written_by_parts(variables["params"], written))
-        return OrderedDict({**alone, BIASES: of_biases + constant})
     _, change = jax.linearize(logits, written, biases)
     nothing, no_bias = jax.tree.map(jnp.zeros_like, (written, biases))
+    of_biases = change(nothing, biases) + of(jnp.zeros_like(output))
 
-    def only(name: str, chosen: Chosen) -> Array:
-        return swap(written[name], **chosen).apply(nothing[name], sites[name])
+    def change_by(written: Mapping[str, Array]) -> Array:
+        return change(written, no_bias)
 
-    alone = map_over_sites(
-        [sites[name] for name in written], ["heads"], only, lambda kept: change(kept, no_bias)
-    )
-    return OrderedDict({**alone, BIASES: change(nothing, biases) + constant})
+    num_parts = sum(sites[name].size("heads") or 1 for name in components)
+    if of_biases.size < num_parts:
+        parts = _by_gradients(change_by, written, of_biases, sites)
+    else:
+
+        def only(name: str, chosen: Chosen) -> Array:
+            return swap(written[name], **chosen).apply(nothing[name], sites[name])
+
+        written_sites = [sites[name] for name in components]
+        parts = map_over_sites(written_sites, ["heads"], only, change_by)
+    return OrderedDict({**parts, BIASES: of_biases})
+
+
+def _by_gradients(
+    change: Callable[[Captured], Array],
+    written: Captured,
+    result: Array,
+    sites: Mapping[str, ActivationSite],
+) -> Captured:
+    """Apply a linear function with few results to each component and head by the results' gradients."""
+    transposed = jax.linear_transpose(change, written)
+
+    def parts_of(direction: Array) -> Captured:
+        (slopes,) = transposed(direction)
+        return {
+            name: summed(slopes[name], value, sites[name], ["heads"])
+            for name, value in written.items()
+        }
+
+    directions = jnp.eye(result.size, dtype=result.dtype).reshape(-1, *result.shape)
+    rows = jax.lax.map(parts_of, directions, batch_size=AT_ONCE)  # [results] or [results H]
+    parts = {}
+    for name in written:  # `rows` are sorted by name
+        part = rows[name].T
+        parts[name] = part.reshape(*part.shape[:-1], *result.shape)
+    return parts
 
 
 @check_arguments
@@ -123,7 +149,7 @@ def logit_lens(
     Raises:
         InputError: the model has no blocks.
     """
-    call = Computation.of(model, variables, inputs, kwargs)
+    call = forward_pass(model, variables, inputs, kwargs)
     stream = residual_stream(each.name for each in call.sites())
     _, values = call.run(stream)
 
@@ -144,16 +170,17 @@ def _components(names: Collection[str]) -> list[str]:
     """
     first, *blocks = residual_stream(names)
     written = [first]
-    for block in (name.removesuffix("output") for name in blocks):
-        after = f"{block}after_"
-        sublayers = [block + name.removeprefix(after) for name in names if name.startswith(after)]
-        writers = [
-            f"{each}.{OUTPUTS}" if f"{each}.{OUTPUTS}" in names else f"{each}.output"
-            for each in sublayers
-        ]
+    for block in blocks:
+        path = block.removesuffix("output")
+        writers = []
+        for name in names:
+            if name.startswith(f"{path}after_"):
+                sublayer = path + name.removeprefix(f"{path}after_")
+                has_heads = f"{sublayer}.{OUTPUTS}" in names
+                writers.append(f"{sublayer}.{OUTPUTS if has_heads else 'output'}")
         if not writers or not set(writers) <= set(names):
             raise InputError(
-                f"{block[:-1]} has no residual connection named after each sub-layer"
+                f"{path[:-1]} has no residual connection named after each sub-layer"
                 " (mixer_residual)"
             )
         written += writers

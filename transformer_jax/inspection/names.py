@@ -73,10 +73,10 @@ class ActivationSite(NamedTuple):
 
     def axis(self, what: str) -> int | None:
         """Number of the first axis of heads, positions, units, queries or keys; None if there is none."""
-        return next(
-            (number for number, letter in enumerate(self.letters.split()) if letter in AXES[what]),
-            None,
-        )
+        for number, letter in enumerate(self.letters.split()):
+            if letter in AXES[what]:
+                return number
+        return None
 
     def size(self, what: str) -> int | None:
         """Length of the first axis of heads, positions, units, queries or keys; None if there is none."""
@@ -116,18 +116,11 @@ def residual_stream(names: Iterable[str]) -> list[str]:
     Raises:
         InputError: the model has no blocks.
     """
-    blocks = [
-        match
-        for name in names
-        if (match := re.fullmatch(r"(?P<stack>.*)layers\.\d+\.output", name))
-    ]
-    if not blocks:
+    outputs = [name for name in names if re.fullmatch(r".*layers\.\d+\.output", name)]
+    if not outputs:
         raise InputError("the model has no blocks in a stack, so it has no residual stream")
-    stack = blocks[-1]["stack"]
-    return [
-        f"{stack}layers.0.input",
-        *(match.string for match in blocks if match["stack"] == stack),
-    ]
+    layers = f"{outputs[-1].rpartition('layers.')[0]}layers."
+    return [f"{layers}0.input", *(name for name in outputs if name.startswith(layers))]
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -135,12 +128,8 @@ def matches(name: str, pattern: str) -> bool:
 
     `?` matches a layer's number even if it has several digits: `encoder.layers.?.output` matches layer 10.
     """
-    as_one = re.sub(r"(?<=\.)\d\d+(?=\.)", "#", name)
-    return (
-        name == pattern
-        or fnmatch.fnmatchcase(name, pattern)
-        or fnmatch.fnmatchcase(as_one, pattern)
-    )
+    names = name, re.sub(r"(?<=\.)\d\d+(?=\.)", "#", name)
+    return name == pattern or any(fnmatch.fnmatchcase(each, pattern) for each in names)
 
 
 def our_name(name: str) -> str:
@@ -150,11 +139,10 @@ def our_name(name: str) -> str:
     """
     block = re.match(r"blocks\.(\d+|[*?])\.", name)
     end = name[block.end() :] if block else name
-    found = next(
-        (ours for theirs, ours in TRANSFORMER_LENS.items() if f".{theirs}".endswith(f".{end}")),
-        name,
-    )
-    return found.replace("layers.0.", f"layers.{block[1]}.") if block else found
+    for theirs, ours in TRANSFORMER_LENS.items():
+        if f".{theirs}".endswith(f".{end}"):
+            return ours.replace("layers.0.", f"layers.{block[1]}.") if block else ours
+    return name
 
 
 def check_found(pattern: str, names: Collection[str]) -> None:
@@ -164,13 +152,13 @@ def check_found(pattern: str, names: Collection[str]) -> None:
         pattern: a name, or a pattern.
         names: all names of the pass.
     """
-    if not any(matches(name, pattern) for name in names):
-        ours = our_name(pattern)
-        layers = re.search(r"layers\.[*?]\.", ours)
-        near = meant(
-            ours, [re.sub(r"layers\.\d+\.", layers[0], name) for name in names] if layers else names
-        )
-        raise InputError(
-            f"{pattern!r} is not an activation of this pass; activation_names(model) lists"
-            f" all{near}"
-        )
+    if any(matches(name, pattern) for name in names):
+        return
+    ours = our_name(pattern)
+    layers = re.search(r"layers\.[*?]\.", ours)
+    if layers:
+        names = [re.sub(r"layers\.\d+\.", layers[0], name) for name in names]
+    raise InputError(
+        f"{pattern!r} is not an activation of this pass; activation_names(model) lists"
+        f" all{meant(ours, names)}"
+    )

@@ -9,7 +9,7 @@ for all heads, and `[H, 1, d]` has values for each head.
 Patches are PyTrees: `jax.vmap` over `zero(heads=jnp.arange(8))` runs a pass for each head.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import jax
@@ -39,6 +39,7 @@ class Patch:
 
 # The change of an activation: a new value, a function of it, a patch, or a list of functions and patches.
 Change: TypeAlias = ArrayLike | Function | Patch | Sequence[Function | Patch]
+Changes: TypeAlias = Mapping[str, Change]  # by name or pattern
 
 
 @pytree_class
@@ -55,9 +56,8 @@ class Applied(Patch):
 class Filled(Patch):
     """Replace the selected part of an activation by an array, or add the array to it."""
 
-    # "hide" sets logits to -∞
-    how: Literal["zero", "hide", "replace", "add", "swap"] = static_field()
-    array: object = None  # `apply` checks that it is an array
+    how: Literal["hide", "replace", "add", "swap"] = static_field()
+    array: object  # `apply` checks that it is an array
     heads: Indices = None
     positions: Indices = None
     units: Indices = None
@@ -69,19 +69,19 @@ class Filled(Patch):
             raise InputError(
                 f"knock_out is for logits and weights of attention; {site.name} is [{site.letters}]"
             )
-        number = {"zero": 0, "hide": -jnp.inf}.get(self.how)
-        array = (
-            _fitting(self.array, x, site, is_whole=self.how == "swap") if number is None else number
-        )
-        changed = (x + array if self.how == "add" else jnp.broadcast_to(array, x.shape)).astype(
-            x.dtype
-        )
-        return jnp.where(_chosen(site, **{what: getattr(self, what) for what in AXES}), changed, x)
+        array = _fitting(self.array, x, site, is_whole=self.how == "swap")
+        changed = x + array if self.how == "add" else jnp.broadcast_to(array, x.shape)
+        changed = changed.astype(x.dtype)
+        for what in AXES:
+            indices = getattr(self, what)
+            if indices is not None:
+                changed = jnp.where(_is_chosen(what, indices, site), changed, x)
+        return changed
 
 
 def zero(heads: Indices = None, positions: Indices = None, units: Indices = None) -> Patch:
     """Set chosen heads, positions and units to zero (zero ablation)."""
-    return Filled("zero", None, heads, positions, units)
+    return replace(0.0, heads, positions, units)
 
 
 def mean(
@@ -135,7 +135,7 @@ def knock_out(queries: Indices, keys: Indices, heads: Indices = None) -> Patch:
         keys: positions of the keys; None for all.
         heads: which heads to change; None for all.
     """
-    return Filled("hide", None, heads, queries=queries, keys=keys)
+    return Filled("hide", -np.inf, heads, queries=queries, keys=keys)
 
 
 def parts_of(change: Change) -> tuple[Patch, ...]:
@@ -150,16 +150,7 @@ def parts_of(change: Change) -> tuple[Patch, ...]:
     return (Filled("swap", change),)
 
 
-def _chosen(site: ActivationSite, **places: Indices) -> Bool[Array, "..."]:
-    """Boolean mask of what is selected along all axes, which are named as in `AXES`."""
-    chosen = jnp.ones((), bool)
-    for what, indices in places.items():
-        if indices is not None:
-            chosen &= _chosen_along(what, indices, site)
-    return chosen
-
-
-def _chosen_along(what: str, chosen: Indices, site: ActivationSite) -> Bool[Array, "..."]:
+def _is_chosen(what: str, indices: Indices, site: ActivationSite) -> Bool[Array, "..."]:
     """Boolean mask of what is selected along one axis of an activation; it broadcasts to the activation.
 
     Raises:
@@ -168,38 +159,41 @@ def _chosen_along(what: str, chosen: Indices, site: ActivationSite) -> Bool[Arra
     axis = site.axis(what)
     if axis is None:
         raise InputError(
-            f"{what} is {shortened(chosen)}; {site.name} is [{site.letters}] and has no {what}"
+            f"{what} is {shortened(indices)}; {site.name} is [{site.letters}] and has no {what}"
         )
-    size, array = site.shape[axis], _as_indices(what, chosen)
-    # positions count from the text's start
-    first = site.first if site.letters.split()[axis] == "T" else None
-    places = jnp.arange(size) if first is None else first + jnp.arange(size)
-    of_examples = what == "positions" and array.ndim == 2 and site.letters.startswith("B ")
+    array = _as_indices(what, indices)
+    size: int | None = site.shape[axis]
+    places = jnp.arange(size)
+    shape = [1] * len(site.shape)
+    shape[axis] = len(places)
+    if site.first is not None and site.letters.split()[axis] == "T":
+        # in cached decoding, positions count from the start of a text whose length is unknown
+        places += site.first
+        size = None
     if array.dtype == bool:
-        if array.ndim != 1 or (first is None and len(array) != size):
+        if array.ndim != 1 or size not in (None, len(array)):
             raise InputError(
                 f"{what} of {site.name} has shape {array.shape}; a boolean mask must be ({size},)"
             )
         is_chosen = jnp.asarray(array).at[places].get(mode="fill", fill_value=False)
-    else:
-        if of_examples and len(array) != site.shape[0]:
-            raise InputError(
-                f"positions of {site.name} has {len(array)} rows; there are {site.shape[0]}"
-                " examples"
-            )
-        _check_indices(
-            what, array.ravel() if of_examples else array, size if first is None else None, site
+        return is_chosen.reshape(shape)
+    has_rows = what == "positions" and array.ndim == 2 and site.letters.startswith("B ")
+    if not jnp.issubdtype(array.dtype, jnp.integer) or (array.ndim > 1 and not has_rows):
+        raise InputError(
+            f"{what} of {site.name} is {shortened(array)}; it must be integers or a boolean mask,"
+            " with one axis"
         )
-        indices = jnp.asarray(array).reshape(*array.shape[: array.ndim - 1], -1, 1)
-        from_end = 0 if first is not None else size
-        # [size] or [B size]
-        is_chosen = (jnp.where(indices < 0, indices + from_end, indices) == places).any(-2)
-    others = [
-        number
-        for number in range(len(site.shape))
-        if number != axis and (number or not of_examples)
-    ]
-    return jnp.expand_dims(is_chosen, others)
+    if has_rows:
+        shape[0] = site.shape[0]
+        if len(array) != shape[0]:
+            raise InputError(
+                f"positions of {site.name} has {len(array)} rows; there are {shape[0]} examples"
+            )
+    _check_range(what, array, size, site)
+    numbers = jnp.atleast_1d(array)[..., None]
+    if size is not None:
+        numbers = jnp.where(numbers < 0, numbers + size, numbers)
+    return (numbers == places).any(-2).reshape(shape)
 
 
 def _as_indices(what: str, chosen: Indices) -> Array | np.ndarray:
@@ -211,23 +205,18 @@ def _as_indices(what: str, chosen: Indices) -> Array | np.ndarray:
     return as_array(what, chosen) if chosen else np.zeros(0, int)
 
 
-def _check_indices(
+def _check_range(
     what: str, array: Array | np.ndarray, size: int | None, site: ActivationSite
 ) -> None:
-    if not jnp.issubdtype(array.dtype, jnp.integer) or array.ndim > 1:
-        raise InputError(
-            f"{what} of {site.name} is {shortened(array)}; it must be integers or a boolean mask,"
-            " with one axis"
-        )
     known = known_values(array)
-    lowest, end = (0, np.inf) if size is None else (-size, size)
-    if known is not None and (outside := known[(known < lowest) | (known >= end)]).size:
-        there = (
-            f"there are {size}, 0 … {size - 1}"
-            if size
-            else "in cached decoding they count from the text's start"
-        )
-        raise InputError(f"{what} of {site.name} holds {outside.flat[0]}; {there}")
+    if known is None:
+        return
+    least, end, allowed = 0, np.inf, "in cached decoding they count from the text's start"
+    if size is not None:
+        least, end, allowed = -size, size, f"there are {size}, 0 … {size - 1}"
+    outside = known[(known < least) | (known >= end)]
+    if outside.size:
+        raise InputError(f"{what} of {site.name} holds {outside[0]}; {allowed}")
 
 
 def _fitting(array: object, x: Array, site: ActivationSite, *, is_whole: bool) -> Array:
@@ -240,13 +229,16 @@ def _fitting(array: object, x: Array, site: ActivationSite, *, is_whole: bool) -
             "returns one, or a patch"
         ) from None
     if site.first is not None:
+        # Of an array for all positions of a text, the current ones.
         axis = site.letters.split().index("T") - x.ndim
-        # current positions of a whole text
-        if given.ndim >= -axis and given.shape[axis] > x.shape[axis]:
-            given = jax.lax.dynamic_slice_in_dim(
-                given, site.first, x.shape[axis], axis + given.ndim
-            )
-    if given.shape != x.shape if is_whole else not broadcasts(given.shape, x.shape):
-        needed = f"{'be' if is_whole else 'broadcast to'} {x.shape}, [{site.letters}]"
-        raise InputError(f"the patch of {site.name} has shape {given.shape}; it must {needed}")
+        size = x.shape[axis]
+        if given.ndim >= -axis and given.shape[axis] > size:
+            given = jax.lax.dynamic_slice_in_dim(given, site.first, size, given.ndim + axis)
+    fits = given.shape == x.shape if is_whole else broadcasts(given.shape, x.shape)
+    if not fits:
+        needed = "be" if is_whole else "broadcast to"
+        raise InputError(
+            f"the patch of {site.name} has shape {given.shape}; it must {needed} {x.shape},"
+            f" [{site.letters}]"
+        )
     return given

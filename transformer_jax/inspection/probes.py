@@ -69,10 +69,10 @@ def linear_probe(
             " and [N]"
         )
     check_numbers({"features": features.astype(np.float64)}, "the arguments")
-    kinds, of_kind = np.unique(types, return_inverse=True)
+    kinds, kind_of_row = np.unique(types, return_inverse=True)
     scaler = StandardScaler().fit(features[is_train].astype(np.float64))
     standardised = scaler.transform(features)
-    control = np.random.default_rng(seed).choice(labels, size=len(kinds))[of_kind]
+    control = np.random.default_rng(seed).choice(labels, size=len(kinds))[kind_of_row]
 
     def fit(wanted: np.ndarray) -> LogisticRegression:
         return LogisticRegression(max_iter=MAX_STEPS).fit(standardised[is_train], wanted[is_train])
@@ -82,17 +82,12 @@ def linear_probe(
 
     probe = fit(labels)
     if len(np.unique(control[is_train])) == 1:  # the few types all drew one label
-        of_control = float((control[~is_train] == control[is_train][0]).mean())
+        control_accuracy = float((control[~is_train] == control[is_train][0]).mean())
     else:
-        of_control = accuracy(fit(control), control)
-    parts = [probe.coef_, probe.intercept_]
+        control_accuracy = accuracy(fit(control), control)
+    weights, bias = probe.coef_, probe.intercept_
     if len(probe.classes_) == 2:  # scikit-learn has only their log-odds
-        parts = [np.concatenate([-part / 2, part / 2]) for part in parts]
-    weights = parts[0] / scaler.scale_
-    return Probe(
-        accuracy(probe, labels),
-        of_control,
-        probe.classes_,
-        weights,
-        parts[1] - weights @ scaler.mean_,
-    )
+        weights, bias = (np.concatenate([-part / 2, part / 2]) for part in (weights, bias))
+    weights = weights / scaler.scale_
+    bias = bias - weights @ scaler.mean_
+    return Probe(accuracy(probe, labels), control_accuracy, probe.classes_, weights, bias)

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 
 from transformer_jax.argument_checks import check_token_ids
 from transformer_jax.attention.masks.symbolic import Causal
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.circuits.program import Place, Role, Tokens, Weights
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Variables
@@ -73,10 +73,8 @@ class Circuit:
     @property
     def working_heads(self) -> Bool[np.ndarray, "L H"]:
         """Which heads do the work."""
-        return np.reshape(
-            [head.role == "works" for head in self.heads],
-            (self.model.num_layers, self.model.num_heads),
-        )
+        is_working = [head.role == "works" for head in self.heads]
+        return np.reshape(is_working, (self.model.num_layers, self.model.num_heads))
 
     def draw(
         self, rng: np.random.Generator, num_sequences: int, length: int | None = None
@@ -106,17 +104,14 @@ class Circuit:
             InputError: a token is outside the vocabulary, the length is out of range, or `BOS` is not exactly the first
                 token.
         """
-        vocabulary, shortest, longest = (
-            self.task.vocabulary,
-            self.task.min_length,
-            self.task.max_length,
-        )
+        vocabulary, num_positions = self.task.vocabulary, tokens.shape[1]
         check_token_ids("tokens", tokens, len(vocabulary))
-        if not shortest <= tokens.shape[1] <= longest:
+        if not self.task.min_length <= num_positions <= self.task.max_length:
             raise InputError(
-                f"tokens.shape[1] is {tokens.shape[1]}; it must be {shortest} … {longest}"
+                f"tokens.shape[1] is {num_positions}; it must be {self.task.min_length} …"
+                f" {self.task.max_length}"
             )
-        if vocabulary[0] == BEGIN and ((tokens == 0) != (np.arange(tokens.shape[1]) == 0)).any():
+        if vocabulary[0] == BEGIN and ((tokens == 0) != (np.arange(num_positions) == 0)).any():
             raise InputError(
                 f"tokens is {tokens}; {BEGIN}, token 0, must be the first of each row and no other"
             )
@@ -131,11 +126,8 @@ class Circuit:
         self, tokens: Tokens, variables: Variables | None = None
     ) -> Float[np.ndarray, "B T C"]:
         """Compute the model's logits, with its variables or with changed ones."""
-        return np.asarray(
-            _run(
-                self.model, self.variables if variables is None else variables, self.inputs(tokens)
-            )
-        )
+        given = self.variables if variables is None else variables
+        return np.asarray(_run(self.model, given, self.inputs(tokens)))
 
     def accuracy(self, tokens: Tokens, variables: Variables | None = None) -> float:
         """Compute the fraction of correct answers."""
@@ -174,11 +166,8 @@ def score_heads(
         raise InputError(
             f"importance has shape {importance.shape}; it must be that of working, {working.shape}"
         )
-    if working.all() or not working.any():
-        raise InputError(
-            f"working is {'all' if working.all() else 'never'} True; some heads must work and"
-            " some not"
-        )
+    if len(np.unique(working)) != 2:
+        raise InputError(f"working is {shortened(working)}; some heads must work and some not")
     flat = working.ravel(), importance.ravel()
     return HeadScore(float(average_precision_score(*flat)), float(roc_auc_score(*flat)))
 

@@ -14,6 +14,7 @@ from transformer_jax.inspection.circuits.program import (
     SHARPNESS,
     Attend,
     Program,
+    Role,
     Space,
     Table,
 )
@@ -63,31 +64,23 @@ def compile_circuit(
     params = _empty(model, len(task.vocabulary))
     _write_ends(program, answer, params)
     for (layer, number), head in program.heads.items():
-        _write_head(
-            params, f"encoder/layers_{layer}/self_attn", number * program.width, program.width, head
-        )
+        first = number * program.width
+        _write_head(params, f"encoder/layers_{layer}/self_attn", first, program.width, head)
     for layer in range(NUM_LAYERS):
-        _write_units(
-            params, f"encoder/layers_{layer}/feed_forward", program, program.tables.get(layer), rng
-        )
+        _write_idle_units(params, f"encoder/layers_{layer}/feed_forward", program, rng)
+    working_units = np.zeros((NUM_LAYERS, 2 * model.model_dim), bool)
+    for layer, table in program.tables.items():
+        _write_table(params, f"encoder/layers_{layer}/feed_forward", table)
+        working_units[layer, : len(table.points)] = True
     if seed is not None:
         _rotate(params, np.linalg.qr(rng.normal(size=(model.model_dim, model.model_dim)))[0])
-    variables = {
-        "params": unflatten_dict(
-            {path: leaf.astype(np.float32) for path, leaf in params.items()}, sep="/"
-        )
-    }
-    heads = tuple(
+    flat = {path: leaf.astype(np.float32) for path, leaf in params.items()}
+    heads = [
         CircuitHead(*place, head.role, head.does, head.attention)
         for place, head in sorted(program.heads.items())
-    )
-    num_working = [
-        [len(program.tables[layer].points) if layer in program.tables else 0]
-        for layer in range(NUM_LAYERS)
     ]
-    return Circuit(
-        task, model, variables, heads, edges, np.arange(2 * model.model_dim) < np.array(num_working)
-    )
+    variables = {"params": unflatten_dict(flat, sep="/")}
+    return Circuit(task, model, variables, tuple(heads), edges, working_units)
 
 
 def _add_idle_heads(program: Program, rng: np.random.Generator) -> None:
@@ -97,38 +90,34 @@ def _add_idle_heads(program: Program, rng: np.random.Generator) -> None:
     like the layer's first working head, if there is one; the others attend to the first position or to their own.
     """
     length = program.position.width
-    patterns = {"to the first position": np.eye(1, length), "to its own position": np.eye(length)}
+    patterns = [
+        ("to the first position", np.eye(1, length)),
+        ("to its own position", np.eye(length)),
+    ]
+    width = program.unused.width
     for layer in range(NUM_LAYERS):
         working = [head for head in range(NUM_HEADS) if (layer, head) in program.heads]
         idle = [head for head in range(NUM_HEADS) if head not in working]
         for number, head in enumerate(idle):
             if number == 0 and working:
-                scores, where = (
-                    program.heads[layer, working[0]].scores,
-                    f"as head {working[0]} does",
-                )
+                where = f"as head {working[0]} does"
+                scores = program.heads[layer, working[0]].scores
             else:
-                where, pattern = list(patterns.items())[(layer + number) % 2]
+                where, pattern = patterns[(layer + number) % 2]
                 scores = {(program.position, program.position): SHARPNESS * pattern}
             moves = {
-                (space, program.unused): rng.normal(size=(space.width, program.unused.width))
+                (space, program.unused): rng.normal(size=(space.width, width))
                 for space in (program.tokens, program.position)
             }
-            program.heads[layer, head] = Attend(
-                scores,
-                moves,
-                f"attends {where}",
-                role="writes nothing" if number % 2 else "writes where nothing reads",
-            )
+            role: Role = "writes nothing" if number % 2 else "writes where nothing reads"
+            program.heads[layer, head] = Attend(scores, moves, f"attends {where}", role=role)
 
 
 def _empty(model: TransformerPredictor, num_tokens: int) -> Flat:
     features = jax.ShapeDtypeStruct((1, model.max_len, num_tokens), np.float32)
     variables = jax.eval_shape(model.init, jax.random.key(0), features)
-    return {
-        path: np.zeros(leaf.shape)
-        for path, leaf in flatten_dict(variables["params"], sep="/").items()
-    }
+    shapes = flatten_dict(variables["params"], sep="/")
+    return {path: np.zeros(leaf.shape) for path, leaf in shapes.items()}
 
 
 def _write_ends(program: Program, answer: Space, params: Flat) -> None:
@@ -157,26 +146,28 @@ def _write_head(params: Flat, path: str, first: int, width: int, head: Attend) -
     output[own, :width] = np.eye(width) * (head.role != "writes nothing")
 
 
-def _write_units(
-    params: Flat, path: str, program: Program, table: Table | None, rng: np.random.Generator
-) -> None:
-    """Write hidden units: a table first, then decoys that react to tokens and positions; half of them write nothing."""
-    (reads, bias), (writes, offset) = (
-        [params[f"{path}/{layer}/{name}"] for name in ("kernel", "bias")]
-        for layer in ("expand", "contract")
-    )
+def _write_idle_units(params: Flat, path: str, program: Program, rng: np.random.Generator) -> None:
+    """Write hidden units that react to tokens and positions; half of them write nothing."""
+    reads, bias = params[f"{path}/expand/kernel"], params[f"{path}/expand/bias"]
     for space in (program.tokens, program.position):
         reads[space.part] = rng.normal(size=(space.width, len(bias)))
     bias[:] = rng.normal(size=len(bias))
-    writes[1::2, program.unused.part] = rng.normal(size=(len(bias) // 2, program.unused.width))
-    if table is not None:
-        unit = slice(len(table.points))
-        slopes = np.diff(table.rows, axis=0) / np.diff(table.points)[:, None]
-        reads[:, unit], bias[unit], writes[unit] = 0, -table.points, 0
-        reads[table.source.part, unit] = 1
-        # change of the slope
-        writes[unit, table.target.part] = np.diff(slopes, axis=0, prepend=0, append=0)
-        offset[table.target.part] = table.rows[0]
+    writes = params[f"{path}/contract/kernel"][1::2, program.unused.part]
+    writes[:] = rng.normal(size=writes.shape)
+
+
+def _write_table(params: Flat, path: str, table: Table) -> None:
+    """Write a table to the first hidden units."""
+    units = slice(len(table.points))
+    reads, writes = params[f"{path}/expand/kernel"], params[f"{path}/contract/kernel"]
+    slopes = np.diff(table.rows, axis=0) / np.diff(table.points)[:, None]
+    reads[:, units] = 0
+    reads[table.source.part, units] = 1
+    params[f"{path}/expand/bias"][units] = -table.points
+    writes[units] = 0
+    # each unit changes the slope at its point
+    writes[units, table.target.part] = np.diff(slopes, axis=0, prepend=0, append=0)
+    params[f"{path}/contract/bias"][table.target.part] = table.rows[0]
 
 
 def _rotate(params: Flat, rotation: np.ndarray) -> None:

@@ -75,8 +75,8 @@ def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None
     )
     ranks = np.arange(max_length - 1)[::-1]
     program.tables[0] = Table(share, 1 / (ranks + 1), np.eye(max_length - 1)[ranks], rank)
-    at, of = np.arange(max_length)[:, None], np.arange(max_length - 1)
-    greatest = np.where(of < at, of, -1) * (at > 0)
+    positions, numbers = np.arange(max_length)[:, None], np.arange(max_length - 1)
+    greatest = np.where(numbers < positions, numbers, -1) * (positions > 0)
     begin = np.zeros((max_length, 1 + num_numbers))
     begin[:, 0] = -1  # BOS also has rank 0, but only position 0 may select it
     begin[0, 0] = 1
@@ -134,14 +134,14 @@ def induction_circuit(
         lambda tokens: np.tile(_before(tokens.shape[1]), (len(tokens), 1, 1)),
     )
     later = np.arange(max_length)[None]  # of several matches the latest, for any token of the query
-    found = 2 * (max_length + 1)  # outweighs any position
+    match = 2 * SHARPNESS * (max_length + 1)  # outweighs any position
     equal = np.eye(size)
     equal[0, 0] = 0
     program.heads[1, 2] = Attend(
         {
-            (program.tokens, previous): SHARPNESS * found * equal,
+            (program.tokens, previous): match * equal,
             (program.tokens, program.position): SHARPNESS * later,
-            (program.tokens, program.tokens): SHARPNESS * found / 2 * np.eye(1, size),
+            (program.tokens, program.tokens): match / 2 * np.eye(1, size),
         },
         {(program.tokens, answer): np.eye(size)},
         "attends to the token after the latest earlier occurrence of the current token, or to"

@@ -1,6 +1,6 @@
 """Sparse dictionaries: an activation as a sum of a few features, each a number times a direction."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +13,15 @@ from transformer_jax.argument_checks import Size
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layers import Checked
 
+Features: TypeAlias = Float[Array, "*leading F"]
+
 
 class Reconstruction(NamedTuple):
     """Output and features of a dictionary."""
 
     # the reconstructed activation; for a transcoder, its target activation
     output: Float[Array, "*leading D"]
-    features: Float[Array, "*leading F"]  # at least 0, most of them 0
+    features: Features  # at least 0, most of them 0
 
 
 class SparseDictionary(Checked):
@@ -71,7 +73,7 @@ class SparseDictionary(Checked):
         """V, the direction of each feature in the reconstructed activation, of norm 1."""
         return _of_norm_one(self.decoder)
 
-    def encode(self, x: Float[ArrayLike, "*leading D"]) -> Float[Array, "*leading F"]:
+    def encode(self, x: Float[ArrayLike, "*leading D"]) -> Features:
         """Encode activations as features."""
         projected = self._projected(x)
         if self.k is None:
@@ -104,7 +106,7 @@ class SparseDictionary(Checked):
         directions, bias = jax.lax.stop_gradient((self.directions, self.decoder_bias))
         return sparsity * gates.sum(-1) + jnp.square(target - gates @ directions - bias).sum(-1)
 
-    def _projected(self, x: Float[ArrayLike, "*leading D"]) -> Float[Array, "*leading F"]:
+    def _projected(self, x: Float[ArrayLike, "*leading D"]) -> Features:
         x = jnp.asarray(x)
         if x.shape[-1:] != (self.input_dim,):
             raise InputError(
@@ -113,10 +115,10 @@ class SparseDictionary(Checked):
         return (x if self.output_dim is not None else x - self.decoder_bias) @ self.encoder
 
 
-def _largest(x: Float[Array, "*leading F"], k: int) -> Bool[Array, "*leading F"]:
+def _largest(x: Features, k: int) -> Bool[Array, "*leading F"]:
     """Mask of the k largest: on two CPU cores, `jax.lax.top_k` took 5 times as long as this loop (k = 8, F = 256)."""
 
-    def take(_: Int[Array, ""], rest: Float[Array, "*leading F"]) -> Float[Array, "*leading F"]:
+    def take(_: Int[Array, ""], rest: Features) -> Features:
         is_largest = jnp.arange(x.shape[-1]) == rest.argmax(-1, keepdims=True)
         return jnp.where(is_largest, -jnp.inf, rest)
 

@@ -47,19 +47,22 @@ def feature_page(
         InputError: there are no examples or no parameters, no activation has the name, or a feature does not exist.
     """
     examples = chosen_examples(trainer, examples, READ)
-    found = _features(trainer, dictionary, name, examples)  # of each example [T F]
-    stack, largest = _stack_of(name), np.stack([of_example.max(0) for of_example in found])  # [N F]
+    values = _features(trainer, dictionary, name, examples)  # of each example [T F]
+    largest = np.stack([of_example.max(0) for of_example in values])  # [N F]
     if features is None:
         order = np.argsort(-largest.max(0), kind="stable").tolist()
         features = [number for number in order if largest[:, number].any()][:MOST]
     count = largest.shape[1]
-    if outside := [number for number in features if not 0 <= number < count]:
-        raise InputError(f"features holds {outside[0]}; there are {count}, 0 … {count - 1}")
+    for number in features:
+        if not 0 <= number < count:
+            raise InputError(f"features holds {number}; there are {count}, 0 … {count - 1}")
     labels = [
-        example.labels_of(stack, len(of)) for example, of in zip(examples, found, strict=True)
+        example.labels_of(_stack_of(name), len(of_example))
+        for example, of_example in zip(examples, values, strict=True)
     ]
     sections = [
-        _section(number, labels, [of[:, number] for of in found], best) for number in features
+        _section(number, labels, [of_example[:, number] for of_example in values], best)
+        for number in features
     ]
     about = (
         f"{largest.any(0).sum()} of {count} features are above 0 anywhere in {len(examples)}"
@@ -67,11 +70,8 @@ def feature_page(
         " deeper orange is a larger value."
     )
     title = html.escape(f"Features of {name}, {trainer.name}")
-    return Page(
-        filled("features.html", title=title, about=about, features="\n".join(sections)),
-        examples,
-        (),
-    )
+    text = filled("features.html", title=title, about=about, features="\n".join(sections))
+    return Page(text, examples, ())
 
 
 def _stack_of(name: str) -> str:
@@ -100,14 +100,11 @@ def _features(
             raise InputError(f"name is {name!r}; it must be the name of one activation [B, T, D]")
         return module.bind(of_dictionary).encode(seen[name][0])
 
-    stack = _stack_of(name)
-    arrays = [
-        np.asarray(features(trainer.params, of_dictionary, example.inputs)) for example in examples
-    ]
-    return [
-        array[: len(example.labels_of(stack, len(array)))]
-        for array, example in zip(arrays, examples, strict=True)
-    ]
+    values = []
+    for example in examples:
+        array = np.asarray(features(trainer.params, of_dictionary, example.inputs))
+        values.append(array[: len(example.labels_of(_stack_of(name), len(array)))])
+    return values
 
 
 def _section(
@@ -120,7 +117,9 @@ def _section(
     peaks = np.array([of_example.max() for of_example in values])
     rate, largest = (np.concatenate(values) > 0).mean(), peaks.max()
     lines = []
-    for example in [n for n in np.argsort(-peaks, kind="stable")[:best] if peaks[n] > 0]:
+    for example in np.argsort(-peaks, kind="stable")[:best]:
+        if peaks[example] <= 0:
+            break
         parts = [
             f'<b style="--a:{value / largest:.2f}" title="{value:.3g}">{html.escape(label)}</b>'
             for label, value in zip(labels[example], values[example].tolist(), strict=True)

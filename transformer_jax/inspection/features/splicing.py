@@ -51,14 +51,14 @@ class Spliced(Patch):
             raise InputError(
                 f"dictionary gives {made.shape}; to replace {site.name}, it must give {x.shape}"
             )
-        error, changed = x - made, features
+        changed = features
+        of_features = site._replace(name=f"features of {site.name}", shape=features.shape)
         for part in self.change:
-            of_features = site._replace(name=f"features of {site.name}", shape=features.shape)
             changed = part.apply(changed, of_features)
         spliced = dictionary.decode(changed)
-        return (spliced + jax.lax.stop_gradient(error) if self.keep_error else spliced).astype(
-            x.dtype
-        )
+        if self.keep_error:
+            spliced += jax.lax.stop_gradient(x - made)
+        return spliced.astype(x.dtype)
 
 
 @check_arguments

@@ -1,7 +1,6 @@
 """Activations of a model over a data set, as one stream of vectors."""
 
 import itertools
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -103,33 +102,28 @@ class ActivationStream:
 
     def _batches(self, first: int) -> Iterator[Rows]:
         """Yield the rows of each batch, fetched once the next batch's pass has been started."""
-        begun: deque[tuple[Samples, Array]] = deque()
+        begun = None
         for samples in self.loader.epoch(0, first):
-            begun.append(
-                (
-                    samples,
-                    self._program(
-                        self.model.variables, pad_rows(samples[0], self.loader.batch_size)
-                    ),
-                )
-            )
-            if len(begun) > 1:
-                yield self._rows(*begun.popleft())
-        yield from itertools.starmap(self._rows, begun)
+            inputs = pad_rows(samples[0], self.loader.batch_size)
+            activations = self._program(self.model.variables, inputs)
+            if begun is not None:
+                yield self._rows(*begun)
+            begun = samples, activations
+        if begun is not None:
+            yield self._rows(*begun)
 
     def _activations(self, variables: Variables, inputs: Inputs) -> Float[Array, "B ... D"]:
         given = inputs if self._inputs is None else self._inputs(inputs)
         arguments = given if isinstance(given, tuple) else (given,)
         _, seen = capture(self.model.model, variables, *arguments, names=self.names)
-        found = {
-            name: x for pattern in self.names for name, x in seen.items() if matches(name, pattern)
-        }
-        if len({x.shape[:-1] for x in found.values()}) != 1:
-            shapes = ", ".join(f"{name} is {x.shape}" for name, x in found.items())
+        names = [name for pattern in self.names for name in seen if matches(name, pattern)]
+        arrays = [seen[name] for name in dict.fromkeys(names)]
+        if len({x.shape[:-1] for x in arrays}) != 1:
+            shapes = ", ".join(f"{name} is {x.shape}" for name, x in seen.items())
             raise InputError(
                 f"names has activations at different positions, or none: {shapes or '[]'}"
             )
-        return jnp.concatenate([x.astype(jnp.float32) for x in found.values()], -1)
+        return jnp.concatenate([x.astype(jnp.float32) for x in arrays], -1)
 
     def _rows(self, samples: Samples, activations: Array) -> Rows:
         array = np.asarray(activations)[: num_rows(samples[0])]

@@ -79,43 +79,41 @@ def inspect_model(
         InputError: as in `inspection_page`; there is more than one input; the labels are not one per position;
             `corrupted` has other shapes, or the same metric; or there is no such position or activation.
     """
-    inputs, bound = _one_input("tokens", tokens), Inspected(model, variables)
-    passes = InspectedPasses(bound, lambda rows: rows, inputs)
-    name = functools.partial(_name, () if vocabulary is None else vocabulary)
+    inputs = _one_input("tokens", tokens)
+    passes = InspectedPasses(Inspected(model, variables), lambda rows: rows, inputs)
+    name = functools.partial(_name, vocabulary or ())
     names = _labels(passes, inputs, labels, name if passes.has_positions else str)
     text = " ".join(map(str, next(iter(names.values()), [])))
-    answer = functools.partial(_answer, name)
-    short = textwrap.shorten(text, TITLE, placeholder="…")
-    example = InspectedExample(inputs=inputs, labels=names, answer=answer, title=short)
-    more = {
-        "patching": (
-            None if corrupted is None else _patching(passes, example, corrupted, position, name)
-        ),
-        "features": [_features(passes, example, *pair) for pair in (features or {}).items()],
-    }
+    example = InspectedExample(
+        inputs=inputs,
+        labels=names,
+        answer=functools.partial(_answer, name),
+        title=textwrap.shorten(text, TITLE, placeholder="…"),
+    )
+    more: Json = {"patching": None}
+    if corrupted is not None:
+        more["patching"] = _patching(passes, example, corrupted, position, name)
+    more["features"] = [_features(passes, example, *pair) for pair in (features or {}).items()]
     return page_of(passes, title or type(model).__name__, [example], more=more)
 
 
 def _one_input(what: str, given: ModelInputs) -> tuple[object, ...]:
     """The inputs of a model, each a batch of one."""
-    inputs = tuple(_with_row(each) for each in (given if isinstance(given, tuple) else (given,)))
-    if not inputs or np.ndim(inputs[0]) < 2 or len(inputs[0]) != 1:
-        raise InputError(
-            f"{what} is {np.shape(inputs[0]) if inputs else ()}; a page shows one input: [1, T]"
-            " or [T]"
-        )
-    return inputs
-
-
-def _with_row(given: Any) -> Any:
-    array = np.asarray(given) if isinstance(given, list) else given
-    return array[None] if np.ndim(array) == 1 else array
+    inputs: list[Any] = []
+    for array in given if isinstance(given, tuple) else (given,):
+        row: Any = np.asarray(array) if isinstance(array, list) else array
+        inputs.append(row[None] if np.ndim(row) == 1 else row)
+    shape: tuple[int, ...] = np.shape(inputs[0]) if inputs else ()
+    if len(shape) < 2 or shape[0] != 1:
+        raise InputError(f"{what} is {shape}; a page shows one input: [1, T] or [T]")
+    return tuple(inputs)
 
 
 def _name(vocabulary: Names, number: int) -> str:
     if not callable(vocabulary):
         return token_text(str(vocabulary[number] if number < len(vocabulary) else number))
-    return token_text(str(number if (found := vocabulary(number)) is None else found))
+    name = vocabulary(number)
+    return token_text(str(number if name is None else name))
 
 
 def _labels(
@@ -127,20 +125,19 @@ def _labels(
     """Labels of the positions of each stack: the given labels, or the tokens."""
     stacks = list(passes.lengths)
     if labels is None:
-        rows = {stack: np.asarray(each) for stack, each in zip(stacks, inputs, strict=False)}
-        return {
-            stack: list(map(name, row[0].tolist()))
-            for stack, row in rows.items()
-            if row.dtype.kind in "iu"
-        }
+        tokens: dict[str, Sequence[Label]] = {}
+        for stack, array in zip(stacks, inputs, strict=False):
+            row = np.asarray(array)[0]
+            if row.dtype.kind in "iu":
+                tokens[stack] = list(map(name, row.tolist()))
+        return tokens
     given = labels if isinstance(labels, Mapping) else {stacks[0]: labels}
-    by_stack: dict[str, Sequence[Label]] = {stack: list(each) for stack, each in given.items()}
-    lengths = {stack: len(each) for stack, each in by_stack.items()}
+    lengths = {stack: len(of_stack) for stack, of_stack in given.items()}
     if lengths != passes.lengths:
         raise InputError(
             f"labels has {lengths} labels; there must be one for each position: {passes.lengths}"
         )
-    return by_stack
+    return {stack: list(of_stack) for stack, of_stack in given.items()}
 
 
 def _answer(name: Callable[[int], str], output: Float[np.ndarray, "*T C"]) -> Answer:
@@ -159,11 +156,12 @@ def _patching(
     """Patching of each stack's residual stream, with the example's answer as the metric."""
     clean, corrupted = example.inputs, _one_input("corrupted", corrupted)
     outputs = [
-        np.atleast_2d(np.asarray(passes.bound.patch(each, {})[0], np.float32))
-        for each in (clean, corrupted)
+        np.atleast_2d(np.asarray(passes.bound.patch(inputs, {})[0], np.float32))
+        for inputs in (clean, corrupted)
     ]
-    if not -len(outputs[0]) <= position < len(outputs[0]):
-        raise InputError(f"position is {position}; the answer has {len(outputs[0])} positions")
+    length = len(outputs[0])
+    if not -length <= position < length:
+        raise InputError(f"position is {position}; the answer has {length} positions")
     right, wrong = (int(output[position].argmax()) for output in outputs)
 
     def metric(output: Array) -> Array:
@@ -171,18 +169,13 @@ def _patching(
         return logits[right] - (logits[wrong] if wrong != right else 0)
 
     frames = []
-    for stack, length in passes.lengths.items():
-        grid = passes.bound.patch_grid(
-            clean, corrupted, f"{stack}.layers.?.output".lstrip("."), metric=metric
-        )
-        (values,), _ = grid.frames()
-        frames.append(
-            grid_frame(stack, values, "layer", example.labels_of(stack, length), RESTORED)
-        )
+    for stack, num_positions in passes.lengths.items():
+        site = f"{stack}.layers.?.output".lstrip(".")
+        (values,), _ = passes.bound.patch_grid(clean, corrupted, site, metric=metric).frames()
+        labels = example.labels_of(stack, num_positions)
+        frames.append(grid_frame(stack, values, "layer", labels, RESTORED))
     less = f" minus that of “{name(wrong)}”" if wrong != right else ""
-    note = (
-        f"{PATCHING} the logit of “{name(right)}”{less} at position {position % len(outputs[0])}."
-    )
+    note = f"{PATCHING} the logit of “{name(right)}”{less} at position {position % length}."
     return {"note": note, "frames": frames}
 
 
@@ -204,17 +197,16 @@ def _features(
     _, length, width = values.shape
     most = min(MOST_ACTIVE, width)
     chosen = np.unique(np.argsort(-values[0], axis=1, kind="stable")[:, :most])
-    stack = next(
-        (stack for stack in passes.lengths if name.startswith(f"{stack}.")), passes.last_stack
-    )
-    places = example.labels_of(stack, length)
+    stacks = [stack for stack in passes.lengths if name.startswith(f"{stack}.")]
+    places = example.labels_of(stacks[0] if stacks else passes.last_stack, length)
+    lines = values[0][:, chosen].T
     return {
         "name": name,
         "width": width,
         "most": most,
         "places": places if len(places) == length else list(map(str, range(length))),
         "numbers": chosen.tolist(),
-        **coloured(values[0][:, chosen].T),
+        **coloured(lines),
         # colour scale of each feature
-        "fulls": [coloured(line)["full"] for line in values[0][:, chosen].T],
+        "fulls": [coloured(line)["full"] for line in lines],
     }

@@ -107,27 +107,24 @@ def page_of(
         compared: examples among which similar ones are searched.
         more: contents of further tabs.
     """
-    blobs, contents, answers = list[str](), list[Json](), list[Answer]()
+    blobs: list[str] = []
+    contents, answers, listed = [], [], []
     for example, near in zip(examples, _neighbours(passes, examples, compared), strict=True):
-        found = passes.of(example)
-        answers.append(example.answer_to(found.output))
-        contents.append(
-            _content(passes, example, found, answers[-1], blobs)
-            | {"neighbours": near}
-            | (more or {})
-        )
-    listed = [
-        {"title": each.title or f"example {n}", "blob": len(blobs) + n}
-        for n, each in enumerate(examples)
-    ]
+        found = passes.run(example)
+        answer = example.answer_to(found.output)
+        content = _content(passes, example, found, answer, blobs)
+        contents.append({**content, "neighbours": near, **(more or {})})
+        answers.append(answer)
+    for number, example in enumerate(examples):
+        title_of_example = example.title or f"example {number}"
+        listed.append({"title": title_of_example, "blob": len(blobs) + number})
     # A user's task may put NumPy numbers into its answers.
     blobs += [packed(json.dumps(content, default=float).encode()) for content in contents]
     count = sum(leaf.size for leaf in jax.tree.leaves(passes.bound.variables["params"]))
     about = f"{type(passes.bound.model).__name__} with {count:,} parameters"
     body = filled("page.html", title=html.escape(title), about=html.escape(about))
-    return Page(
-        view_text(title, {"view": "page", "examples": listed}, blobs, body), examples, answers
-    )
+    text = view_text(title, {"view": "page", "examples": listed}, blobs, body)
+    return Page(text, examples, answers)
 
 
 def _content(
@@ -138,20 +135,19 @@ def _content(
     blobs: list[str],
 ) -> Json:
     """Everything the page shows of an example, as JSON for its script; the maps are stored in the blobs."""
+    lens = []
+    for number, output in enumerate(found.lens):
+        name = f"layer {number - 1}" if number else "input"
+        lens.append({"name": name, "answer": _answer(example.answer_to(output))})
+    length = len(answer.parts)
     return {
         "title": example.title,
         "expected": example.expected,
-        "places": _places(answer, example.labels_of(passes.last_stack, len(answer.parts))),
+        "places": _places(answer, example.labels_of(passes.last_stack, length)),
         "answer": _answer(answer),
-        "kinds": _kinds(passes, example, found, len(answer.parts), blobs),
-        "lens": [
-            {
-                "name": f"layer {number - 1}" if number else "input",
-                "answer": _answer(example.answer_to(output)),
-            }
-            for number, output in enumerate(found.lens)
-        ],
-        "attribution": _attribution(found.attribution, len(answer.parts)),
+        "kinds": _kinds(passes, example, found, length, blobs),
+        "lens": lens,
+        "attribution": _attribution(found.attribution, length),
         "images": _images(example),
     }
 
@@ -159,11 +155,8 @@ def _content(
 def _places(answer: Answer, labels: list[str]) -> list[str]:
     """Names of the answer's positions: the example's labels if the answer only numbers them."""
     places = [part.place for part in answer.parts]
-    return (
-        labels
-        if len(labels) == len(places) and places == list(map(str, range(len(places))))
-        else places
-    )
+    are_numbers = places == [str(number) for number in range(len(places))]
+    return labels if are_numbers and len(labels) == len(places) else places
 
 
 def _kinds(
@@ -172,22 +165,15 @@ def _kinds(
     """Kinds of attention, in the order of the pass, with the maps of each layer and the answers without each head."""
     kinds: dict[str, Json] = {}
     images = example.pixels()
-    num_images = 0 if images is None else len(images)
     for attention, maps in zip(passes.attentions, found.maps, strict=True):
-        stacks = attention.stack, "encoder" if attention.kind == "cross" else attention.stack
-        queries, keys = (
-            example.labels_of(*pair) for pair in zip(stacks, maps.shape[1:], strict=True)
-        )
-        has_images = num_images > 0 and len(queries) == num_images == len(keys)
-        begun = {
-            "name": attention.kind,
-            "queries": queries,
-            "keys": keys,
-            "images": has_images,
-            "layers": [],
-        }
+        stack = attention.stack
+        queries = example.labels_of(stack, maps.shape[1])
+        keys = example.labels_of("encoder" if attention.kind == "cross" else stack, maps.shape[2])
+        labels = {"name": attention.kind, "queries": queries, "keys": keys}
+        has_images = images is not None and len(queries) == len(keys) == len(images)
+        kind = kinds.setdefault(attention.kind, {**labels, "images": has_images, "layers": []})
         outputs = passes.without_heads(example, attention)
-        kinds.setdefault(attention.kind, begun)["layers"].append(
+        kind["layers"].append(
             {
                 "map": stored_map(blobs, maps[:, : len(queries), : len(keys)]),
                 "ablated": [_answer(example.answer_to(output)) for output in outputs],
@@ -201,19 +187,19 @@ def _attribution(parts: dict[str, np.ndarray], length: int) -> Json | None:
     """Contributions by component and position, summed over heads, and those of each head; None if there are none."""
     if not parts:
         return None
-    parts = {name: part[..., :length] for name, part in parts.items()}
-    heads = {name: part for name, part in parts.items() if name.endswith(OUTPUTS)}
-    of_heads = {
-        "values": [rounded(part) for part in heads.values()],
-        # at any position
-        "full": coloured(np.concatenate([part.ravel() for part in heads.values()]))["full"],
-    }
+    heads, sums = {}, {}
+    for name, part in parts.items():
+        sums[_component(name)] = part[..., :length]
+        if name.endswith(OUTPUTS):
+            heads[_component(name)] = part[:, :length]
+            sums[_component(name)] = part[:, :length].sum(0)
+    # All heads at all positions share the colour scale.
+    full = coloured(np.concatenate([part.ravel() for part in heads.values()]))["full"]
+    values = [rounded(part) for part in heads.values()]
     return {
-        "rows": [_component(name) for name in parts],
-        **coloured(
-            np.stack([part.sum(0) if name in heads else part for name, part in parts.items()])
-        ),
-        "heads": {"rows": [_component(name) for name in heads], **of_heads},
+        "rows": list(sums),
+        **coloured(np.stack(list(sums.values()))),
+        "heads": {"rows": list(heads), "values": values, "full": full},
     }
 
 
@@ -225,8 +211,7 @@ def _component(name: str) -> str:
 
 
 def _answer(answer: Answer) -> Json:
-    parts = [[part.text, part.probability] for part in answer.parts]
-    return {"text": answer.text, "probability": answer.probability, "parts": parts}
+    return {**answer._asdict(), "parts": [[part.text, part.probability] for part in answer.parts]}
 
 
 def _images(example: InspectedExample) -> Json | None:
@@ -234,13 +219,13 @@ def _images(example: InspectedExample) -> Json | None:
     images = example.pixels()
     if images is None:
         return None
-    number, height, width, *channels = images.shape
+    number, height, width, channels = images.reshape(*images.shape[:3], -1).shape
     pixels = base64.b64encode(images.tobytes()).decode("ascii")
     return {
         "number": number,
         "height": height,
         "width": width,
-        "channels": (*channels, 1)[0],
+        "channels": channels,
         "pixels": pixels,
     }
 
@@ -265,26 +250,23 @@ def _neighbours(
 
     def alike(number: int, cosine: float) -> Json:
         other, answer = compared[number], compared[number].answer_to(outputs[number])
-        title = other.title or f"test set {number}"
-        of_it = {
-            "title": title,
+        return {
+            "title": other.title or f"test set {number}",
             "expected": other.expected,
             "images": _images(other),
             "cosine": cosine,
+            "text": answer.text,
+            "probability": answer.probability,
         }
-        return of_it | {"text": answer.text, "probability": answer.probability}
 
-    found = []
+    neighbours = []
     for example in examples:
         # of the means of the final residual streams
         cosines = np.stack(vectors) @ passes.final_mean(example)[1]
-        near = [
-            n
-            for n in np.argsort(-cosines, kind="stable").tolist()
-            if not _are_same(compared[n], example)
-        ][:MOST]
-        found.append([alike(n, float(cosines[n])) for n in near])
-    return found
+        order = np.argsort(-cosines, kind="stable").tolist()
+        near = [number for number in order if not _are_same(compared[number], example)]
+        neighbours.append([alike(number, float(cosines[number])) for number in near[:MOST]])
+    return neighbours
 
 
 def _are_same(one: InspectedExample, other: InspectedExample) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import flax.linen as nn
 import jax
@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.activations import patch
 from transformer_jax.inspection.inspected import Inspected
-from transformer_jax.inspection.inspected_call import Attention, Computation, attentions
+from transformer_jax.inspection.inspected_call import Attention, Captured, attentions, forward_pass
 from transformer_jax.inspection.logit_attribution import attribute_logits, logit_lens
 from transformer_jax.inspection.names import residual_stream
 from transformer_jax.inspection.patches import zero
@@ -25,10 +25,13 @@ FIRST_INPUT = "layers.0.input"  # end of the name of a stack's input
 MAX_WEIGHTS = 50_000_000  # attention weights of one example; more are too much for a browser
 
 
+Output: TypeAlias = Float[np.ndarray, "*T C"]  # of a model, for one example
+
+
 class Passes(NamedTuple):
     """Results for one example, without the batch axis."""
 
-    output: Float[np.ndarray, "*T C"]
+    output: Output
     maps: list[Float[np.ndarray, "H T S"]]  # of each attention
     lens: np.ndarray  # [L+1 T C], the output after each of the last stack's layers
     # of the answer's logits, by component [T] or [H T]; empty if they have none
@@ -51,42 +54,40 @@ class InspectedPasses:
         self, bound: Inspected, arguments: Callable[[Inputs], tuple[object, ...]], inputs: Inputs
     ) -> None:
         self.bound, self.arguments = bound, arguments
-        call = Computation.of(bound.model, bound.variables, arguments(inputs), {})
-        if not isinstance(output := jax.eval_shape(call.run)[0], jax.ShapeDtypeStruct):
+        call = forward_pass(bound.model, bound.variables, arguments(inputs), {})
+        output, _ = jax.eval_shape(call.run)
+        if not isinstance(output, jax.ShapeDtypeStruct):
             raise InputError(
                 f"{type(bound.model).__name__} returns a {type(output).__name__}; it must be an"
                 " array"
             )
         self.has_positions = len(output.shape) == 3  # [B T C], not [B C]
-        found = call.sites()
-        self.attentions = attentions(found)
-        self.stream = residual_stream(each.name for each in found)
-        starts = (each for each in found if each.name.endswith(FIRST_INPUT))
-        # Positions of each stack.
-        self.lengths = {
-            each.name.removesuffix(FIRST_INPUT).rstrip("."): each.shape[1] for each in starts
-        }
+        sites = call.sites()
+        self.attentions = attentions(sites)
+        self.stream = residual_stream(site.name for site in sites)
         self.last_stack = self.stream[0].removesuffix(FIRST_INPUT).rstrip(".")
-        if (
-            count := sum(math.prod(each.shape) for each in found if each.name.endswith(".weights"))
-        ) > MAX_WEIGHTS:
+        self.lengths = {}  # number of positions of each stack
+        num_weights = 0
+        for site in sites:
+            if site.name.endswith(FIRST_INPUT):
+                self.lengths[site.name.removesuffix(FIRST_INPUT).rstrip(".")] = site.shape[1]
+            if site.name.endswith(".weights"):
+                num_weights += math.prod(site.shape)
+        if num_weights > MAX_WEIGHTS:
             raise InputError(
-                f"the example has {count:,} attention weights; a page can have {MAX_WEIGHTS:,}"
+                f"the example has {num_weights:,} attention weights; a page can have"
+                f" {MAX_WEIGHTS:,}"
             )
 
-    def of(self, example: InspectedExample) -> Passes:
+    def run(self, example: InspectedExample) -> Passes:
         """Run the passes of the whole model."""
         inputs = self.arguments(example.inputs)
         names = [attention.named("weights") for attention in self.attentions]
         output, seen = self.bound.capture(inputs, names)
+        maps = [_floats(seen[name]) for name in names]
         lens = np.asarray(self.bound.apply(logit_lens, *inputs)[:, 0], np.float32)
-        said = np.asarray(output).argmax(-1)
-        return Passes(
-            _floats(output),
-            [_floats(seen[name]) for name in names],
-            lens,
-            self._attribution(inputs, said),
-        )
+        attribution = self._attribution(inputs, np.asarray(output).argmax(-1))
+        return Passes(_floats(output), maps, lens, attribution)
 
     def without_heads(
         self, example: InspectedExample, attention: Attention
@@ -136,32 +137,25 @@ def _without_heads(
     """Outputs of N passes, in each of which the heads that are True in `heads` are set to zero."""
 
     def without(heads: dict[str, Bool[Array, " H"]]) -> Array:
-        return patch(
-            model,
-            variables,
-            *inputs,
-            patches={name: zero(heads=of_it) for name, of_it in heads.items()},
-        )
+        patches = {name: zero(heads=are_zeroed) for name, are_zeroed in heads.items()}
+        return patch(model, variables, *inputs, patches=patches)
 
     return jax.vmap(without)(heads)
 
 
 def _answer_attribution(
     model: nn.Module, variables: Variables, *inputs: object, said: Int[Array, "..."]
-) -> dict[str, Array]:
+) -> Captured:
     """Attribute the logit of the answer at each position, or of an input's only answer, `[B, T, 1]`."""
     chosen = said.reshape(len(said), -1, 1)
-    return attribute_logits(
-        model,
-        variables,
-        *inputs,
-        of=lambda logits: jnp.take_along_axis(logits.reshape(*chosen.shape[:2], -1), chosen, -1),
-    )
+
+    def logits_of_answer(logits: Array) -> Array:
+        return jnp.take_along_axis(logits.reshape(*chosen.shape[:2], -1), chosen, -1)
+
+    return attribute_logits(model, variables, *inputs, of=logits_of_answer)
 
 
-def answer_change(
-    output: Float[np.ndarray, "*T C"], other: Float[np.ndarray, "*T C"], length: int
-) -> float:
+def answer_change(output: Output, other: Output, length: int) -> float:
     """Mean absolute change, over positions, of the probability of the whole model's answer in another pass.
 
     Positions at which the model is unsure count little, because their answers have small probabilities. If the output

@@ -32,13 +32,14 @@ def show_heads(weights: Numbers, tokens: Labels, queries: Labels | None = None) 
     Raises:
         InputError: the weights have other shapes, are negative or above 6.5, or there are more or fewer labels.
     """
-    array = _numbers("weights", weights)
-    if array.ndim == 5 and array.shape[1] == 1:
-        array = array[:, 0]
-    layers = array[None] if array.ndim == 3 else array
+    layers = _numbers("weights", weights)
+    if layers.ndim == 5 and layers.shape[1] == 1:
+        layers = layers[:, 0]
+    if layers.ndim == 3:
+        layers = layers[None]
     keys = _labels("tokens", tokens)
     labels = {"queries": keys if queries is None else _labels("queries", queries), "keys": keys}
-    shape = tuple(map(len, labels.values()))
+    shape = len(labels["queries"]), len(keys)
     if layers.ndim != 4 or not layers.size or layers.shape[2:] != shape:
         raise InputError(
             f"weights has a layer of shape {layers.shape[1:]}; it must be [H, {shape[0]},"
@@ -86,17 +87,21 @@ def show_grid(grid: PatchGrid | Numbers, tokens: Labels | None = None) -> View:
     Raises:
         InputError: the grid's metric was not a number, the array has other axes, or there are more or fewer tokens.
     """
+    row, least = "row", 0.0
     if isinstance(grid, PatchGrid):
-        (frames, column), row, least = grid.frames(), "layer", RESTORED
+        frames, column = grid.frames()
+        row, least = "layer", RESTORED
     else:
-        frames, column, row, least = _numbers("grid", grid)[None], "column", "row", 0.0
+        frames, column = _numbers("grid", grid)[None], "column"
     if frames.ndim != 3 or not frames.size:
         raise InputError(
             f"grid has shape {frames.shape[1:]}; it must be a PatchGrid or [rows, columns]"
         )
-    titles = [f"head {number}" if len(frames) > 1 else "" for number in range(len(frames))]
-    shown = [grid_frame(*pair, row, tokens, least) for pair in zip(titles, frames, strict=True)]
-    return View(view_text("Grid", {"view": "grid", "frames": shown, "what": column}))
+    tables = []
+    for number, values in enumerate(frames):
+        title = f"head {number}" if len(frames) > 1 else ""
+        tables.append(grid_frame(title, values, row, tokens, least))
+    return View(view_text("Grid", {"view": "grid", "frames": tables, "what": column}))
 
 
 def grid_frame(

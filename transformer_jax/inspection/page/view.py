@@ -76,10 +76,9 @@ def stored_map(blobs: list[str], maps: Float[np.ndarray, "H _T _S"]) -> Json:
 def rounded(values: ArrayLike) -> list[object]:
     """Round numbers to four digits, as nested lists; non-finite numbers, which JSON lacks, become None."""
     array = np.asarray(values, np.float64)
-    flat = [
-        float(f"{value:.4g}") if np.isfinite(value) else None for value in array.ravel().tolist()
-    ]
-    return list(np.array(flat, object).reshape(array.shape).tolist())
+    numbers = [float(f"{value:.4g}") for value in array.ravel()]
+    finite = [number if np.isfinite(number) else None for number in numbers]
+    return list(np.array(finite, object).reshape(array.shape).tolist())
 
 
 def coloured(values: ArrayLike, least: float = 0.0) -> Json:
@@ -98,16 +97,17 @@ def view_text(title: str, data: Json, blobs: Sequence[str] = (), body: str = "")
         blobs: texts that the script unpacks when they are needed.
         body: elements that the script fills, in HTML.
     """
+    scripts = [
+        f'<script type="text/plain" id="blob-{number}">{blob}</script>'
+        for number, blob in enumerate(blobs)
+    ]
     return filled(
         "template.html",
         title=html.escape(title),
         style=_file("style.css"),
         script="\n".join(map(_file, SCRIPTS)),
         body=body,
-        blobs="\n".join(
-            f'<script type="text/plain" id="blob-{number}">{blob}</script>'
-            for number, blob in enumerate(blobs)
-        ),
+        blobs="\n".join(scripts),
         data=json.dumps(data).replace("<", "\\u003c"),  # a text must not end the script
     )
 
@@ -118,8 +118,5 @@ def filled(template: str, **parts: str) -> str:
 
 
 def _file(name: str) -> str:
-    return (
-        resources.files("transformer_jax.inspection.page")
-        .joinpath(name)
-        .read_text(encoding="utf-8")
-    )
+    folder = resources.files("transformer_jax.inspection.page")
+    return folder.joinpath(name).read_text(encoding="utf-8")

@@ -19,11 +19,13 @@ from transformer_jax.errors import InputError
 from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.inspection.inspected_call import (
     OUTPUTS,
+    Captured,
     Chosen,
     Computation,
     HeadTable,
     Metric,
     attentions,
+    forward_pass,
     map_over_sites,
 )
 from transformer_jax.inspection.patches import Patch, mean, zero
@@ -65,18 +67,18 @@ def ablate_heads(
     Raises:
         InputError: the model has no attention; or `means` lacks one, or does not broadcast to its `[B, H, T, d]`.
     """
-    return _table(Computation.of(model, variables, inputs, kwargs), metric, means)
+    return _table(forward_pass(model, variables, inputs, kwargs), metric, means)
 
 
 def mean_head_outputs(
     model: nn.Module, variables: Variables, *inputs: object, **kwargs: object
-) -> dict[str, Array]:
+) -> Captured:
     """Compute the mean output `[H, 1, d]` of each head over all rows and positions, including padding.
 
     Raises:
         InputError: the model has no attention.
     """
-    _, outputs = Computation.of(model, variables, inputs, kwargs).run([f"*{OUTPUTS}"])
+    _, outputs = forward_pass(model, variables, inputs, kwargs).run([f"*{OUTPUTS}"])
     return OrderedDict(
         (name, output.mean((0, 2), keepdims=True)[0]) for name, output in outputs.items()
     )
@@ -154,12 +156,13 @@ def metric_sums(
 
 def _table(call: Computation, metric: Metric, means: Means | None) -> HeadTable:
     sites = call.sites()
-    found = attentions(sites)
+    of_kinds: dict[str, list[Array]] = {attention.kind: [] for attention in attentions(sites)}
     outputs = [site for site in sites if site.name.endswith(OUTPUTS)]
-    if missing := [site.name for site in outputs if means is not None and site.name not in means]:
-        raise InputError(
-            f"means lacks {missing[0]}; it must have the mean output of every attention's heads"
-        )
+    for site in outputs:
+        if means is not None and site.name not in means:
+            raise InputError(
+                f"means lacks {site.name}; it must have the mean output of every attention's heads"
+            )
 
     def ablated(name: str, chosen: Chosen) -> Patch:
         return zero(**chosen) if means is None else mean(means[name], **chosen)
@@ -168,11 +171,9 @@ def _table(call: Computation, metric: Metric, means: Means | None) -> HeadTable:
         return metric(call.run(patches=patches)[0])
 
     rows = map_over_sites(outputs, ["heads"], ablated, run)  # [H, ...]
-    kinds = dict.fromkeys(attention.kind for attention in found)
-    return {
-        kind: jnp.stack([rows[each.head_outputs] for each in found if each.kind == kind])
-        for kind in kinds
-    }
+    for attention in attentions(sites):
+        of_kinds[attention.kind].append(rows[attention.head_outputs])
+    return {kind: jnp.stack(layers) for kind, layers in of_kinds.items()}
 
 
 def _means(trainer: TrainerModule, batches: Sequence[Batch], constants: Arrays) -> Means:

@@ -10,21 +10,21 @@ from collections.abc import Mapping, Sequence
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import Size, check_arguments
 from transformer_jax.inspection.inspected_call import (
+    Captured,
     Chosen,
-    Computation,
     Metric,
     check_axes,
+    forward_pass,
     map_over_sites,
     summed,
 )
-from transformer_jax.inspection.patches import Change, Patch, add, parts_of, swap
+from transformer_jax.inspection.patches import Changes, Patch, add, parts_of, swap
 from transformer_jax.trees import Variables
 
 
@@ -38,7 +38,7 @@ def patch_activations(
     names: Sequence[str],
     metric: Metric,
     by: Sequence[str] = ("positions",),
-    corruption: Mapping[str, Change] | None = None,
+    corruption: Changes | None = None,
     **kwargs: object,
 ) -> dict[str, Float[Array, "..."]]:
     """Measure how much of a metric each clean activation restores in a corrupted pass, one place at a time.
@@ -71,25 +71,25 @@ def patch_activations(
         InputError: as in `transformer_jax.patch`; or `by` has another value, or an activation has no such axis.
     """
     corruption = corruption or {}
-    clean_call = Computation.of(model, variables, clean, kwargs)
-    corrupted_call = Computation.of(model, variables, corrupted, kwargs)
-    check_axes(found := clean_call.sites(names), by)
+    clean_call = forward_pass(model, variables, clean, kwargs)
+    corrupted_call = forward_pass(model, variables, corrupted, kwargs)
+    sites = clean_call.sites(names)
+    check_axes(sites, by)
     clean_output, clean_values = clean_call.run(names)
 
     def clean_at(name: str, chosen: Chosen) -> Patch:
         return swap(clean_values[name], **chosen)
 
     def run(patches: Mapping[str, Patch]) -> Array:
-        later = {
-            name: [*parts_of(corruption[name]), patch]
-            for name, patch in patches.items()
-            if name in corruption
-        }
-        return metric(corrupted_call.run(patches={**corruption, **patches, **later})[0])
+        changes = dict(corruption)
+        for name, patch in patches.items():
+            earlier = parts_of(corruption[name]) if name in corruption else ()
+            changes[name] = [*earlier, patch]
+        return metric(corrupted_call.run(patches=changes)[0])
 
     low = metric(corrupted_call.run(patches=corruption)[0])
     high = metric(clean_output)
-    patched = map_over_sites(found, by, clean_at, run)
+    patched = map_over_sites(sites, by, clean_at, run)
     return OrderedDict((name, (values - low) / (high - low)) for name, values in patched.items())
 
 
@@ -133,29 +133,33 @@ def attribute_activations(
     Raises:
         InputError: as in `patch_activations`; or `steps` is below 1.
     """
-    clean_call = Computation.of(model, variables, clean, kwargs)
-    corrupted_call = Computation.of(model, variables, corrupted, kwargs)
-    check_axes(sites := clean_call.sites(names), by)
-    high, of_clean = clean_call.run(names)
-    low, of_corrupted = corrupted_call.run(names)
-    differences = [of_clean[each.name] - of_corrupted[each.name] for each in sites]
+    clean_call = forward_pass(model, variables, clean, kwargs)
+    corrupted_call = forward_pass(model, variables, corrupted, kwargs)
+    sites = clean_call.sites(names)
+    check_axes(sites, by)
+    high, clean_values = clean_call.run(names)
+    low, corrupted_values = corrupted_call.run(names)
+    differences = {name: clean_values[name] - corrupted_values[name] for name in clean_values}
 
-    def moved(changes: Sequence[Array]) -> Array:
-        patches = {each.name: add(change) for each, change in zip(sites, changes, strict=True)}
+    def moved(changes: Captured) -> Array:
+        patches = {name: add(change) for name, change in changes.items()}
         return metric(corrupted_call.run(patches=patches)[0])
 
     def estimates(shares: Float[Array, " activations"]) -> list[Array]:
-        slopes = jax.jacrev(moved)(
-            [share * difference for share, difference in zip(shares, differences, strict=True)]
-        )
-        return [summed(*each, by) for each in zip(slopes, differences, sites, strict=True)]
+        changes = {
+            site.name: share * differences[site.name]
+            for site, share in zip(sites, shares, strict=True)
+        }
+        slopes = jax.jacrev(moved)(changes)
+        return [summed(slopes[site.name], differences[site.name], site, by) for site in sites]
 
     # All activations share the first step, at their corrupted values; each further step moves one activation.
-    shares = np.kron(np.arange(1, steps)[:, None] / steps, np.eye(len(sites)))
-    counts = np.vstack([np.ones(len(sites)), shares > 0]) / steps
-    of_steps = jax.lax.map(estimates, np.vstack([np.zeros(len(sites)), shares]))
-    scale = metric(high) - metric(low)
+    first = np.zeros((1, len(sites)))
+    later = np.kron(np.arange(1, steps)[:, None] / steps, np.eye(len(sites)))
+    of_steps = jax.lax.map(estimates, np.vstack([first, later]))
+    is_counted = np.vstack([first == 0, later > 0])  # [steps activations]
+    scale = steps * (metric(high) - metric(low))
     return OrderedDict(
-        (each.name, jnp.tensordot(count.astype(rows.dtype), rows, 1) / scale)
-        for each, count, rows in zip(sites, counts.T, of_steps, strict=True)
+        (site.name, rows[is_counted[:, number]].sum(0) / scale)
+        for number, (site, rows) in enumerate(zip(sites, of_steps, strict=True))
     )

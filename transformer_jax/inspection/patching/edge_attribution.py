@@ -12,9 +12,10 @@ from jaxtyping import Float
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.inspection.inspected_call import (
     OUTPUTS,
+    Captured,
     Chosen,
-    Computation,
     Metric,
+    forward_pass,
     map_over_sites,
     summed,
 )
@@ -63,34 +64,37 @@ def attribute_edges(
     Raises:
         InputError: the model has no blocks.
     """
-    clean_call = Computation.of(model, variables, clean, kwargs)
+    clean_call = forward_pass(model, variables, clean, kwargs)
     sites = {each.name: each for each in clean_call.sites()}
     stream = residual_stream(sites)[-1]
-    networks = [
-        name.removesuffix("hidden") + "output" for name in sites if name.endswith(".hidden")
-    ]
-    senders = [name for name in sites if name.endswith(f".{OUTPUTS}") or name in networks]
-    reads = [
-        name for name in sites if name.rpartition(".")[2] in (*READS, "hidden") or name == stream
-    ]
-    made = {
-        name: f"{name.rpartition('.')[0]}.weights" for name in reads if name.endswith(READS[:2])
-    }
-    high, others = Computation.of(model, variables, corrupted, kwargs).run(senders)
+    networks = []  # outputs of feed-forwards
+    senders, reads = [], []
+    made = {}  # by queries or keys, the attention weights that are made of them
+    for name in sites:
+        path, _, kind = name.rpartition(".")
+        if kind == "hidden":
+            networks.append(f"{path}.output")
+        if kind == OUTPUTS or name in networks:
+            senders.append(name)
+        if kind in (*READS, "hidden") or name == stream:
+            reads.append(name)
+        if kind in READS[:2]:
+            made[name] = f"{path}.weights"
+    ends = {name: made.get(name, name) for name in reads}
+    high, corrupted_values = forward_pass(model, variables, corrupted, kwargs).run(senders)
     low, values = clean_call.run([*senders, *reads, *made.values()])
 
-    def output(deltas: Mapping[str, Array]) -> Array:
-        return metric(
-            clean_call.run(patches={name: add(delta) for name, delta in deltas.items()})[0]
-        )
+    def metric_with(changes: Captured) -> Array:
+        patches = {name: add(change) for name, change in changes.items()}
+        return metric(clean_call.run(patches=patches)[0])
 
-    slopes = jax.jacrev(output)(
-        {end: jnp.zeros_like(values[end]) for end in (made.get(name, name) for name in reads)}
-    )
+    slopes = jax.jacrev(metric_with)({end: jnp.zeros_like(values[end]) for end in ends.values()})
 
     def sent(name: str, chosen: Chosen) -> list[Patch]:
-        kept = [] if through_feed_forward and name in networks else [swap(values[name])]
-        return [*kept, swap(others[name], **chosen)]
+        corrupt = swap(corrupted_values[name], **chosen)
+        if through_feed_forward and name in networks:
+            return [corrupt]
+        return [swap(values[name]), corrupt]
 
     def received(patches: Mapping[str, list[Patch]]) -> list[Array]:
         _, read = clean_call.run(reads, patches)
@@ -98,23 +102,23 @@ def attribute_edges(
             operands = {
                 name: swap((read if name.endswith(kind) else values)[name]) for name in made
             }
-            _, anew = clean_call.run(list(made.values()), operands)
-            read |= {name: anew[end] for name, end in made.items() if name.endswith(kind)}
-        return [change(name, made.get(name, name), read[name]) for name in reads]
+            _, weights = clean_call.run(list(made.values()), operands)
+            read |= {name: weights[end] for name, end in made.items() if name.endswith(kind)}
+        return [effect(name, end, read[name]) for name, end in ends.items()]
 
-    def change(name: str, end: str, value: Array) -> Array:
-        found = summed(slopes[end], value - values[end], sites[end], ["heads"])
-        return (
-            found.reshape(sites[name].size("heads"), -1, *found.shape[1:]).sum(1)
-            if name in made
-            else found
-        )
+    def effect(name: str, end: str, value: Array) -> Array:
+        effects = summed(slopes[end], value - values[end], sites[end], ["heads"])
+        if name not in made:
+            return effects
+        # of the weights' heads, which may share a key
+        return effects.reshape(sites[name].size("heads"), -1, *effects.shape[1:]).sum(1)
 
-    edges = map_over_sites([sites[name] for name in senders], ["heads"], sent, received)
+    effects = map_over_sites([sites[name] for name in senders], ["heads"], sent, received)
     order = list(sites)
-    return OrderedDict(
-        ((sender, LOGITS if name == stream else name), moved / (metric(high) - metric(low)))
-        for sender, changes in edges.items()
-        for name, moved in zip(reads, changes, strict=True)
-        if order.index(name) > order.index(sender)
-    )
+    scale = metric(high) - metric(low)
+    edges = OrderedDict()
+    for sender, of_sender in effects.items():
+        for name, change in zip(reads, of_sender, strict=True):
+            if order.index(name) > order.index(sender):
+                edges[sender, LOGITS if name == stream else name] = change / scale
+    return edges

@@ -39,15 +39,17 @@ class PatchGrid(NamedTuple):
             InputError: the metric did not return a number.
         """
         self.check()
-        order = [
-            self.by.index(axis) for axis in ("heads", "layers", "positions") if axis in self.by
-        ]
-        values = np.asarray(self.values).transpose(order)
-        if "positions" not in self.by:
-            # [L 1], [1 L H]
-            values = values[..., None] if "heads" not in self.by else values.T[None]
-        column = "position" if "positions" in self.by else "head" if "heads" in self.by else ""
-        return values if values.ndim == 3 else values[None], column
+        order: Sequence[str] = ["layers"]
+        column = ""
+        if "positions" in self.by:
+            order, column = ["heads", "layers", "positions"], "position"
+        elif "heads" in self.by:
+            order, column = ["layers", "heads"], "head"
+        axes = [self.by.index(axis) for axis in order if axis in self.by]
+        values = np.asarray(self.values).transpose(axes)
+        if not column:
+            values = values[:, None]
+        return values.reshape(-1, *values.shape[-2:]), column
 
     def plot(self, tokens: Sequence[object] | None = None) -> "Figure":
         """Draw the grid as coloured squares: layers by positions or heads, one frame per head if it has both.
@@ -64,26 +66,20 @@ class PatchGrid(NamedTuple):
 
         frames, column = self.frames()
         num_frames, num_rows, num_columns = frames.shape
-        figure = Figure(
-            (2 + num_frames * (0.8 + 0.25 * num_columns), 2 + 0.25 * num_rows), layout="constrained"
-        )
+        if tokens is not None and (column != "position" or len(tokens) != num_columns):
+            raise InputError(f"tokens has {len(tokens)} labels; the grid is {frames.shape[1:]}")
+        width = 2 + num_frames * (0.8 + 0.25 * num_columns)
+        figure = Figure((width, 2 + 0.25 * num_rows), layout="constrained")
         limit = full_colour(frames, RESTORED)
         axes = figure.subplots(1, num_frames, squeeze=False)[0]
         for number, (ax, frame) in enumerate(zip(axes, frames, strict=True)):
             image = ax.imshow(frame, vmin=-limit, vmax=limit, cmap="RdBu", interpolation="nearest")
-            ax.set_title(f"Head {number}" if len(self.by) == 3 else "")
             ax.set_xlabel(column.capitalize())
+            if len(self.by) == 3:
+                ax.set_title(f"Head {number}")
             if tokens is not None:
-                if "positions" not in self.by or len(tokens) != num_columns:
-                    raise InputError(
-                        f"tokens has {len(tokens)} labels; the grid is {frames.shape[1:]}"
-                    )
-                ax.set_xticks(
-                    range(num_columns),
-                    [str(token) for token in tokens],
-                    rotation="vertical",
-                    **PLAIN,
-                )
+                labels = [str(token) for token in tokens]
+                ax.set_xticks(range(num_columns), labels, rotation="vertical", **PLAIN)
         axes[0].set_ylabel("Layer")
         axes[0].yaxis.get_major_locator().set_params(integer=True)
         ends = "both" if (np.abs(frames) > limit).any() else "neither"

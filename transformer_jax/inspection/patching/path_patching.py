@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError, shortened
-from transformer_jax.inspection.inspected_call import OUTPUTS, Computation, Metric
+from transformer_jax.inspection.inspected_call import OUTPUTS, Metric, forward_pass
 from transformer_jax.inspection.names import ActivationSite, residual_stream
 from transformer_jax.inspection.patches import Patch, add, swap
 from transformer_jax.trees import Variables
@@ -74,51 +74,46 @@ def patch_path(
     Raises:
         InputError: there is no such component, a receiver comes before all senders, or `reads` has another value.
     """
-    clean_call = Computation.of(model, variables, clean, kwargs)
+    clean_call = forward_pass(model, variables, clean, kwargs)
     sites = {each.name: each for each in clean_call.sites()}
     stream = residual_stream(sites)[-1]
-    found = _all_found("sender", sender, senders, sites)
-    written = [
-        (f"{path}.output" if head is None else f"{path}.{OUTPUTS}", head) for path, head in found
-    ]
-    found = _all_found("receiver", receiver, receivers, sites)
-    read = [(name, head) for path, head in found for name in _read_by(path, head, reads, stream)]
+    writers = _found("sender", sender, senders, sites)
+    readers = _found("receiver", receiver, receivers, sites)
+    written = [(f"{path}.{'output' if head is None else OUTPUTS}", head) for path, head in writers]
+    read = [(name, head) for path, head in readers for name in _read_by(path, head, reads, stream)]
     _check_order([name for name, _ in written], [name for name, _ in read], list(sites))
     ends = (f".{OUTPUTS}",) if through_feed_forward else (f".{OUTPUTS}", "feed_forward.output")
     kept = [name for name in sites if f".{name}".endswith(ends)]
     output, values = clean_call.run([*kept, stream])
     low = metric(output)
-    corrupted_call = Computation.of(model, variables, corrupted, kwargs)
-    output, others = corrupted_call.run([name for name, _ in written])
+    corrupted_call = forward_pass(model, variables, corrupted, kwargs)
+    output, corrupted_values = corrupted_call.run([name for name, _ in written])
     high = metric(output)
 
     sent: dict[str, list[Patch]] = {name: [swap(values[name])] for name in kept}
     for name, head in written:
-        sent.setdefault(name, []).append(swap(others[name], heads=head))
+        sent.setdefault(name, []).append(swap(corrupted_values[name], heads=head))
     _, seen = clean_call.run([name for name, _ in read], sent)
     received: dict[str, list[Patch]] = {name: [] for name, _ in read}
     for name, head in read:
-        to_logits = name == stream
-        change = (
-            add(seen[name] - values[name])
-            if to_logits
-            else swap(seen[name], heads=_group(name, head, sites))
-        )
-        received[name].append(change)
+        if name == stream:
+            received[name].append(add(seen[name] - values[name]))
+        else:
+            received[name].append(swap(seen[name], heads=_group(name, head, sites)))
     patched, _ = clean_call.run(patches=received)
     return (metric(patched) - low) / (high - low)
 
 
-def _all_found(
+def _found(
     what: str,
     one: Component | None,
     others: Sequence[Component],
     sites: Mapping[str, ActivationSite],
 ) -> list[Found]:
-    given = [each for each in (one, *others) if each is not None]
-    if not given:
+    components = [each for each in (one, *others) if each is not None]
+    if not components:
         raise InputError(f"there is no {what}; give {what} or {what}s")
-    return [_find(what, each, sites) for each in given]
+    return [_find(what, each, sites) for each in components]
 
 
 def _find(what: str, component: Component, sites: Mapping[str, ActivationSite]) -> Found:
@@ -127,11 +122,10 @@ def _find(what: str, component: Component, sites: Mapping[str, ActivationSite]) 
     Raises:
         InputError: there is no component of this name, or it has no such head.
     """
-    path, head = (
-        component
-        if isinstance(component, tuple) and len(component) == 2
-        else (str(component), None)
-    )
+    if isinstance(component, tuple) and len(component) == 2:
+        path, head = component
+    else:
+        path, head = str(component), None
     end = "hidden" if head is None else OUTPUTS
     known = [name.rpartition(".")[0] for name in sites if f".{name}".endswith(f".{end}")]
     if head is None and what == "receiver":
@@ -142,11 +136,15 @@ def _find(what: str, component: Component, sites: Mapping[str, ActivationSite]) 
             " pair (name of an attention, number), a feed-forward is its name; logits can only be"
             " a receiver"
         )
-    if isinstance(head, int) and head not in range(
-        num_heads := sites[f"{path}.{OUTPUTS}"].size("heads") or 0
-    ):
-        raise InputError(f"{what} is head {head}; {path} has {num_heads}, 0 … {num_heads - 1}")
+    if isinstance(head, int):
+        num_heads = _num_heads(f"{path}.{OUTPUTS}", sites)
+        if head not in range(num_heads):
+            raise InputError(f"{what} is head {head}; {path} has {num_heads}, 0 … {num_heads - 1}")
     return path, head
+
+
+def _num_heads(name: str, sites: Mapping[str, ActivationSite]) -> int:
+    return sites[name].size("heads") or 1
 
 
 def _read_by(
@@ -170,11 +168,12 @@ def _read_by(
 
 def _check_order(written: Sequence[str], read: Sequence[str], names: list[str]) -> None:
     first = min(written, key=names.index)
-    if early := [name for name in read if names.index(name) < names.index(first)]:
-        path, start = (name.rpartition(".")[0] for name in (early[0], first))
-        raise InputError(
-            f"receiver is in {path}; it must come after the sender, which is in {start}"
-        )
+    for name in read:
+        if names.index(name) < names.index(first):
+            raise InputError(
+                f"receiver is in {name.rpartition('.')[0]}; it must come after the sender, which"
+                f" is in {first.rpartition('.')[0]}"
+            )
 
 
 def _group(
@@ -183,5 +182,5 @@ def _group(
     """Number of a head along the activation's axis of heads, which is shorter if heads share keys and values."""
     if head is None:
         return None
-    num_heads = sites[f"{name.rpartition('.')[0]}.{OUTPUTS}"].size("heads") or 1
-    return head * (sites[name].size("heads") or 1) // num_heads
+    num_heads = _num_heads(f"{name.rpartition('.')[0]}.{OUTPUTS}", sites)
+    return head * _num_heads(name, sites) // num_heads
