@@ -14,9 +14,9 @@ from transformer_jax.errors import check_value
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.tasks.padded_texts import (
     Text,
-    filled_up,
     in_batches,
     length_for,
+    padded,
     padded_output,
 )
 from transformer_jax.trees import Params
@@ -93,18 +93,12 @@ class EncodedTexts:
     ) -> list[np.ndarray]:
         sizes = [(length_for(len(ids), self._longest),) for ids in texts]
         found: dict[int, np.ndarray] = {}
-        for numbers in in_batches(sizes):
-            ids = filled_up(
-                [texts[number] for number in numbers], *sizes[numbers[0]], at_left=False
-            )
+        for numbers, ids in in_batches(texts, sizes):
             if types is not None:
-                of_rows = filled_up(
-                    [types[number] for number in numbers], *sizes[numbers[0]], at_left=False
-                )
-                options["types"] = np.maximum(of_rows, 0)
+                rows_of_types = padded([types[number] for number in numbers], ids.shape[1])
+                options["types"] = np.maximum(rows_of_types, 0)
             rows, scores = jax.device_get(run(params, np.maximum(ids, 0), ids >= 0, **options))
-            named = [f"text {number}" for number in numbers]
-            check_scores(scores[: len(numbers)], "the encoder returned numbers", named)
+            check_scores(scores, "the encoder returned numbers")
             found |= zip(numbers, rows, strict=False)  # the last rows may be padding
         return [found[number] for number in range(len(texts))]
 

@@ -63,16 +63,14 @@ class Classes(NamedTuple):
         return {self._name(number): score for number, score in enumerate(scores) if score > least}
 
     def answer(self, text: str, encoding: Any, logits: Logits) -> Answer:
-        """The answer to show; for tokens the entities, and as parts the labels of all tokens."""
+        """The answer to show; for tokens the labels other than `O`, and as parts the labels of all tokens."""
         if logits.ndim > 1:
-            entities = entities_of(text, self._tokens(text, encoding, logits))
-            shown = [
-                f"{entity.label}: {entity.text} ({entity.probability:.3g})" for entity in entities
-            ]
-            parts = answer_of(
-                logits, [token_text(token) for token in encoding.tokens], self._name
-            ).parts
-            return Answer("; ".join(shown), None, parts)
+            spans = [span for span in self._tokens(text, encoding, logits) if span.label != "O"]
+            line = "; ".join(
+                f"{span.label}: {span.text} ({span.probability:.3g})" for span in spans
+            )
+            places = [token_text(token) for token in encoding.tokens]
+            return Answer(line, None, answer_of(logits, places, self._name).parts)
         if self.problem == ONE_CLASS:
             return answer_of(logits[None], ["text"], self._name)
         found = self.value(text, encoding, logits)
@@ -96,29 +94,6 @@ class Classes(NamedTuple):
             for (start, end), is_special, row in rows
             if not is_special
         ]
-
-
-def entities_of(text: str, tokens: list[LabelledSpan]) -> list[LabelledSpan]:
-    """Join neighbouring tokens of an entity, with their mean probability; tokens with label O are left out.
-
-    As with the strategy `simple` of the pipeline in `transformers`, an entity ends where its name changes and before a
-    label that starts with `B-`.
-    """
-    groups: list[list[LabelledSpan]] = []
-    for token in tokens:
-        entity = token._replace(label=token.label.removeprefix("B-").removeprefix("I-"))
-        if not groups or groups[-1][-1].label != entity.label or token.label.startswith("B-"):
-            groups.append([])
-        groups[-1].append(entity)
-    return [
-        group[0]._replace(
-            text=text[group[0].start : group[-1].end],
-            probability=sum(token.probability for token in group) / len(group),
-            end=group[-1].end,
-        )
-        for group in groups
-        if group[0].label != "O"
-    ]
 
 
 def read_classes(directory: Path, num_classes: int) -> Classes:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer_jax.errors import InputError, visible
+from transformer_jax.tasks import byte_text
 from transformer_jax.tasks.byte_text import Ids, pad
 from transformer_jax.tasks.tokenization import Tokenizer
 from transformer_jax.tasks.translation.pairs import PairInputs
@@ -72,17 +73,15 @@ def encode_all(
     Raises:
         InputError: as `Tokenizer.encode`; or a text is empty, or has more than `longest` tokens, or bytes.
     """
-    found = list(map(tokenizer.encode, texts))
+    encoded = [tokenizer.encode(text) for text in texts]
+    sizes = [len(byte_text.encode(text)) for text in texts] if counts_bytes else map(len, encoded)
     unit = "bytes" if counts_bytes or tokenizer.num_bytes is None else "tokens"
-    for text, ids in zip(texts, found, strict=True):
-        size = (
-            len(ids) if unit == "tokens" else len(text.encode() if isinstance(text, str) else text)
-        )
+    for text, size in zip(texts, sizes, strict=True):
         if not 1 <= size <= longest:
             raise InputError(
                 f"the text {text[:40]!r} has {size} {unit}; it may have 1 to {longest}"
             )
-    return found
+    return encoded
 
 
 def text_examples(

@@ -3,11 +3,9 @@
 import contextlib
 import copy
 import importlib
-import itertools
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, AnyStr
@@ -27,7 +25,7 @@ KINDS = (
     "bytes, characters, words, words:COUNT+, bpe:SIZE, unigram:SIZE, or the path of a"
     " tokenizer.json"
 )
-TRAINED = re.compile(r"characters|words(:[1-9]\d{0,8}\+)?|(bpe|unigram):(\d+)")
+TRAINED = re.compile(r"characters|words(:[1-9]\d{0,8}\+)?|(bpe|unigram):(\d{1,9})")
 SIZES = 300, 2**20  # fewest and most pieces of a trained tokenizer, including the 256 bytes
 MAX_FILE_BYTES = 2**28
 CHUNK = 2**16  # most characters that are tokenized together, up to the end of a line
@@ -58,8 +56,8 @@ def text_after(decode: Callable[[Ids], AnyStr], before: Ids, new: Ids) -> AnyStr
         before: ids of the tokens before.
         new: ids of the new tokens.
     """
-    whole, given = decode(np.concatenate([before, new])), decode(before)
-    return whole.removeprefix(given) if whole.startswith(given) else decode(new)
+    whole, beginning = decode(np.concatenate([before, new])), decode(before)
+    return whole.removeprefix(beginning) if whole.startswith(beginning) else decode(new)
 
 
 class Tokenizer:
@@ -86,14 +84,16 @@ class Tokenizer:
             InputError: the text has a lone surrogate.
         """
         ids = self._ids(text)
-        return np.concatenate([[self.start], ids, [self.end]], dtype=np.int32) if delimited else ids
+        if not delimited:
+            return ids
+        return np.array([self.start, *ids, self.end], np.int32)
 
     def lengths(self, texts: Sequence[str]) -> Int[np.ndarray, " N"]:
         """The number of tokens of each text."""
         return np.array([len(text.encode()) for text in texts], int)
 
     def encode_file(self, content: UInt8[np.ndarray, " N"], name: str) -> Ids:
-        """Encode a long text as memory-mapped ids of the smallest integer type; ids of pieces are in a temporary file.
+        """Encode a long text as ids of the smallest integer type; bytes stay memory-mapped.
 
         Args:
             content: memory-mapped bytes of the text.
@@ -111,11 +111,9 @@ class Tokenizer:
     def to_bytes(self, ids: Sequence[int] | Ids) -> bytes:
         """Decode to bytes like `decode`, as far as the tokenizer preserves them."""
         array = np.asarray(ids, np.int64)
-        ends = np.flatnonzero(array == self.end)
-        array = array[: ends[0]] if ends.size else array
-        return self._joined(
-            array[(array < self.size) & ~np.isin(array, (self.pad, self.start, self.end))]
-        )
+        before_end = ~np.logical_or.accumulate(array == self.end)
+        is_special = np.isin(array, (self.pad, self.start))
+        return self._joined(array[before_end & ~is_special & (array < self.size)])
 
     def labels(self, ids: Sequence[int] | Ids) -> list[str]:
         """A label for each id."""
@@ -138,13 +136,12 @@ class PieceTokenizer(Tokenizer):
     num_bytes: Int[np.ndarray, " V"]
 
     def __init__(self, pieces: "tokenizers.Tokenizer") -> None:
-        super().__init__(max(pieces.get_vocab().values()) + 1)
+        vocabulary = pieces.get_vocab()
+        super().__init__(max(vocabulary.values()) + 1)
         self._pieces, self.file, self._adds_own = pieces, pieces.to_str(), False
-        has_byte_letters = '"type":"ByteLevel"' in json.dumps(
-            json.loads(self.file)["decoder"], separators=(",", ":")
-        )
+        has_byte_letters = '"ByteLevel"' in json.dumps(json.loads(self.file)["decoder"])
         self.num_bytes = np.zeros(self.size, np.int32)
-        for piece, number in pieces.get_vocab().items():
+        for piece, number in vocabulary.items():
             self.num_bytes[number] = _num_bytes(piece, has_byte_letters)
 
     def with_own_tokens(
@@ -172,27 +169,21 @@ class PieceTokenizer(Tokenizer):
                 f"{name} is not UTF-8 at byte {error.start + 1}; use the tokenizer bytes for such a"
                 " text"
             ) from None
-        parts, dtype, total, is_same = (
-            chunks(text),
-            np.uint16 if self.size <= 2**16 else np.uint32,
-            0,
-            True,
-        )
-        with tempfile.TemporaryFile() as file:
-            while some := list(itertools.islice(parts, CHUNKS)):
-                for part, found in zip(some, self._encoded(some), strict=True):
-                    ids = np.array(found.ids, dtype)
-                    total += int(self.num_bytes[ids].sum(dtype=np.int64))
-                    is_same &= self._joined(ids) == part.encode()
-                    file.write(ids.tobytes())
-            if total != len(content) or not is_same:
-                raise InputError(
-                    f"the tokenizer changes {name}: its tokens have {total} bytes, but the text has"
-                    f" {len(content)}, or different bytes; its bits per byte would be those of"
-                    " another text"
-                )
-            # The file has no name, so it is deleted when no process maps it.
-            return np.memmap(file, dtype, "r") if total else np.zeros(0, dtype)
+        dtype = np.uint16 if self.size <= 2**16 else np.uint32
+        encoded = [np.zeros(0, dtype)]
+        parts = list(chunks(text))
+        for start in range(0, len(parts), CHUNKS):
+            some = parts[start : start + CHUNKS]
+            for part, found in zip(some, self._encoded(some), strict=True):
+                ids = np.array(found.ids, dtype)
+                original = part.encode()
+                if self._joined(ids) != original or self.num_bytes[ids].sum() != len(original):
+                    raise InputError(
+                        f"the tokenizer changes {name}; its bits per byte would be those of another"
+                        " text"
+                    )
+                encoded.append(ids)
+        return np.concatenate(encoded)
 
     def labels(self, ids: Sequence[int] | Ids) -> list[str]:
         names = {self.start: "start", self.pad: "pad", self.end: "end"}  # two ids may be the same
@@ -201,11 +192,9 @@ class PieceTokenizer(Tokenizer):
     @of_library("the tokenizer cannot decode a token")
     def _label(self, number: int) -> str:
         text = self._pieces.decode([number], skip_special_tokens=False)
-        return (
-            text
-            if text and "\ufffd" not in text
-            else self._pieces.id_to_token(number) or f"#{number}"
-        )
+        if text and "\ufffd" not in text:
+            return text
+        return self._pieces.id_to_token(number) or f"#{number}"
 
     @of_library("the tokenizer cannot encode a text")
     def _ids(self, text: str | bytes) -> Int[np.ndarray, " S"]:
@@ -226,16 +215,10 @@ def check_tokenizer(name: str, value: str) -> None:
     match = TRAINED.fullmatch(value)
     if value != BYTES and match is None and not value.endswith(".json"):
         raise InputError(f"{name} is {shortened(value)}; it must be {KINDS}")
-    if match and match[3] and not SIZES[0] <= int(match[3][:9]) <= SIZES[1]:
+    if match and match[3] and not SIZES[0] <= int(match[3]) <= SIZES[1]:
         raise InputError(
             f"{name} is {value}; the number of pieces must be from {SIZES[0]} to {SIZES[1]}"
         )
-
-
-def name_of_tokens(setting: str) -> str:
-    """Name of a tokenizer's tokens in reports, by a setting in `KINDS`: bytes, characters, words or pieces."""
-    kind = setting.partition(":")[0]
-    return kind if kind in (BYTES, "characters", "words") else "pieces"
 
 
 def chosen_tokenizer(
@@ -254,8 +237,9 @@ def chosen_tokenizer(
     """
     if setting == BYTES:
         return Tokenizer()
-    if TRAINED.fullmatch(setting) is None and (kept is None or os.path.lexists(setting)):
-        kept = Path(setting)
+    is_file = TRAINED.fullmatch(setting) is None
+    if is_file and (kept is None or os.path.lexists(setting)):
+        return PieceTokenizer(read_pieces(Path(setting)))
     return train(setting) if kept is None else PieceTokenizer(read_pieces(kept))
 
 
@@ -291,9 +275,9 @@ def _num_bytes(piece: str, has_byte_letters: bool) -> int:
     """Number of bytes of text that a piece of the vocabulary stands for."""
     if has_byte_letters:  # a letter for each byte
         return len(piece)
-    return (
-        1 if re.fullmatch("<0x[0-9A-F]{2}>", piece) else len(piece.replace("\u2581", " ").encode())
-    )
+    if re.fullmatch("<0x[0-9A-F]{2}>", piece):
+        return 1
+    return len(piece.replace("\u2581", " ").encode())
 
 
 def chunks(text: str) -> Iterator[str]:
@@ -301,7 +285,8 @@ def chunks(text: str) -> Iterator[str]:
     start = 0
     while start < len(text):
         end = start + CHUNK
-        end = text.rfind("\n", start, end) + 1 or end if end < len(text) else end
+        if end < len(text):
+            end = text.rfind("\n", start, end) + 1 or end
         yield text[start:end]
         start = end
 

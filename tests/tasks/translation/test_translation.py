@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import flax.linen as nn
 import jax
@@ -139,12 +138,3 @@ def test_the_command_translates_with_a_model_that_ships_and_with_another_search(
     by_path = call("translate.py", "--interactive", "--pretrained", copying, "--beam-width", 3, stdin="abc\n\nbad\n")
     assert (by_path.status, by_path.stdout.split()) == (0, ["ABC", "BAD"])
     assert "has 0 bytes" in by_path.stderr
-
-
-@pytest.mark.parametrize(("tokenizer", "unit"), [("bytes", "bytes"), ("words:2+", "words"), ("bpe:300", "pieces")])
-@pytest.mark.usefixtures("without_type_checks")
-def test_the_report_names_the_unit_of_the_accuracies(tokenizer, unit, capsys):
-    config = TranslationConfig(target_tokenizer=tokenizer)
-    trainer = SimpleNamespace(config=config, predict=lambda sources: ["b"])
-    report(trainer, SimpleNamespace(splits=SimpleNamespace(test=[TextPair("a", "b")])))
-    assert f"Accuracies are of {unit}, each" in capsys.readouterr().out

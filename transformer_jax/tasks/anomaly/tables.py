@@ -85,9 +85,8 @@ def files_table(features: Path, labels: Path, images: Path | None = None) -> Fea
         )
     order = np.random.default_rng(0).permutation(len(classes))
     parts = [np.sort(order[part]) for part in _split(classes[order])]
-    return FeatureTable(
-        rows, classes, None if images is None else FolderImages(images, classes), *parts
-    )
+    pictures = None if images is None else FolderImages(images, classes)
+    return FeatureTable(rows, classes, pictures, *parts)
 
 
 def _split(labels: Int[np.ndarray, " N"]) -> tuple[Int[np.ndarray, " N_part"], ...]:

@@ -19,6 +19,7 @@ from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_shape
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import as_input_error, outside_file
+from transformer_jax.tasks import byte_text
 from transformer_jax.tasks.byte_text import pad
 from transformer_jax.tasks.tokenization import Tokenizer
 
@@ -33,6 +34,11 @@ class TextPair:
 
     source: str
     target: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Length of the longer text in UTF-8."""
+        return max(len(self.source.encode()), len(self.target.encode()))
 
 
 class PairInputs(NamedTuple):
@@ -89,21 +95,21 @@ class PairDataset(BatchDataset):
         pairs = [self.pairs[index] for index in indices]
         shape = self.shapes[self.buckets[indices.whole].max()]
         of_source, of_target = self.tokenizers
-        source = pad([of_source.encode(pair.source) for pair in pairs], shape.source, of_source.pad)
-        target = pad(
-            [of_target.encode(pair.target, delimited=True) for pair in pairs],
-            shape.target,
-            of_target.pad,
-        )
+        sources = [of_source.encode(pair.source) for pair in pairs]
+        targets = [of_target.encode(pair.target, delimited=True) for pair in pairs]
+        source = pad(sources, shape.source, of_source.pad)  # [B S]
+        target = pad(targets, shape.target, of_target.pad)  # [B T+1]
         return StackedSamples((PairInputs(source, target[:, :-1]), target[:, 1:]))
 
     def fingerprint(self) -> str:
         """SHA-256 of the pairs and of the shapes to which they are padded."""
+        sources = "".join(pair.source for pair in self.pairs)
+        targets = "".join(pair.target for pair in self.pairs)
         texts = (
-            "".join(getattr(pair, side) for pair in self.pairs) for side in ("source", "target")
+            byte_text.encode(sources).astype(np.uint8),
+            byte_text.encode(targets).astype(np.uint8),
         )
-        joined = (np.frombuffer(text.encode(), np.uint8) for text in texts)
-        return fingerprint([], [np.array(self.shapes), *self.lengths, *joined])
+        return fingerprint([], [np.array(self.shapes), *self.lengths, *texts])
 
 
 class PairSplits(NamedTuple):
@@ -118,19 +124,25 @@ class PairSplits(NamedTuple):
 
     def counts(self) -> dict[str, int]:
         """Pairs in each set, and pairs that were left out."""
-        numbers = {name: len(getattr(self, name)) for name in ("train", "val", "test")}
-        return {**numbers, "too_long": self.too_long, "held_elsewhere": self.held_elsewhere}
+        return {
+            "train": len(self.train),
+            "val": len(self.val),
+            "test": len(self.test),
+            "too_long": self.too_long,
+            "held_elsewhere": self.held_elsewhere,
+        }
 
     def padded(
         self, tokenizers: Tokenizers, batch_tokens: int | None = None
     ) -> tuple[PairDataset, PairDataset, PairDataset]:
         """Create the three data sets, padded to shapes that are chosen for all of them together."""
-        sources, targets = zip(*(_lengths(pairs, tokenizers) for pairs in self[:3]), strict=True)
-        shapes = choose_shapes(np.concatenate(sources), np.concatenate(targets))
-        train, val, test = (
-            PairDataset(pairs, shapes, tokenizers, batch_tokens) for pairs in self[:3]
+        lengths = _lengths([*self.train, *self.val, *self.test], tokenizers)
+        shapes = choose_shapes(*lengths)
+        return (
+            PairDataset(self.train, shapes, tokenizers, batch_tokens),
+            PairDataset(self.val, shapes, tokenizers, batch_tokens),
+            PairDataset(self.test, shapes, tokenizers, batch_tokens),
         )
-        return train, val, test
 
 
 def _lengths(
@@ -162,19 +174,23 @@ def load_pairs(
     Raises:
         InputError: a file cannot be read, a line is not a pair, or too few pairs are left.
     """
-    paths = {"all": path, "val": val_path, "test": test_path}
-    read = {name: read_pairs(file) for name, file in paths.items() if file is not None}
-    if lower_case:
-        read = {
-            name: [TextPair(p.source.lower(), p.target.lower()) for p in pairs]
-            for name, pairs in read.items()
-        }
-    short = {name: _short_pairs(paths[name], pairs, max_bytes) for name, pairs in read.items()}
-    parts = split_pairs(short["all"], short.get("val"), short.get("test"))
-    num_short = sum(map(len, short.values()))
-    return PairSplits(
-        *parts, sum(map(len, read.values())) - num_short, num_short - sum(map(len, parts))
-    )
+    short: dict[str, list[TextPair]] = {}
+    num_read = 0
+    for name, file in (("all", path), ("val", val_path), ("test", test_path)):
+        if file is None:
+            continue
+        pairs = read_pairs(file)
+        if lower_case:
+            pairs = [TextPair(pair.source.lower(), pair.target.lower()) for pair in pairs]
+        short[name] = [pair for pair in pairs if pair.num_bytes <= max_bytes]
+        if not short[name]:
+            raise InputError(
+                f"{file}: no pairs left; all {len(pairs)} are longer than max_bytes, {max_bytes}"
+            )
+        num_read += len(pairs)
+    splits = split_pairs(short["all"], short.get("val"), short.get("test"))
+    num_short, num_used = sum(map(len, short.values())), sum(map(len, splits))
+    return PairSplits(*splits, num_read - num_short, num_short - num_used)
 
 
 def read_pairs(path: Path) -> list[TextPair]:
@@ -188,7 +204,9 @@ def read_pairs(path: Path) -> list[TextPair]:
     """
     with outside_file(path, "a file of pairs", MAX_FILE_BYTES) as file:
         content = file.read_bytes().removeprefix(codecs.BOM_UTF8).rstrip(b" \r\n")
-    lines = content.split(b"\n") if content else []
+    if not content:
+        raise InputError(f"{path}: no pairs left; the file is empty")
+    lines = content.split(b"\n")
     return [_pair(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
 
 
@@ -231,45 +249,27 @@ def split_pairs(
     Raises:
         InputError: there are fewer different sources than splits to be made.
     """
-    given = {pair.source for part in (val, test) if part is not None for pair in part}
-    sources = [
-        source for source in dict.fromkeys(pair.source for pair in pairs) if source not in given
-    ]
-    # in the order of the draw
-    drawn = [name for name, part in (("test", test), ("validation", val)) if part is None]
-    if len(sources) < 1 + len(drawn):
+    held_out = {pair.source for pair in (*(val or ()), *(test or ()))}
+    sources = list(dict.fromkeys(pair.source for pair in pairs if pair.source not in held_out))
+    num_splits = 1 + (val is None) + (test is None)
+    if len(sources) < num_splits:
         raise InputError(
             f"data has {len(sources)} different sources that no other file has; it needs"
-            f" {1 + len(drawn)} or more"
+            f" {num_splits} or more"
         )
     size = max(1, min(round(HELD_OUT * len(sources)), MAX_HELD_OUT))
-    order = np.random.default_rng(42).permutation(len(sources)).tolist()
-    split_of = dict.fromkeys(sources, "training")
-    for number, split in enumerate(drawn):
-        split_of |= {sources[index]: split for index in order[number * size : (number + 1) * size]}
-
-    def of(split: str) -> list[TextPair]:
-        return [pair for pair in pairs if split_of.get(pair.source) == split]
-
-    return (
-        of("training"),
-        of("validation") if val is None else val,
-        of("test") if test is None else test,
-    )
+    order = np.random.default_rng(42).permutation(len(sources))
+    shuffled = [sources[index] for index in order]
+    if test is None:
+        test = _pairs_from(pairs, shuffled[:size])
+        del shuffled[:size]
+    if val is None:
+        val = _pairs_from(pairs, shuffled[:size])
+        del shuffled[:size]
+    return _pairs_from(pairs, shuffled), val, test
 
 
-def _short_pairs(path: Path | None, pairs: Sequence[TextPair], max_bytes: int) -> list[TextPair]:
-    """The pairs of a file whose texts are short enough; an `InputError` if there is none."""
-    short = [
-        pair
-        for pair in pairs
-        if max(len(pair.source.encode()), len(pair.target.encode())) <= max_bytes
-    ]
-    if not short:
-        reason = (
-            f"all {len(pairs)} are longer than max_bytes, {max_bytes}"
-            if pairs
-            else "the file is empty"
-        )
-        raise InputError(f"{path}: no pairs left; {reason}")
-    return short
+def _pairs_from(pairs: Sequence[TextPair], sources: Sequence[str]) -> list[TextPair]:
+    """The pairs with these sources."""
+    chosen = set(sources)
+    return [pair for pair in pairs if pair.source in chosen]
