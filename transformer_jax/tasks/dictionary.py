@@ -132,8 +132,14 @@ class DictionaryTrainer(TrainerModule):
         output, features = self.apply(params, batch.inputs, key, train=train)
         losses = jnp.square(target - output).sum(-1)  # [B]
         if self.config.k is None:
-            options = {"target": target, "sparsity": self.config.sparsity}
-            losses += self.apply(params, batch.inputs, train=train, method="gate_loss", **options)
+            losses += self.apply(
+                params,
+                batch.inputs,
+                train=train,
+                method="gate_loss",
+                target=target,
+                sparsity=self.config.sparsity,
+            )
         return {"loss": (losses, 1.0), "active": ((features > 0).sum(-1), 1.0)}
 
     def predict(self, inputs: Float[ArrayLike, "B D"]) -> Reconstruction:

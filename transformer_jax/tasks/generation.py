@@ -178,8 +178,14 @@ class Generation:
             "end_token": self.end_tokens,
         }
         if self.do_sample:
-            draws = {"temperature": self.temperature, "top_k": self.top_k or None}
-            return partial(sample, key=key, top_p=self.top_p, **draws, **options)
+            return partial(
+                sample,
+                key=key,
+                temperature=self.temperature,
+                top_k=self.top_k or None,
+                top_p=self.top_p,
+                **options,
+            )
         if self.num_beams == 1:
             return partial(greedy_decode, **options)
         return partial(

@@ -258,10 +258,11 @@ class PretrainedText(TextTrainer):
                 " text"
             )
         answers = self._encoder.answers(self.params, texts)
-        masks = {self.tokenizer.token_to_id(mask) for mask in MASKS} - {None}
+        tokens = map(self.tokenizer.token_to_id, MASKS)
+        masks = [token for token in tokens if token is not None]
         filled = []
         for ids, answer in zip(texts, answers, strict=True):
-            is_mask = np.isin(ids, list(masks))
+            is_mask = np.isin(ids, masks)
             filled.append(self._decode(np.where(is_mask, answer[: len(ids)], ids)))
         return filled
 

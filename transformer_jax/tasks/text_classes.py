@@ -73,11 +73,11 @@ class Classes(NamedTuple):
             return Answer(line, None, answer_of(logits, places, self._name).parts)
         if self.problem == ONE_CLASS:
             return answer_of(logits[None], ["text"], self._name)
-        found = self.value(text, encoding, logits)
-        if isinstance(found, dict):
-            line = ", ".join(f"{name} {score:.5g}" for name, score in found.items())
+        value = self.value(text, encoding, logits)
+        if isinstance(value, dict):
+            line = ", ".join(f"{name} {score:.5g}" for name, score in value.items())
         else:
-            line = f"{found:.5g}"
+            line = f"{value:.5g}"
         return Answer(line, None, [AnswerPart("text", line, None)])
 
     def _name(self, number: int) -> str:
@@ -87,13 +87,12 @@ class Classes(NamedTuple):
         """The tokens that are not special, with their most probable labels."""
         probabilities = probabilities_of(logits[: len(encoding.ids)])
         rows = zip(encoding.offsets, encoding.special_tokens_mask, probabilities, strict=True)
-        return [
-            LabelledSpan(
-                text[start:end], self._name(int(row.argmax())), float(row.max()), start, end
-            )
-            for (start, end), is_special, row in rows
-            if not is_special
-        ]
+        spans = []
+        for (start, end), is_special, row in rows:
+            if not is_special:
+                label = self._name(int(row.argmax()))
+                spans.append(LabelledSpan(text[start:end], label, float(row.max()), start, end))
+        return spans
 
 
 def read_classes(directory: Path, num_classes: int) -> Classes:
@@ -109,11 +108,13 @@ def read_classes(directory: Path, num_classes: int) -> Classes:
     problem = keys.one_of("problem_type", None, *PROBLEMS) or ONE_CLASS
     score = TORCH_ACTIVATIONS[IDENTITY] if problem == SCORES else jax.nn.sigmoid
     if num_classes == 1:
-        found = {
-            "activation_fn": keys.take("sbert_ce_default_activation_function", str | None, None)
+        function = keys.take("sbert_ce_default_activation_function", str | None, None)
+        settings = {
+            "activation_fn": function,
+            **(keys.take("sentence_transformers", Mapping | None, None) or {}),
+            **ConfigKeys.of_file(directory / SENTENCE_CONFIG).others(),
         }
-        found |= keys.take("sentence_transformers", Mapping | None, None) or {}
-        found |= ConfigKeys.of_file(directory / SENTENCE_CONFIG).others()
-        chosen = ConfigKeys(found, str(directory)).one_of("activation_fn", None, *TORCH_ACTIVATIONS)
-        problem, score = SCORES, TORCH_ACTIVATIONS.get(chosen, score)
+        settings_keys = ConfigKeys(settings, str(directory))
+        function = settings_keys.one_of("activation_fn", None, *TORCH_ACTIVATIONS)
+        problem, score = SCORES, TORCH_ACTIVATIONS.get(function, score)
     return Classes(names, problem, score)

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, AnyStr
+from typing import TYPE_CHECKING, Any, AnyStr, TypeAlias
 
 import numpy as np
 from jaxtyping import Int, Integer, UInt8
@@ -31,7 +31,9 @@ MAX_FILE_BYTES = 2**28
 CHUNK = 2**16  # most characters that are tokenized together, up to the end of a line
 CHUNKS = 64  # chunks that are tokenized in parallel
 
-Ids = Integer[np.ndarray, " _"]
+Ids: TypeAlias = Integer[np.ndarray, " _"]
+TokenIds: TypeAlias = Sequence[int] | Ids
+Counts: TypeAlias = Int[np.ndarray, " _"]
 
 
 @contextlib.contextmanager
@@ -74,10 +76,10 @@ class Tokenizer:
     def __init__(self, size: int = byte_text.PAD) -> None:
         self.size, self.pad, self.start, self.end = size, size, size + 1, size + 2
         self.vocabulary_size = size + 3
-        self.num_bytes: Int[np.ndarray, " V"] | None = None
+        self.num_bytes: Counts | None = None
         self.file: str | None = None
 
-    def encode(self, text: str | bytes, *, delimited: bool = False) -> Int[np.ndarray, " S"]:
+    def encode(self, text: str | bytes, *, delimited: bool = False) -> Ids:
         """Encode text or bytes as ids; with `delimited`, `start` comes before them and `end` after them.
 
         Raises:
@@ -88,7 +90,7 @@ class Tokenizer:
             return ids
         return np.array([self.start, *ids, self.end], np.int32)
 
-    def lengths(self, texts: Sequence[str]) -> Int[np.ndarray, " N"]:
+    def lengths(self, texts: Sequence[str]) -> Counts:
         """The number of tokens of each text."""
         return np.array([len(text.encode()) for text in texts], int)
 
@@ -104,22 +106,22 @@ class Tokenizer:
         """
         return content
 
-    def decode(self, ids: Sequence[int] | Ids) -> str:
+    def decode(self, ids: TokenIds) -> str:
         """Decode the ids before the first `end`, without `pad` and `start`; invalid UTF-8 becomes U+FFFD."""
         return self.to_bytes(ids).decode(errors="replace")
 
-    def to_bytes(self, ids: Sequence[int] | Ids) -> bytes:
+    def to_bytes(self, ids: TokenIds) -> bytes:
         """Decode to bytes like `decode`, as far as the tokenizer preserves them."""
         array = np.asarray(ids, np.int64)
         before_end = ~np.logical_or.accumulate(array == self.end)
         is_special = np.isin(array, (self.pad, self.start))
         return self._joined(array[before_end & ~is_special & (array < self.size)])
 
-    def labels(self, ids: Sequence[int] | Ids) -> list[str]:
+    def labels(self, ids: TokenIds) -> list[str]:
         """A label for each id."""
         return byte_text.labels(ids)
 
-    def _ids(self, text: str | bytes) -> Int[np.ndarray, " S"]:
+    def _ids(self, text: str | bytes) -> Ids:
         return byte_text.encode(text)
 
     def _joined(self, ids: Ids) -> bytes:
@@ -133,7 +135,7 @@ class PieceTokenizer(Tokenizer):
         pieces: a tokenizer of the library `tokenizers`.
     """
 
-    num_bytes: Int[np.ndarray, " V"]
+    num_bytes: Counts
 
     def __init__(self, pieces: "tokenizers.Tokenizer") -> None:
         vocabulary = pieces.get_vocab()
@@ -158,7 +160,7 @@ class PieceTokenizer(Tokenizer):
         found.vocabulary_size = max(self.size, pad + 1, start + 1, end + 1)
         return found
 
-    def lengths(self, texts: Sequence[str]) -> Int[np.ndarray, " N"]:
+    def lengths(self, texts: Sequence[str]) -> Counts:
         return np.array([len(found.ids) for found in self._encoded(texts)], int)
 
     def encode_file(self, content: UInt8[np.ndarray, " N"], name: str) -> Ids:
@@ -185,7 +187,7 @@ class PieceTokenizer(Tokenizer):
                 encoded.append(ids)
         return np.concatenate(encoded)
 
-    def labels(self, ids: Sequence[int] | Ids) -> list[str]:
+    def labels(self, ids: TokenIds) -> list[str]:
         names = {self.start: "start", self.pad: "pad", self.end: "end"}  # two ids may be the same
         return [names.get(number) or self._label(number) for number in np.asarray(ids).tolist()]
 
@@ -197,7 +199,7 @@ class PieceTokenizer(Tokenizer):
         return self._pieces.id_to_token(number) or f"#{number}"
 
     @of_library("the tokenizer cannot encode a text")
-    def _ids(self, text: str | bytes) -> Int[np.ndarray, " S"]:
+    def _ids(self, text: str | bytes) -> Ids:
         whole = byte_text.encode(text).astype(np.uint8).tobytes().decode(errors="replace")
         return np.array(self._pieces.encode(whole, add_special_tokens=self._adds_own).ids, np.int32)
 

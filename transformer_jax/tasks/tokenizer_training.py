@@ -48,7 +48,9 @@ def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
         with of_library(f"tokenizer is {setting}, which cannot be trained on these texts"):
             scores = _unigram_scores(library, texts, split, int(size) - len(BYTE_PIECES) - 1)
     else:
-        counts = Counter(piece for text in texts for piece, _ in split.pre_tokenize_str(text))
+        counts = Counter[str]()
+        for text in texts:
+            counts.update(piece for piece, _ in split.pre_tokenize_str(text))
         least = int(size.removesuffix("+") or 1)
         pieces = [piece for piece, count in counts.most_common(MOST_WORDS) if count >= least]
         if counts and not pieces:
@@ -90,11 +92,9 @@ def _unigram_scores(
         vocab_size=size + 1, unk_token="<unk>", special_tokens=["<unk>"], show_progress=False
     )
     found.train_from_iterator(texts, trainer)
-    return {
-        piece: score
-        for piece, score in json.loads(found.to_str())["model"]["vocab"]
-        if piece != "<unk>"
-    }
+    scores = dict(json.loads(found.to_str())["model"]["vocab"])
+    del scores["<unk>"]
+    return scores
 
 
 def stamp(path: Path | None) -> int | None:

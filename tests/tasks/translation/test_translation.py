@@ -18,8 +18,8 @@ from transformer_jax import load_run
 from transformer_jax.data import Batch
 from transformer_jax.nn.cached_decoding import DecodingCache
 from transformer_jax.tasks.byte_text import END, PAD, START
-from transformer_jax.tasks.translation.pairs import PairInputs, TextPair
-from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer, report, train_translation
+from transformer_jax.tasks.translation.pairs import PairInputs
+from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer, train_translation
 
 SMALL = {"model_dim": 24, "num_heads": 2, "num_layers": 1, "dim_feedforward": 32, "warmup": 10, "batch_size": 16}
 MAX_BYTES = 17

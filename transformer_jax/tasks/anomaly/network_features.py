@@ -102,18 +102,18 @@ def _compute(
     key = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
     unfinished = path.with_name(f"{path.stem}.{key}.unfinished")
     unfinished.mkdir(parents=True, exist_ok=True)
+    resolution = int(record["resolution"])
+    parts: list[Path] = []
     starts = range(0, len(images), PART)
     for start in tqdm(starts, unit_scale=PART, unit="image", desc=path.stem, disable=None):
-        part = _part(unfinished, start)
+        part = unfinished / f"{start}.npy"
+        parts.append(part)
         if not part.exists():
-            features = features_by(network, images[start : start + PART], int(record["resolution"]))
-            np.save(content := io.BytesIO(), features)
+            content = io.BytesIO()
+            np.save(content, features_by(network, images[start : start + PART], resolution))
             write_whole(part, content.getvalue())
-    found = np.concatenate([map_array(_part(unfinished, start)) for start in starts])
-    np.savez(content := io.BytesIO(), feats=found, provenance=np.array(json.dumps(record)))
+    features = np.concatenate([map_array(part) for part in parts])
+    content = io.BytesIO()
+    np.savez(content, feats=features, provenance=np.array(json.dumps(record)))
     write_whole(path, content.getvalue())
     shutil.rmtree(unfinished)
-
-
-def _part(directory: Path, start: int) -> Path:
-    return directory / f"{start}.npy"

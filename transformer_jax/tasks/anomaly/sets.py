@@ -1,6 +1,7 @@
 """Sets of images with one image of another class, drawn as a function of (seed, epoch, index)."""
 
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
@@ -9,6 +10,10 @@ from transformer_jax.data.batch import BatchDataset, StackedSamples
 from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.errors import InputError, check_positive, check_probability, check_sizes
+
+Table: TypeAlias = Float[np.ndarray, "N F"]  # features of images
+Labels: TypeAlias = Int[np.ndarray, " N"]  # classes of images
+Rows: TypeAlias = Int[np.ndarray, " M"]  # numbers of images
 
 
 class AnomalySets(BatchDataset):
@@ -31,13 +36,13 @@ class AnomalySets(BatchDataset):
 
     def __init__(
         self,
-        labels: Int[np.ndarray, " N"],
+        labels: Labels,
         set_size: int = 10,
         *,
         seed: int,
-        subset: Int[np.ndarray, " M"] | None = None,
+        subset: Rows | None = None,
         redraw: bool = False,
-        host_table: Float[np.ndarray, "N F"] | None = None,
+        host_table: Table | None = None,
     ) -> None:
         # [M], of each set
         self.anomalies = np.arange(len(labels)) if subset is None else np.asarray(subset)
@@ -77,7 +82,7 @@ class AnomalySets(BatchDataset):
         """Replace a memory-mapped table by its path, from which a worker process maps it again."""
         if not isinstance(self.host_table, np.memmap):
             return vars(self)
-        return {**vars(self), "host_table": Path(self.host_table.filename)}
+        return {**vars(self), "host_table": Path(str(self.host_table.filename))}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state)
@@ -132,12 +137,12 @@ class SetAnomalyDataset:
 
     def __init__(
         self,
-        features: Float[np.ndarray, "N F"],
+        features: Table,
         labels: Int[np.ndarray, " N_labels"],
         set_size: int = 10,
         *,
         seed: int = 0,
-        subset: Int[np.ndarray, " M"] | None = None,
+        subset: Rows | None = None,
         redraw: bool = False,
     ) -> None:
         as_table("features", np.asarray(features))
@@ -168,7 +173,7 @@ class SetAnomalyDataset:
         return self.features[indices], indices, position
 
 
-def as_table(name: str, values: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, "N F"]:
+def as_table(name: str, values: Shaped[np.ndarray, "..."]) -> Table:
     """Convert a table of features to float32. A float32 table in C order is not copied, and stays memory-mapped.
 
     Raises:
@@ -190,7 +195,7 @@ def as_table(name: str, values: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, 
 
 
 def stratified_split(
-    labels: Int[np.ndarray, " N"], fraction: float
+    labels: Labels, fraction: float
 ) -> tuple[Int[np.ndarray, " N_rest"], Int[np.ndarray, " N_part"]]:
     """Split indices so that the part holds the first `fraction` of each class, in index order.
 
@@ -214,7 +219,7 @@ def stratified_split(
     return np.flatnonzero(~in_part), np.flatnonzero(in_part)
 
 
-def _check_integers(name: str, values: Int[np.ndarray, " N"]) -> None:
+def _check_integers(name: str, values: Labels) -> None:
     array = np.asarray(values)
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
         raise InputError(

@@ -136,9 +136,10 @@ class AnomalyTrainer(TrainerModule):
             InputError: as `predict`.
         """
         sets = self._sets(inputs)
+        array = np.asarray(inputs)
         images: Any = [None] * len(sets)
-        if self._are_images(np.asarray(inputs)):
-            images = np.reshape(inputs, (*sets.shape[:2], *self.config.image_shape))
+        if self._are_images(array):
+            images = array.reshape(*sets.shape[:2], *self.config.image_shape)
         return [set_example(features, f"set {n}", images[n]) for n, features in enumerate(sets)]
 
     def read_examples(self, words: Sequence[str]) -> list[InspectedExample]:

@@ -1,6 +1,7 @@
 """Continue a text by sampling token by token from a trained language model."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -54,16 +55,16 @@ class Continuation:
         Raises:
             InputError: the model's logits are NaN, or a sampling option is invalid.
         """
-        whole = text
-        for part in range(-(-max_new // self.num_new)):
-            given = whole[-self.num_given :]
-            padded = np.pad(given, (0, self.num_given - len(given)))
-            found = self._draw(
-                params, padded[None], np.int32(len(given)), jax.random.fold_in(key, part), **draws
-            )
-            check_scores(found.scores)
-            whole = np.concatenate([whole, np.asarray(found.tokens)[0]])
-        return whole[len(text) :][:max_new]
+        tokens = text
+        for part in range(math.ceil(max_new / self.num_new)):
+            window = tokens[-self.num_given :]
+            length = np.int32(len(window))
+            padded = np.pad(window, (0, self.num_given - len(window)))
+            part_key = jax.random.fold_in(key, part)
+            drawn = self._draw(params, padded[None], length, part_key, **draws)
+            check_scores(drawn.scores)
+            tokens = np.concatenate([tokens, np.asarray(drawn.tokens)[0]])
+        return tokens[len(text) :][:max_new]
 
     def _drawn(
         self,

@@ -5,7 +5,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import flax.linen as nn
 import jax
@@ -43,6 +43,7 @@ from transformer_jax.training.metrics import Elements
 from transformer_jax.training.token_losses import cross_entropies, token_losses
 from transformer_jax.trees import Arrays, Params
 
+AnyText: TypeAlias = str | bytes
 # positions of a window in the pictures made during training, and in the examples of the test set
 PICTURED = 64
 
@@ -80,16 +81,14 @@ def tokenizer_of(config: LanguageModelConfig) -> Tokenizer:
         InputError: as `chosen_tokenizer` and `load_text`.
     """
     kept = kept_file(config, LanguageModelTrainer.name, TOKENIZER)
-    return chosen_tokenizer(
-        config.tokenizer, kept, lambda setting: _trained(setting, config.data, stamp(config.data))
-    )
+    train = functools.partial(_trained, config.data, stamp(config.data))
+    return chosen_tokenizer(config.tokenizer, kept, train)
 
 
 @functools.lru_cache(8)  # the data and the model need the same
-def _trained(setting: str, data: Path | None, stamp: object) -> Tokenizer:
-    return train_tokenizer(
-        setting, chunks(load_text(data).train.tobytes().decode(errors="replace"))
-    )
+def _trained(data: Path | None, stamp: object, setting: str) -> Tokenizer:
+    text = load_text(data).train.tobytes().decode(errors="replace")
+    return train_tokenizer(setting, chunks(text))
 
 
 class LanguageModelTrainer(TextTrainer):
@@ -160,7 +159,7 @@ class LanguageModelTrainer(TextTrainer):
 
     def predict(
         self,
-        inputs: str | bytes | Sequence[str | bytes],
+        inputs: AnyText | Sequence[AnyText],
         *,
         max_new: int | None = None,
         seed: int | None = None,
@@ -181,14 +180,14 @@ class LanguageModelTrainer(TextTrainer):
             InputError: `inputs` is not a text or a list of texts, or a text is empty; a sampling option is invalid; or
                 the model's logits are NaN.
         """
-        texts: list[str | bytes] = texts_in(inputs, str, bytes)
+        texts: list[AnyText] = texts_in(inputs, str, bytes)
         max_new = self.config.max_new if max_new is None else max_new
         check_sizes(max_new=max_new)
         seed = self.config.seed if seed is None else seed
         check_sizes(0, seed=seed)
         chosen = {name: getattr(self.config, name) for name in DRAWS} | draws
         params = jax.device_put(self.params, self.first_device)
-        continued: list[str | bytes] = []
+        continued: list[AnyText] = []
         for number, ids in enumerate(encode_all(texts, MAX_SIZE, self.tokenizer)):
             key = jax.random.fold_in(jax.random.key(seed), number)
             new = self._continuation(params, ids, max_new, key, **chosen)
@@ -201,13 +200,13 @@ class LanguageModelTrainer(TextTrainer):
     def pictured_example(self, inputs: Int[np.ndarray, "B T"]) -> InspectedExample:
         return text_examples([np.asarray(inputs)[0, :PICTURED]], self.tokenizer)[0]
 
-    def examples(self, inputs: str | bytes | Sequence[str | bytes]) -> list[InspectedExample]:
+    def examples(self, inputs: AnyText | Sequence[AnyText]) -> list[InspectedExample]:
         """Examples of a text, or of each text of a list, with the model's prediction after each token.
 
         Raises:
             InputError: `inputs` is not a text or a list of texts, or a text is empty or longer than `seq_len`.
         """
-        texts: list[str | bytes] = texts_in(inputs, str, bytes)
+        texts: list[AnyText] = texts_in(inputs, str, bytes)
         return text_examples(encode_all(texts, self.config.seq_len, self.tokenizer), self.tokenizer)
 
     def test_examples(self, numbers: Sequence[int]) -> list[InspectedExample]:

@@ -7,7 +7,7 @@ import codecs
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -39,6 +39,9 @@ class TextPair:
     def num_bytes(self) -> int:
         """Length of the longer text in UTF-8."""
         return max(len(self.source.encode()), len(self.target.encode()))
+
+
+Pairs: TypeAlias = Sequence[TextPair]
 
 
 class PairInputs(NamedTuple):
@@ -73,7 +76,7 @@ class PairDataset(BatchDataset):
 
     def __init__(
         self,
-        pairs: Sequence[TextPair],
+        pairs: Pairs,
         shapes: Sequence[Shape],
         tokenizers: Tokenizers,
         batch_tokens: int | None = None,
@@ -115,9 +118,9 @@ class PairDataset(BatchDataset):
 class PairSplits(NamedTuple):
     """Pairs for training, validation and test."""
 
-    train: Sequence[TextPair]
-    val: Sequence[TextPair]
-    test: Sequence[TextPair]
+    train: Pairs
+    val: Pairs
+    test: Pairs
     too_long: int = 0  # pairs that were left out for their length
     # pairs left out of training since their source is in the validation or test set
     held_elsewhere: int = 0
@@ -146,7 +149,7 @@ class PairSplits(NamedTuple):
 
 
 def _lengths(
-    pairs: Sequence[TextPair], tokenizers: Tokenizers
+    pairs: Pairs, tokenizers: Tokenizers
 ) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " N"]]:
     """Number of ids of each source, and of each target with its start and end tokens."""
     sources = tokenizers.source.lengths([pair.source for pair in pairs])
@@ -234,10 +237,10 @@ def summary(splits: PairSplits) -> str:
 
 
 def split_pairs(
-    pairs: Sequence[TextPair],
-    val: Sequence[TextPair] | None = None,
-    test: Sequence[TextPair] | None = None,
-) -> tuple[Sequence[TextPair], Sequence[TextPair], Sequence[TextPair]]:
+    pairs: Pairs,
+    val: Pairs | None = None,
+    test: Pairs | None = None,
+) -> tuple[Pairs, Pairs, Pairs]:
     """Split pairs for training, validation and test; the result depends only on the pairs and their order.
 
     All pairs of one source are in one split, so that no source of validation or test was trained on.
@@ -269,7 +272,7 @@ def split_pairs(
     return _pairs_from(pairs, shuffled), val, test
 
 
-def _pairs_from(pairs: Sequence[TextPair], sources: Sequence[str]) -> list[TextPair]:
+def _pairs_from(pairs: Pairs, sources: Sequence[str]) -> list[TextPair]:
     """The pairs with these sources."""
     chosen = set(sources)
     return [pair for pair in pairs if pair.source in chosen]
