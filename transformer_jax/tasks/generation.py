@@ -6,7 +6,7 @@ As in `config.json`, a key is either honoured, or has a value without effect, or
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -126,37 +126,35 @@ class Generation:
             )
         return self.max_length - prompt_length
 
-    def processors(self, num_new: int) -> list[LogitsProcessor]:
-        """Logits processors, in the order of `transformers`.
+    def processors(self, num_new: int) -> Iterator[LogitsProcessor]:
+        """Yield the logits processors, in the order of `transformers`.
 
         Args:
             num_new: maximum number of new tokens.
         """
-        found: list[LogitsProcessor] = []
         if self.repetition_penalty != 1:
-            found.append(repetition_penalty(self.repetition_penalty))
+            yield repetition_penalty(self.repetition_penalty)
         if self.no_repeat_ngram_size:
-            found.append(no_repeated_ngrams(self.no_repeat_ngram_size))
+            yield no_repeated_ngrams(self.no_repeat_ngram_size)
         bad_words = [
             word for word in self.bad_words_ids if len(word) != 1 or word[0] not in self.end_tokens
         ]
         if bad_words:
-            found.append(excluded_sequences(bad_words))
+            yield excluded_sequences(bad_words)
         if self.min_new_tokens is not None:
-            found.append(suppressed_tokens(self.end_tokens, stop=self.min_new_tokens))
+            yield suppressed_tokens(self.end_tokens, stop=self.min_new_tokens)
         elif self.min_length:
-            found.append(suppressed_until(self.end_tokens, self.min_length))
+            yield suppressed_until(self.end_tokens, self.min_length)
         begin = 0
         if self.forced_bos_token_id is not None:
-            found.append(forced_token(self.forced_bos_token_id, 0))
+            yield forced_token(self.forced_bos_token_id, 0)
             begin = 1
         if self.forced_eos_token_id is not None:
-            found.append(forced_token(self.forced_eos_token_id, num_new - 1))
+            yield forced_token(self.forced_eos_token_id, num_new - 1)
         if self.suppress_tokens:
-            found.append(suppressed_tokens(self.suppress_tokens))
+            yield suppressed_tokens(self.suppress_tokens)
         if self.begin_suppress_tokens:
-            found.append(suppressed_tokens(self.begin_suppress_tokens, begin, begin + 1))
-        return found
+            yield suppressed_tokens(self.begin_suppress_tokens, begin, begin + 1)
 
     def search(
         self, num_new: int, key: PRNGKeyArray, prompt: Int[jax.Array, "B P"] | None
@@ -172,7 +170,7 @@ class Generation:
             A function that returns one result for each batch element.
         """
         options: dict[str, Any] = {
-            "processors": self.processors(num_new),
+            "processors": list(self.processors(num_new)),
             "prompt": prompt,
             "max_length": num_new,
             "end_token": self.end_tokens,
@@ -199,8 +197,8 @@ class Generation:
 
 def best_of_beams(*arguments: Any, **options: Any) -> Decoded:
     """The best result of `beam_search` for each batch element."""
-    found = beam_search(*arguments, n_best=1, **options)
-    return jax.tree.map(lambda leaf: leaf[:, 0], found)
+    results = beam_search(*arguments, n_best=1, **options)
+    return jax.tree.map(lambda leaf: leaf[:, 0], results)
 
 
 def read_generation(directory: Path) -> Json:
@@ -242,20 +240,20 @@ def generation_of(
     if "top_k" in chosen:
         values.setdefault("top_k", 0)
     supported = [name for name in fields if name in values]
-    found = Generation(
+    generation = Generation(
         **{name: check_value(name, values[name], fields[name]) for name in supported}
     )
-    if not 1 <= found.num_beams <= MAX_BEAMS:
+    if not 1 <= generation.num_beams <= MAX_BEAMS:
         raise InputError(
-            f"num_beams is {found.num_beams}, a key of {GENERATION} or beam_width; it must be 1 …"
+            f"num_beams is {generation.num_beams}, a key of {GENERATION} or beam_width; it must be 1 …"
             f" {MAX_BEAMS}"
         )
     without_effect = dict(UNSUPPORTED)
     if not is_translator:
         without_effect["forced_bos_token_id"] = None
-    if found.do_sample:
+    if generation.do_sample:
         without_effect |= UNSUPPORTED_DRAWS
-    if found.num_beams > 1:
+    if generation.num_beams > 1:
         without_effect |= UNSUPPORTED_BEAMS
     for name, value in without_effect.items():
         if values.get(name, value) != value:
@@ -264,4 +262,4 @@ def generation_of(
                 f"{name} is {shortened(values[name])}, a key of {GENERATION}, which is not"
                 f" supported {where}; pass {name}={value}"
             )
-    return found
+    return generation

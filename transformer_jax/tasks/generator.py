@@ -66,8 +66,8 @@ class Generator:
         for numbers, ids in batches:
             _, num_new = sizes[numbers[0]]
             key = keys[numbers[0]]
-            found = self._decode(params, ids, key, generation=generation, num_new=num_new)
-            tokens, lengths, scores = jax.device_get(found)
+            decoded = self._decode(params, ids, key, generation=generation, num_new=num_new)
+            tokens, lengths, scores = jax.device_get(decoded)
             if np.isneginf(scores).any():
                 raise InputError(REFUSAL)
             check_scores(scores, source)

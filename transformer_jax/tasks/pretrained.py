@@ -122,7 +122,6 @@ class PretrainedText(TextTrainer):
         """
         texts = [self._encode(text) for text in self._texts(inputs)]
         chosen = self._chosen(max_new, beam_width, settings)
-        check_sizes(0, seed=seed)
         answers = self._answers(texts, seed, chosen)
         return answers[0] if self.is_one(inputs) else answers
 
@@ -147,7 +146,6 @@ class PretrainedText(TextTrainer):
         if not isinstance(self.model, TransformerLM):
             raise InputError(f"a {type(self.model).__name__} cannot chat; use predict")
         text = chat_text(self.directory, messages)
-        check_sizes(0, seed=seed)
         ids = self._encode(text, add_special_tokens=False)  # the template has added them
         chosen = self._chosen(max_new, beam_width, settings)
         (answer,) = self._generated([ids], seed, chosen)
@@ -267,6 +265,7 @@ class PretrainedText(TextTrainer):
         return filled
 
     def _generated(self, texts: Sequence[Text], seed: int, chosen: Json) -> list[Text]:
+        check_sizes(0, seed=seed)
         keys = jax.random.split(jax.random.key(seed), len(texts))
         return self._generator(self.params, texts, keys, self._generation(chosen))
 

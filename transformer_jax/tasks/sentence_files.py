@@ -112,6 +112,6 @@ def _tokenizer(directory: Path, tokenizer: Any, longest: int) -> Any:
         length = of_tokenizer.others().get("model_max_length")
     if not isinstance(length, int) or not 0 < length < longest:
         length = longest
-    found = import_extra("tokenizers").Tokenizer.from_str(tokenizer.to_str())
-    found.enable_truncation(length)
-    return found
+    cutting = import_extra("tokenizers").Tokenizer.from_str(tokenizer.to_str())
+    cutting.enable_truncation(length)
+    return cutting

@@ -155,10 +155,10 @@ class PieceTokenizer(Tokenizer):
             pad, start, end: ids of the special tokens.
             adds_them: whether `encode` adds the special tokens of the file, e.g. `</s>` at the end of sources.
         """
-        found = copy.copy(self)
-        found.pad, found.start, found.end, found._adds_own = pad, start, end, adds_them
-        found.vocabulary_size = max(self.size, pad + 1, start + 1, end + 1)
-        return found
+        changed = copy.copy(self)
+        changed.pad, changed.start, changed.end, changed._adds_own = pad, start, end, adds_them
+        changed.vocabulary_size = max(self.size, pad + 1, start + 1, end + 1)
+        return changed
 
     def lengths(self, texts: Sequence[str]) -> Counts:
         return np.array([len(found.ids) for found in self._encoded(texts)], int)
@@ -200,8 +200,9 @@ class PieceTokenizer(Tokenizer):
 
     @of_library("the tokenizer cannot encode a text")
     def _ids(self, text: str | bytes) -> Ids:
-        whole = byte_text.encode(text).astype(np.uint8).tobytes().decode(errors="replace")
-        return np.array(self._pieces.encode(whole, add_special_tokens=self._adds_own).ids, np.int32)
+        content = byte_text.encode(text).astype(np.uint8).tobytes()
+        (encoding,) = self._encoded([content.decode(errors="replace")])
+        return np.array(encoding.ids, np.int32)
 
     @of_library("the tokenizer cannot decode tokens")
     def _joined(self, ids: Ids) -> bytes:

@@ -190,8 +190,9 @@ class AnomalyData(TaskData):
 def anomaly_data(config: AnomalyConfig) -> AnomalyData:
     """Load sets of the images of `config.table()`; features are `constants` on the devices, or in each batch."""
     table = config.table()
-    is_large = table.features.nbytes > MAX_TABLE_BYTES
-    on_host = config.features_on == "host" or (config.features_on == "auto" and is_large)
+    on_host = config.features_on == "host"
+    if config.features_on == "auto":
+        on_host = table.features.nbytes > MAX_TABLE_BYTES
     host_table = table.features if on_host else None
     sets = functools.partial(AnomalySets, table.labels, config.set_size, host_table=host_table)
     loaders = task_loaders(
