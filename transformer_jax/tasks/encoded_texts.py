@@ -1,7 +1,7 @@
 """Outputs of an encoder for texts of different lengths: its answers, and a vector for each text."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,8 @@ from transformer_jax.tasks.padded_texts import (
 from transformer_jax.trees import Params
 
 Pooling = Literal["mean", "first", "last", "max", "mean_sqrt"]
+Texts: TypeAlias = Sequence[Text]
+IsToken: TypeAlias = Bool[Array, "B T"]
 Found = tuple[Array, Array]  # answers or vectors, and the numbers to check
 
 
@@ -39,7 +41,7 @@ class EncodedTexts:
         def pooled(
             params: Params,
             ids: Int[Array, "B T"],
-            is_token: Bool[Array, "B T"],
+            is_token: IsToken,
             *,
             pooling: Pooling,
         ) -> Found:
@@ -50,7 +52,7 @@ class EncodedTexts:
         def answers(
             params: Params,
             ids: Int[Array, "B T"],
-            is_token: Bool[Array, "B T"],
+            is_token: IsToken,
             types: Int[Array, "B T"] | None = None,
         ) -> Found:
             logits = padded_output(model, params, ids, is_token, types)
@@ -60,9 +62,7 @@ class EncodedTexts:
 
         self._pooled, self._answers = jax.jit(pooled, static_argnames="pooling"), jax.jit(answers)
 
-    def answers(
-        self, params: Params, texts: Sequence[Text], types: Sequence[Text] | None = None
-    ) -> list[np.ndarray]:
+    def answers(self, params: Params, texts: Texts, types: Texts | None = None) -> list[np.ndarray]:
         """Logits of the classes of each text or token, or the most probable token at each position.
 
         Args:
@@ -73,7 +73,7 @@ class EncodedTexts:
         return self._outputs(self._answers, params, texts, types)
 
     def vectors(
-        self, params: Params, texts: Sequence[Text], pooling: Pooling
+        self, params: Params, texts: Texts, pooling: Pooling
     ) -> Float[np.ndarray, "texts D"]:
         """The outputs at each text's tokens, pooled to one vector.
 
@@ -87,8 +87,8 @@ class EncodedTexts:
         self,
         run: Callable[..., Found],
         params: Params,
-        texts: Sequence[Text],
-        types: Sequence[Text] | None = None,
+        texts: Texts,
+        types: Texts | None = None,
         **options: Any,
     ) -> list[np.ndarray]:
         sizes = [(length_for(len(ids), self._longest),) for ids in texts]
@@ -103,9 +103,7 @@ class EncodedTexts:
         return [found[number] for number in range(len(texts))]
 
 
-def _pooled(
-    x: Float[Array, "B T D"], is_token: Bool[Array, "B T"], pooling: Pooling
-) -> Float[Array, "B D"]:
+def _pooled(x: Float[Array, "B T D"], is_token: IsToken, pooling: Pooling) -> Float[Array, "B D"]:
     """Pool the outputs at each text's tokens to one vector."""
     if pooling == "max":
         return jnp.max(jnp.where(is_token[..., None], x, -jnp.inf), axis=1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int, UInt8
+from jaxtyping import UInt8
 from tqdm import tqdm
 
 from transformer_jax.data.fingerprint import fingerprint
@@ -19,7 +19,7 @@ from transformer_jax.runs.own_files import digest_of
 from transformer_jax.tasks.anomaly.images import read_exactly
 from transformer_jax.tasks.anomaly.network_features import Network, cached_features
 from transformer_jax.tasks.anomaly.resnet34 import ACTIVATION, fetch_weights, resnet34
-from transformer_jax.tasks.anomaly.sets import stratified_split
+from transformer_jax.tasks.anomaly.sets import Labels, stratified_split
 from transformer_jax.tasks.anomaly.tables import FeatureTable, Record, difference, read_features
 from transformer_jax.tasks.own_code import imported
 
@@ -35,7 +35,7 @@ class LabelledImages(NamedTuple):
     """Images and labels of one split."""
 
     images: UInt8[np.ndarray, "N 32 32 3"]
-    labels: Int[np.ndarray, " N"]  # fine labels, 0 … 99
+    labels: Labels  # fine labels, 0 … 99
     digest: str  # of the file that holds them, or of images and labels
 
 
@@ -43,11 +43,6 @@ def check_features_by(name: str, value: str) -> None:
     """Raise an `InputError` unless a setting is `resnet34` or has the form `FILE.py:FUNCTION`."""
     if value != RESNET34 and not re.fullmatch(r".+\.py:\w+", value):
         raise InputError(f"{name} is {value}; it must be {RESNET34}, or FILE.py:FUNCTION")
-
-
-def has_features(directory: Path) -> bool:
-    """Whether a directory has the features of both splits, judging by file names."""
-    return all((directory / name).is_file() for name in FILE_NAMES)
 
 
 def cache_of(data_dir: Path, features_by: str) -> Path:

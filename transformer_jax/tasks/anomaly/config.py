@@ -14,11 +14,11 @@ from transformer_jax.errors import InputError, check_probability
 from transformer_jax.fields import setting
 from transformer_jax.setting_groups import Positions
 from transformer_jax.tasks.anomaly.cifar100 import (
+    FILE_NAMES,
     RESNET34,
     cache_of,
     check_features_by,
     cifar100_table,
-    has_features,
     network_of,
 )
 from transformer_jax.tasks.anomaly.network_features import features_by
@@ -144,9 +144,8 @@ class Cifar100Config(AnomalyConfig):
 
     def has_features(self) -> bool:
         """Whether the features need not be computed."""
-        return self.features_dir is not None or has_features(
-            cache_of(self.data_dir, self.features_by)
-        )
+        cache = cache_of(self.data_dir, self.features_by)
+        return self.features_dir is not None or all((cache / name).is_file() for name in FILE_NAMES)
 
     def features_of(self, images: Num[np.ndarray, "*B 32 32 3"]) -> Float[np.ndarray, "*B F"]:
         network = network_of(self.features_by, self.data_dir)

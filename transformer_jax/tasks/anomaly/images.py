@@ -9,6 +9,7 @@ from jaxtyping import Int, Num, UInt8
 
 from transformer_jax.errors import InputError, in_one_line
 from transformer_jax.outside_files import outside_file
+from transformer_jax.tasks.anomaly.sets import Labels
 
 MAX_PIXEL = 16  # of scikit-learn's digits
 MIN_IMAGES = 2  # in a set
@@ -48,7 +49,7 @@ class FolderImages:
             number or in classes. On reading: a file is damaged or not an image in one of `FORMATS`.
     """
 
-    def __init__(self, directory: Path, labels: Int[np.ndarray, " N"]) -> None:
+    def __init__(self, directory: Path, labels: Labels) -> None:
         from torchvision.datasets import ImageFolder
 
         try:

@@ -95,7 +95,7 @@ def tokens_after(
     max_length: int,
     padding: Int[Array, " B"] | None = None,
 ) -> Decoded:
-    """Generate tokens after the first `length` tokens of prompts; new tokens overwrite the cache entries of later prompts.
+    """Generate tokens after the first `length` ones of prompts; new tokens overwrite the cache entries of later ones.
 
     Args:
         apply: `apply` of a language model, with its parameters.
