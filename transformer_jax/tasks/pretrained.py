@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int, PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch
@@ -32,7 +32,7 @@ from transformer_jax.tasks.padded_texts import Text
 from transformer_jax.tasks.sentence_files import Embedding, read_embedding
 from transformer_jax.tasks.sentencepiece_files import SentencePieces
 from transformer_jax.tasks.text_examples import TextTrainer, texts_in
-from transformer_jax.tasks.tokenization import Ids, of_library, text_after
+from transformer_jax.tasks.tokenization import Ids, TokenIds, of_library, text_after
 from transformer_jax.training.inspected_example import Answer, InspectedExample, answer_of
 from transformer_jax.training.metrics import Elements
 from transformer_jax.trees import Params
@@ -295,6 +295,6 @@ class PretrainedText(TextTrainer):
     def _decode(self, ids: Ids) -> str:
         return str(self.tokenizer.decode(ids.tolist()))
 
-    def _names(self, ids: Sequence[int] | Int[np.ndarray, " T"]) -> list[str]:
+    def _names(self, ids: TokenIds) -> list[str]:
         """Tokens as text."""
         return [token_text(self.tokenizer.id_to_token(int(token)) or f"#{token}") for token in ids]

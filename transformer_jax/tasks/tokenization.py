@@ -88,7 +88,7 @@ class Tokenizer:
         ids = self._ids(text)
         if not delimited:
             return ids
-        return np.array([self.start, *ids, self.end], np.int32)
+        return np.concatenate([[self.start], ids, [self.end]], dtype=np.int32)
 
     def lengths(self, texts: Sequence[str]) -> Counts:
         """The number of tokens of each text."""
@@ -200,8 +200,8 @@ class PieceTokenizer(Tokenizer):
 
     @of_library("the tokenizer cannot encode a text")
     def _ids(self, text: str | bytes) -> Ids:
-        content = byte_text.encode(text).astype(np.uint8).tobytes()
-        (encoding,) = self._encoded([content.decode(errors="replace")])
+        content = byte_text.encode(text).astype(np.uint8).tobytes().decode(errors="replace")
+        encoding = self._pieces.encode(content, add_special_tokens=self._adds_own)
         return np.array(encoding.ids, np.int32)
 
     @of_library("the tokenizer cannot decode tokens")

@@ -19,7 +19,6 @@ from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_shape
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import as_input_error, outside_file
-from transformer_jax.tasks import byte_text
 from transformer_jax.tasks.byte_text import pad
 from transformer_jax.tasks.tokenization import Tokenizer
 
@@ -106,12 +105,9 @@ class PairDataset(BatchDataset):
 
     def fingerprint(self) -> str:
         """SHA-256 of the pairs and of the shapes to which they are padded."""
-        sources = "".join(pair.source for pair in self.pairs)
-        targets = "".join(pair.target for pair in self.pairs)
-        texts = (
-            byte_text.encode(sources).astype(np.uint8),
-            byte_text.encode(targets).astype(np.uint8),
-        )
+        sources = "".join(pair.source for pair in self.pairs).encode()
+        targets = "".join(pair.target for pair in self.pairs).encode()
+        texts = np.frombuffer(sources, np.uint8), np.frombuffer(targets, np.uint8)
         return fingerprint([], [np.array(self.shapes), *self.lengths, *texts])
 
 
