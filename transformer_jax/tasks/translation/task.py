@@ -117,8 +117,8 @@ class TranslationTrainer(TextTrainer):
         logits = self.apply(params, batch.inputs, key, train=train)  # [B T V]
         smoothing = self.config.label_smoothing if train else 0.0
         values = cross_entropies(logits, batch.targets, smoothing)  # of [B T]
-        values["accuracy"] = logits.argmax(-1) == batch.targets
         real = batch.targets != self.tokenizers.target.pad
+        values["accuracy"] = logits.argmax(-1) == batch.targets
         return {name: (value, real) for name, value in values.items()}
 
     def predict(self, inputs: str | Sequence[str]) -> Any:  # str for str, a list for a list
