@@ -87,14 +87,12 @@ class AnomalyConfig(TrainingConfig):
         raise NotImplementedError
 
     def features_of(self, images: Num[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        """Compute the features of images.
+        """Compute the features of images, if the data set has an `image_shape`.
 
         Raises:
-            InputError: the data set has no images, a pixel is out of range, or the network cannot be loaded.
+            InputError: a pixel is out of range, or the network cannot be loaded.
         """
-        raise InputError(
-            f"inputs has shape {images.shape}; it must be features, [S, F] or [B, S, F]"
-        )
+        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -30,10 +30,6 @@ class TextSplits(NamedTuple):
     val: Text
     test: Text
 
-    def sizes(self) -> dict[str, int]:
-        """Bytes of each part."""
-        return {name: len(part) for name, part in self._asdict().items()}
-
 
 def load_text(path: Path | None) -> TextSplits:
     """Load the parts of a file, or of the standard library's docstrings.
@@ -107,9 +103,8 @@ class RandomWindows(BatchDataset):
         return self.size
 
     def __getitems__(self, indices: EpochIndices) -> StackedSamples:
-        return StackedSamples(
-            _shifted(windows(self.text, self.places(indices.epoch)[indices], self.seq_len + 1))
-        )
+        starts = self.places(indices.epoch)[indices]
+        return StackedSamples(_shifted(windows(self.text, starts, self.seq_len + 1)))
 
     def places(self, epoch: int) -> Int[np.ndarray, " N"]:
         """Where the windows of an epoch begin."""
