@@ -228,8 +228,7 @@ def report(trainer: LanguageModelTrainer, data: LanguageModelData) -> Results:
     print(f"Bits per byte of the test text, {len(data.text.test)} bytes:", table(bits), sep="\n")
     prompt = trainer.config.prompt
     save_samples(trainer, prompts(data.text.test) if prompt is None else [prompt.encode()])
-    sizes = {name: len(part) for name, part in data.text._asdict().items()}
-    return {"bits_per_byte": bits, "bytes": sizes}
+    return {"bits_per_byte": bits, "bytes": data.text.sizes()}
 
 
 @check_arguments

@@ -30,6 +30,10 @@ class TextSplits(NamedTuple):
     val: Text
     test: Text
 
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each part."""
+        return {name: len(part) for name, part in self._asdict().items()}
+
 
 def load_text(path: Path | None) -> TextSplits:
     """Load the parts of a file, or of the standard library's docstrings.
