@@ -52,13 +52,13 @@ def _choice_in(file: ConfigFile | None) -> DatasetChoice:
     """Return the choice in a file of settings: by its keys or, if a run wrote it, by the run's task."""
     if file is None:
         return DatasetChoice()
-    if file.is_run:
-        return DatasetChoice(
-            next((name for name in CONFIGS if file.task == f"{TASK}{name}"), "digits")
-        )
-    return DatasetChoice(
-        **file.values(DatasetChoice, [name for c in CONFIGS.values() for name in type_hints(c)])
-    )
+    if not file.is_run:
+        settings = {name for config in CONFIGS.values() for name in type_hints(config)}
+        return DatasetChoice(**file.values(DatasetChoice, settings))
+    for name in CONFIGS:
+        if file.task == f"{TASK}{name}":
+            return DatasetChoice(name)
+    return DatasetChoice()
 
 
 if __name__ == "__main__":

@@ -33,12 +33,10 @@ def carry_out(config: LanguageModelConfig) -> None:
             f"--pretrained is {config.pretrained}, a model of the task {trainer.name}; it must be a"
             " language model"
         )
-    if only_continues or (config.quiet and config.prompt is not None):
-        draws = {
-            name: getattr(config, name)
-            for name in ("max_new", "seed", "temperature", "top_k", "top_p")
-        }
-        print(trainer.predict(config.prompt, **draws))
+    is_shown = config.quiet and config.prompt is not None  # the report prints nothing
+    if only_continues or is_shown:
+        names = "max_new", "seed", "temperature", "top_k", "top_p"
+        print(trainer.predict(config.prompt, **{name: getattr(config, name) for name in names}))
 
 
 if __name__ == "__main__":

@@ -55,39 +55,35 @@ def trained_translator(config: TranslationConfig) -> TranslationTrainer:
     Raises:
         InputError: a training setting is given, the model does not exist, or it is of another task.
     """
-    given = {
-        f.name: getattr(config, f.name)
-        for f in dataclasses.fields(config)
-        if getattr(config, f.name) != f.default
-    }
-    if idle := [name for name in given if name not in OF_MODEL + OF_SEARCH]:
-        idle_flag, *flags = [
-            f"--{name.replace('_', '-')}" for name in (idle[0], *OF_MODEL, *OF_SEARCH)
-        ]
-        raise InputError(
-            f"{idle_flag} is {given[idle[0]]}, but --interactive does not train; it reads"
-            f" {', '.join(flags)}"
-        )
-    if config.pretrained is not None:
-        trainer = load_run(config.pretrained)
-    elif (path := run_path(config, TranslationTrainer.name)).is_dir():
-        trainer = load_run(path)
-    else:
+    changed = config.changed()
+    for name, value in changed.items():
+        if name not in OF_MODEL + OF_SEARCH:
+            flags = ", ".join(map(_flag, OF_MODEL + OF_SEARCH))
+            raise InputError(
+                f"{_flag(name)} is {value}, but --interactive does not train; it reads {flags}"
+            )
+    path = run_path(config, TranslationTrainer.name)
+    if config.pretrained is None and not path.is_dir():
         raise InputError(
             f"{path} holds no run: train one first, or translate with --pretrained dates"
         )
+    trainer = load_run(path if config.pretrained is None else config.pretrained)
     if not isinstance(trainer, TranslationTrainer):
         raise InputError(
             f"--pretrained is {config.pretrained}, a model of the task {trainer.name}, which does"
             " not translate"
         )
-    chosen = {name: given[name] for name in OF_SEARCH if name in given}
+    chosen = {name: changed[name] for name in OF_SEARCH if name in changed}
     search = dataclasses.replace(trainer.config, **chosen)
     with naming_flags(TranslationConfig):
         search.check_idle(chosen)
     translator = TranslationTrainer(search)
     translator.params = trainer.params
     return translator
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def translate_lines(config: TranslationConfig) -> None:

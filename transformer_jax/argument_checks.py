@@ -19,7 +19,7 @@ The fields of a dataclass are checked against their annotations (those of config
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar, get_type_hints
 
 import jax
@@ -240,7 +240,6 @@ def check_numbers(arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], sourc
 def check_scores(
     scores: Shaped[Array | np.ndarray, "B ..."],
     source: str = "step returned logits",
-    names: Sequence[str] = (),
 ) -> None:
     """Check the scores of the answers that were picked, since `argmax` of NaN is an index too.
 
@@ -248,18 +247,15 @@ def check_scores(
         scores: for each row the largest logits, or the log-probability of a text; traced ones are not checked. The
             largest logit is finite if no logit is NaN or +inf, and not all are -inf.
         source: beginning of the message.
-        names: names of the rows; none: their numbers.
 
     Raises:
         InputError: a score is not finite.
     """
     known = known_values(scores)
     if known is not None and (broken := np.argwhere(~np.isfinite(known))).size:
-        row = broken[0, 0]
-        name = names[row] if names else f"row {row}"
         raise InputError(
-            f"{source} that are NaN or +inf, or all -inf, for {name}; they must be finite, or -inf"
-            " for what may not be chosen"
+            f"{source} that are NaN or +inf, or all -inf, for row {broken[0, 0]}; they must be"
+            " finite, or -inf for what may not be chosen"
         )
 
 

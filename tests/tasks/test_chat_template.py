@@ -62,10 +62,10 @@ def test_the_template_may_stand_in_the_tokenizer_s_settings_alone_or_as_one_of_s
     ("template", "message"),
     [
         (None, "has no chat_template.jinja, nor a chat_template in tokenizer_config.json"),
-        ("{% for %}", "the chat template of .* cannot be used: .*"),
-        ("{{ messages.append(1) }}", "cannot be used: .*unsafe|cannot be used: .*append"),
-        ("{{ ''.__class__.__mro__ }}", "cannot be used: .*unsafe"),
-        ("{{ raise_exception('no user') }}", "cannot be used: no user"),
+        ("{% for %}", "the chat template of .* cannot be used (.*)"),
+        ("{{ messages.append(1) }}", "cannot be used .*(unsafe|append)"),
+        ("{{ ''.__class__.__mro__ }}", "cannot be used .*unsafe"),
+        ("{{ raise_exception('no user') }}", "cannot be used .no user."),
     ],
 )
 def test_a_template_that_is_missing_damaged_or_unsafe_or_refuses_is_one_line(files, template, message):

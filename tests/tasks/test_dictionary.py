@@ -77,7 +77,7 @@ def test_bad_settings_are_named(rows, tmp_path):
     for settings, message in (
         ({"k": 12}, "k is 12; it may be at most num_features, 11"),
         ({"data": None}, "data is None; it must be a file of rows"),
-        ({"data": tmp_path / "none.npy"}, r"none\.npy; it must be a file of rows"),
+        ({"data": tmp_path / "none.npy"}, r"none\.npy can't be read: No such file"),
         ({"output_dim": 2}, r"rows\.npy with float32 \(410, 5\); it must be an array of floats \[N, 7\]"),
         ({"held_out": 205}, "held_out is 205; it must be less than half of the 410 rows"),
     ):

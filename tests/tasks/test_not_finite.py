@@ -87,7 +87,7 @@ def test_padding_that_overflows_changes_no_answer_and_parameters_of_nan_give_non
     else:
         assert found == expected
     run.params = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), run.params)
-    with pytest.raises(InputError, match="returned .* that are NaN or .*, for text 0; they must be finite"):
+    with pytest.raises(InputError, match="returned .* that are NaN or .*, for row 0; they must be finite"):
         answer(run, kind)
 
 

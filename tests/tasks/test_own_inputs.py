@@ -162,7 +162,7 @@ NO_INPUTS = {
     ],
     "finder": [
         (np.full((10, 8, 8), 255), "inputs holds the pixel 255; pixels of the digits may be 0 … 16"),
-        (np.full((10, 64), NAN), "inputs holds a feature that is not finite, in set 0 at 0"),
+        (np.full((10, 64), NAN), "inputs holds a feature that is not finite"),
         (np.ones((10, 7)), r"inputs has shape \(1, 10, 7\); it must be \[B, T, 64\]"),
         ([], r"inputs has shape \(0,\)"),
     ],

@@ -233,7 +233,7 @@ def test_the_code_on_pretrained_models_runs(causal, tmp_path, monkeypatch):
 def test_errors_are_one_line(causal, masked, tmp_path, monkeypatch):
     run = load_transformers(masked)
     for settings, message in (
-        ({"beam_width": 2}, "beam_width is given; a TransformerMLM"),
+        ({"beam_width": 2}, "a TransformerMLM cannot generate text; leave out num_beams"),
         ({"max_new": 0}, "max_new is 0"),
     ):
         with pytest.raises(InputError, match=message):

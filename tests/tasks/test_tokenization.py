@@ -101,10 +101,10 @@ def test_words_that_are_rarer_than_a_least_count_are_written_as_bytes():
         train_tokenizer("words:7+", [TEXT, "the fox", "The quick fox"])
 
 
-def test_a_long_text_is_mapped_as_small_as_its_vocabulary_allows_and_must_come_back(tokenizer):
+def test_a_long_text_is_as_small_as_its_vocabulary_allows_and_must_come_back(tokenizer):
     content = np.frombuffer((TEXT * 2000).encode(), np.uint8)  # more than one part
     ids = tokenizer.encode_file(content, "the text")
-    assert (type(ids), ids.dtype, tokenizer.to_bytes(ids)) == (np.memmap, np.uint16, content.tobytes())
+    assert (ids.dtype, tokenizer.to_bytes(ids)) == (np.uint16, content.tobytes())
     with pytest.raises(InputError, match="^the text is not UTF-8 at byte 3; use the tokenizer bytes for such"):
         tokenizer.encode_file(np.frombuffer(b"ab\xff", np.uint8), "the text")
 
@@ -113,8 +113,8 @@ def test_a_tokenizer_that_changes_the_text_can_not_score_bits_per_byte():
     shortening = tokenizers.Tokenizer(tokenizers.models.WordLevel({"x": 0, "?": 1}, unk_token="?"))
     lowering = tokenizers.Tokenizer.from_str(train_tokenizer("characters", ["xyz"]).file)
     lowering.normalizer = tokenizers.normalizers.Lowercase()
-    for pieces, size in ((shortening, 1), (lowering, 3)):
-        with pytest.raises(InputError, match=f"changes the text: its tokens have {size} bytes, but the text has 3,"):
+    for pieces in (shortening, lowering):
+        with pytest.raises(InputError, match="^the tokenizer changes the text; its bits per byte would be those of"):
             PieceTokenizer(pieces).encode_file(np.frombuffer(b"XYZ", np.uint8), "the text")
 
 

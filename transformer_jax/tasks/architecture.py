@@ -13,6 +13,7 @@ from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.outside_files import read_json
 from transformer_jax.runs.directory import kept_file
 from transformer_jax.setting_groups import ModelSettings
+from transformer_jax.weights.huggingface.config_keys import ConfigKeys
 from transformer_jax.weights.huggingface.pretrained import model_of_config
 
 ARCHITECTURE = "architecture.json"  # in the directory of a run
@@ -54,12 +55,14 @@ class Architecture(NamedTuple):
                 " tokens"
             )
         attention = dataclasses.replace(model.settings.attention, implementation=config.attention)
-        computed = {
-            name: getattr(config, name) for name in ("dropout_prob", "remat", "scan_layers")
-        }
-        return model.clone(
-            settings=dataclasses.replace(model.settings, attention=attention, **computed)
+        settings = dataclasses.replace(
+            model.settings,
+            attention=attention,
+            dropout_prob=config.dropout_prob,
+            remat=config.remat,
+            scan_layers=config.scan_layers,
         )
+        return model.clone(settings=settings)
 
     def check_vocabulary(self, setting: str, tokens: int, size: int | None) -> None:
         """Raise an `InputError` if the model's vocabulary is smaller than that of a setting's tokenizer."""
@@ -78,15 +81,14 @@ class Architecture(NamedTuple):
         Raises:
             InputError: the key is missing or has no id.
         """
-        found = read_json(self.file, "a config.json").get(name)
-        if not isinstance(found, int):
-            raise InputError(f"{name} in {self.file} is {found!r}; it must be the id of a token")
-        return found
+        return int(ConfigKeys.of_file(self.file).take(name, int))
 
 
 def idle_with(architecture: Path | None, init_from: str | None) -> dict[str, str]:
     """Settings that have no effect with an architecture, each with the reason."""
-    names = set[str]() if architecture is None else PARTS if init_from else SIZES | PARTS
+    if architecture is None:
+        return {}
+    names = PARTS if init_from else SIZES | PARTS
     return dict.fromkeys(names, "architecture defines the model")
 
 

@@ -46,11 +46,10 @@ def block_settings(config: TrainingConfig, max_len: int | None = None) -> BlockS
         max_len: number of learned positions with `positions="learned"`: the length of the task's longest sequence.
             None for as many as the model accepts.
     """
-    positions = (
-        LearnedPositions(max_len)
-        if config.positions == "learned"
-        else POSITIONS[config.positions]()
-    )
+    if config.positions == "learned":
+        positions: Positions = LearnedPositions(max_len)
+    else:
+        positions = POSITIONS[config.positions]()
     feed_forward, activation = FEED_FORWARDS[config.feed_forward]
     attention = AttentionSettings(
         num_kv_heads=config.num_kv_heads,

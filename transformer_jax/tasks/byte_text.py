@@ -14,6 +14,7 @@ Ids: TypeAlias = Int[np.ndarray, " _"]  # of the tokens of a text
 PAD = 256
 START = 257
 END = 258
+NAMES = {PAD: "pad", START: "start", END: "end"}
 
 
 def encode(text: str | bytes) -> Ids:
@@ -36,20 +37,15 @@ def labels(ids: Sequence[int] | Integer[np.ndarray, " T"]) -> list[str]:
 
     A character of several bytes is the label of the first byte; the others get a dot.
     """
-    array = np.asarray(ids, np.int64)
-    names = {PAD: "pad", START: "start", END: "end"}
-    is_byte = array < PAD
+    numbers = np.asarray(ids).tolist()
+    content = bytes(number for number in numbers if number < PAD)
+    names: Sequence[str]  # one for each byte
     try:
-        text = array[is_byte].astype(np.uint8).tobytes().decode()
-        characters = iter(
-            "".join(character + "·" * (len(character.encode()) - 1) for character in text)
-        )
-        return [next(characters) if number < PAD else names[number] for number in array.tolist()]
+        names = "".join(letter + "·" * (len(letter.encode()) - 1) for letter in content.decode())
     except UnicodeDecodeError:
-        return [
-            names.get(number) or (chr(number) if number < 128 else f"{number:02X}")
-            for number in array.tolist()
-        ]
+        names = [chr(byte) if byte < 128 else f"{byte:02X}" for byte in content]
+    names_of_bytes = iter(names)
+    return [NAMES.get(number) or next(names_of_bytes) for number in numbers]
 
 
 def pad(sequences: Sequence[Ids], length: int, filler: int = PAD) -> Int[np.ndarray, "B {length}"]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from transformer_jax.errors import InputError, in_one_line, shortened
-from transformer_jax.outside_files import Json, outside_file, read_json
+from transformer_jax.errors import InputError, shortened
+from transformer_jax.outside_files import Json, as_input_error, outside_file, read_json
 from transformer_jax.tasks.tokenization import import_extra
 
 TEMPLATE, SETTINGS, SPECIAL = (
@@ -34,32 +34,20 @@ def chat_text(directory: Path, messages: Sequence[Message]) -> str:
         raise InputError(
             f'messages is {shortened(messages)}; it must be a list of {{"role": …, "content": …}}'
         )
-    files = [
-        read_json(directory / name)
-        for name in (SPECIAL, SETTINGS)
-        if os.path.lexists(directory / name)
-    ]
-    settings: Json = {name: value for file in files for name, value in file.items()}
-    source = _template(directory, settings)
-    tokens = {
-        name: value.get("content") if isinstance(value, dict) else value
-        for name, value in settings.items()
-    }
-    special = {
-        name: value
-        for name, value in tokens.items()
-        if name.endswith("_token") and isinstance(value, str)
-    }
-    given = {"messages": [dict(message) for message in messages], "add_generation_prompt": True}
-    environment = _environment()
-    try:
-        text: str = environment.from_string(source).render(
-            **special, **given, tools=None, documents=None
-        )
-    except Exception as error:  # a template may raise any exception
-        raise InputError(
-            f"the chat template of {directory} cannot be used: {in_one_line(error)}"
-        ) from error
+    settings: Json = {}
+    for file in (directory / SPECIAL, directory / SETTINGS):
+        if os.path.lexists(file):
+            settings |= read_json(file)
+    variables: Json = {"messages": list(map(dict, messages)), "add_generation_prompt": True}
+    variables |= {"tools": None, "documents": None}
+    for name, value in settings.items():
+        token = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(token, str):
+            variables[name] = token
+    source, environment = _template(directory, settings), _environment()
+    # a template may raise any exception
+    with as_input_error(f"the chat template of {directory} cannot be used", Exception):
+        text: str = environment.from_string(source).render(variables)
     return text
 
 
@@ -67,16 +55,14 @@ def _template(directory: Path, settings: Json) -> str:
     if os.path.lexists(directory / TEMPLATE):
         with outside_file(directory / TEMPLATE, "a chat template", MAX_FILE_BYTES) as file:
             return file.read_text("utf-8")
-    found = settings.get("chat_template")
-    if isinstance(found, list):  # several named templates
-        found = {
-            each.get("name"): each.get("template") for each in found if isinstance(each, dict)
-        }.get("default")
-    if not isinstance(found, str):
+    template = settings.get("chat_template")
+    if isinstance(template, list):  # several named templates
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+    if not isinstance(template, str):
         raise InputError(
             f"{directory} has no {TEMPLATE}, nor a chat_template in {SETTINGS}; use predict instead"
         )
-    return found
+    return template
 
 
 def _environment() -> Any:  # of a library that is imported when it is needed
@@ -90,13 +76,10 @@ def _environment() -> Any:  # of a library that is imported when it is needed
     def to_json(value: object, ensure_ascii: bool = False, **options: Any) -> str:
         return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
-    found = sandbox.ImmutableSandboxedEnvironment(
+    environment = sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
-    found.filters["tojson"] = to_json
-    found.globals |= {"raise_exception": raise_exception, "strftime_now": _now}
-    return found
-
-
-def _now(form: str) -> str:
-    return datetime.datetime.now().strftime(form)
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+    return environment

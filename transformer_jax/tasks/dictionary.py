@@ -72,10 +72,8 @@ def dictionary_data(config: DictionaryConfig) -> TaskData:
     Raises:
         InputError: there is no such file, or it has too few rows or rows of another width.
     """
-    if config.data is None or not config.data.is_file():
-        raise InputError(
-            f"data is {config.data}; it must be a file of rows from ActivationStream.write"
-        )
+    if config.data is None:
+        raise InputError("data is None; it must be a file of rows from ActivationStream.write")
     with outside_file(config.data, "a NumPy array", sys.maxsize) as file:
         rows = np.load(file, mmap_mode="r", allow_pickle=False)
     width = config.model_dim + (config.output_dim or 0)
@@ -84,15 +82,13 @@ def dictionary_data(config: DictionaryConfig) -> TaskData:
             f"data is {config.data} with {rows.dtype} {rows.shape}; it must be an array of floats"
             f" [N, {width}]"
         )
-    if len(rows) <= 2 * config.held_out:
-        raise InputError(
-            f"held_out is {config.held_out}; it must be less than half of the {len(rows)} rows"
-        )
-    parts = np.split(rows, [len(rows) - 2 * config.held_out, len(rows) - config.held_out])
-    mean = parts[0][:FOR_MEAN, -config.target_dim :].mean(0, dtype=np.float64).astype(np.float32)
-    return TaskData(
-        *task_loaders(config, *(ArrayDataset(part, ()) for part in parts)), constants=mean
-    )
+    size = config.held_out
+    if len(rows) <= 2 * size:
+        raise InputError(f"held_out is {size}; it must be less than half of the {len(rows)} rows")
+    train, val, test = rows[: -2 * size], rows[-2 * size : -size], rows[-size:]
+    mean = train[:FOR_MEAN, -config.target_dim :].mean(0, dtype=np.float64).astype(np.float32)
+    sets = [ArrayDataset(part, ()) for part in (train, val, test)]
+    return TaskData(*task_loaders(config, *sets), constants=mean)
 
 
 class DictionaryTrainer(TrainerModule):
@@ -152,19 +148,19 @@ class DictionaryTrainer(TrainerModule):
 
     def dataset_metrics(self, params: Params, loader: Iterable[Samples]) -> dict[str, float]:
         """Explained part of the targets' variance, and number of features that are 0 for all rows."""
-        error, number, fired = 0.0, 0, np.zeros(self.config.num_features, bool)
-        total, square = np.zeros(self.config.target_dim), 0.0
+        error, square, number = 0.0, 0.0, 0
+        total = np.zeros(self.config.target_dim)
+        is_dead = np.ones(self.config.num_features, bool)
         for inputs, _ in loader:
             output, features = self.forward(inputs, params=params)
             target = np.asarray(self.target(inputs), np.float64)
-            error, square = (
-                error + np.square(target - output).sum(),
-                square + np.square(target).sum(),
-            )
-            total, number = total + target.sum(0), number + len(target)
-            fired |= (features > 0).any(0)
+            error += np.square(target - output).sum()
+            square += np.square(target).sum()
+            total += target.sum(0)
+            number += len(target)
+            is_dead &= (features <= 0).all(0)
         variance = square - np.square(total).sum() / number
-        return {"explained_variance": float(1 - error / variance), "dead": float((~fired).sum())}
+        return {"explained_variance": float(1 - error / variance), "dead": float(is_dead.sum())}
 
 
 @check_arguments

@@ -1,7 +1,7 @@
 """Outputs of an encoder for texts of different lengths: its answers, and a vector for each text."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +14,16 @@ from transformer_jax.errors import check_value
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.tasks.padded_texts import (
     Text,
-    filled_up,
     in_batches,
     length_for,
+    padded,
     padded_output,
 )
 from transformer_jax.trees import Params
 
 Pooling = Literal["mean", "first", "last", "max", "mean_sqrt"]
+Texts: TypeAlias = Sequence[Text]
+IsToken: TypeAlias = Bool[Array, "B T"]
 Found = tuple[Array, Array]  # answers or vectors, and the numbers to check
 
 
@@ -39,7 +41,7 @@ class EncodedTexts:
         def pooled(
             params: Params,
             ids: Int[Array, "B T"],
-            is_token: Bool[Array, "B T"],
+            is_token: IsToken,
             *,
             pooling: Pooling,
         ) -> Found:
@@ -50,7 +52,7 @@ class EncodedTexts:
         def answers(
             params: Params,
             ids: Int[Array, "B T"],
-            is_token: Bool[Array, "B T"],
+            is_token: IsToken,
             types: Int[Array, "B T"] | None = None,
         ) -> Found:
             logits = padded_output(model, params, ids, is_token, types)
@@ -60,9 +62,7 @@ class EncodedTexts:
 
         self._pooled, self._answers = jax.jit(pooled, static_argnames="pooling"), jax.jit(answers)
 
-    def answers(
-        self, params: Params, texts: Sequence[Text], types: Sequence[Text] | None = None
-    ) -> list[np.ndarray]:
+    def answers(self, params: Params, texts: Texts, types: Texts | None = None) -> list[np.ndarray]:
         """Logits of the classes of each text or token, or the most probable token at each position.
 
         Args:
@@ -73,7 +73,7 @@ class EncodedTexts:
         return self._outputs(self._answers, params, texts, types)
 
     def vectors(
-        self, params: Params, texts: Sequence[Text], pooling: Pooling
+        self, params: Params, texts: Texts, pooling: Pooling
     ) -> Float[np.ndarray, "texts D"]:
         """The outputs at each text's tokens, pooled to one vector.
 
@@ -87,31 +87,23 @@ class EncodedTexts:
         self,
         run: Callable[..., Found],
         params: Params,
-        texts: Sequence[Text],
-        types: Sequence[Text] | None = None,
+        texts: Texts,
+        types: Texts | None = None,
         **options: Any,
     ) -> list[np.ndarray]:
         sizes = [(length_for(len(ids), self._longest),) for ids in texts]
         found: dict[int, np.ndarray] = {}
-        for numbers in in_batches(sizes):
-            ids = filled_up(
-                [texts[number] for number in numbers], *sizes[numbers[0]], at_left=False
-            )
+        for numbers, ids in in_batches(texts, sizes):
             if types is not None:
-                of_rows = filled_up(
-                    [types[number] for number in numbers], *sizes[numbers[0]], at_left=False
-                )
-                options["types"] = np.maximum(of_rows, 0)
+                rows_of_types = padded([types[number] for number in numbers], ids.shape[1])
+                options["types"] = np.maximum(rows_of_types, 0)
             rows, scores = jax.device_get(run(params, np.maximum(ids, 0), ids >= 0, **options))
-            named = [f"text {number}" for number in numbers]
-            check_scores(scores[: len(numbers)], "the encoder returned numbers", named)
+            check_scores(scores, "the encoder returned numbers")
             found |= zip(numbers, rows, strict=False)  # the last rows may be padding
         return [found[number] for number in range(len(texts))]
 
 
-def _pooled(
-    x: Float[Array, "B T D"], is_token: Bool[Array, "B T"], pooling: Pooling
-) -> Float[Array, "B D"]:
+def _pooled(x: Float[Array, "B T D"], is_token: IsToken, pooling: Pooling) -> Float[Array, "B D"]:
     """Pool the outputs at each text's tokens to one vector."""
     if pooling == "max":
         return jnp.max(jnp.where(is_token[..., None], x, -jnp.inf), axis=1)

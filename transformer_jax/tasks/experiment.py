@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
@@ -12,7 +13,7 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.devices.processes import quietly
-from transformer_jax.errors import InputError, in_one_line, visible
+from transformer_jax.errors import InputError, in_one_line
 from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import run_path
@@ -26,17 +27,16 @@ from transformer_jax.trained.named import (
     find_trained,
     settings_of_initial,
 )
-from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
+from transformer_jax.training.inspected_example import prediction_table
 
 Config = TypeVar("Config", bound=TrainingConfig)
 Trainer = TypeVar("Trainer", bound=TrainerModule)
-Data = TypeVar("Data", bound="TaskData")
+Data = TypeVar("Data", bound=TaskData)
 
 Results = Json  # what `results.json` holds
 # answers to the first examples of the test set, in a run's directory
 PREDICTIONS = "predictions.tsv"
 MAX_PREDICTIONS = 1_000
-MOST_SHOWN = 10  # mistakes that are printed
 
 
 def chosen_config(
@@ -91,7 +91,7 @@ def train_and_test(
     prepare_jax(config)
     train_one = functools.partial(_train_one, trainer_class, load_data, report)
     if config.seeds is not None or config.sweep:
-        return _train_all(trainer_class, config, train_one)
+        return _train_all(run_path(config, trainer_class(config).name), config, train_one)
     trainer, results = train_one(config)
     with quietly(config):
         print(f"Written to {trainer.run.path}: {', '.join(trainer.run.files)}")
@@ -108,13 +108,14 @@ def _train_one(
     """Train and test one run."""
     config, trained = find_trained(trainer_class, config)
     data = load_data(config)
-    config = config if trained is None else config.resolved(len(data.train_loader))  # as `fit` does
-    trainer = trainer_class(
-        config, data.constants, model=None if trained is None else trained.model
-    )
+    example = data.train_loader.example()
+    if trained is None:
+        trainer = trainer_class(config, data.constants)
+    else:
+        config = config.resolved(len(data.train_loader))  # as `fit` does
+        trainer = trainer_class(config, data.constants, trained.model)
     with quietly(config), trainer:  # the run's directory is held until the end
         if trained is None:
-            example = data.train_loader.example()
             # The parameters are not bound to a name here, so that `fit` can free them.
             trainer.fit(
                 data.train_loader,
@@ -122,7 +123,7 @@ def _train_one(
                 initial_params=find_initial(trainer, trainer_class_of, example),
             )
         else:
-            check_fits("pretrained", trained, trainer, data.train_loader.example())
+            check_fits("pretrained", trained, trainer, example)
             trainer.adopt(trained.params)
             print(f"No training: evaluating {trained.what}, results in {trainer.run.path}")
         trainer.test_data = data
@@ -141,37 +142,18 @@ def _save_answers(trainer: TrainerModule) -> None:
         examples = trainer.test_examples(range(min(count, len(trainer.test_set))))
         if trainer.has_attention and trainer.attention_picture is not None:
             trainer.run.save_figure(trainer.attention_picture, trainer.maps_of(examples[0]).plot())
-        answers = trainer.answers(examples) if trainer.writes_predictions else []
-        if answers:
-            trainer.run.save_text(
-                PREDICTIONS, prediction_table(zip(examples, answers, strict=True))
-            )
+        if trainer.writes_predictions:
+            answered = zip(examples, trainer.answers(examples), strict=True)
+            trainer.run.save_text(PREDICTIONS, prediction_table(answered))
     except Exception as error:  # of any class: the model's output may be anything
-        what = "answers to the test set, or no picture of attention"
-        print(f"No {what}: {in_one_line(error, with_class=not isinstance(error, InputError))}")
-    else:
-        _print_mistakes(examples[: len(answers)], answers)
-
-
-def _print_mistakes(examples: Sequence[InspectedExample], answers: Sequence[Answer]) -> None:
-    """Print the number of wrong answers and the first of them; nothing if the right answers are unknown."""
-    known = [
-        (one, answer)
-        for one, answer in zip(examples, answers, strict=True)
-        if one.expected is not None
-    ]
-    wrong = [(one, answer) for one, answer in known if answer.text != one.expected]
-    if known:
-        print(f"Mistakes: {len(wrong)} of the first {len(known)} examples of the test set")
-    for example, answer in wrong[:MOST_SHOWN]:
-        print(visible(f"  {example.title}: predicted {answer.text}, expected {example.expected}"))
+        reason = in_one_line(error, with_class=not isinstance(error, InputError))
+        print(f"No answers to the test set, or no picture of attention: {reason}")
 
 
 def _train_all(
-    trainer_class: type[Trainer], config: Config, train_one: Callable[..., tuple[Trainer, Results]]
+    directory: Path, config: Config, train_one: Callable[..., tuple[Trainer, Results]]
 ) -> tuple[Trainer, Results]:
     """Train and test the runs of a sweep, one after another in this process, and write their summary."""
-    directory = run_path(config, trainer_class(config).name)
     runs = members(config, directory)
     # runs that differ in the seed have the same programs
     if not jax.config.values["jax_compilation_cache_dir"]:
@@ -190,10 +172,9 @@ def _train_all(
     summary = write_summary(directory, runs, outcomes)
     with quietly(config):
         print(*lines(summary, config.criterion.metric), sep="\n")
-        print(
-            f"Summary: {directory / SUMMARY}", f"Next: {tensorboard_command(directory)}", sep="\n"
-        )
-    diverged = [str(run["name"]) for run in summary["runs"] if run["results"] is None]
+        print(f"Summary: {directory / SUMMARY}")
+        print(f"Next: {tensorboard_command(directory)}")
+    diverged = [run["name"] for run in summary["runs"] if run["results"] is None]
     if diverged or trainer is None:
         raise FloatingPointError(
             f"{len(diverged)} of {len(runs)} runs diverged: {', '.join(diverged)}"

@@ -6,7 +6,7 @@ As in `config.json`, a key is either honoured, or has a value without effect, or
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +27,7 @@ from transformer_jax.decoding.logits_processors import (
 from transformer_jax.decoding.token_by_token import Decoded, greedy_decode, sample
 from transformer_jax.errors import InputError, check_value, meant, shortened
 from transformer_jax.outside_files import Json, read_json
+from transformer_jax.tasks.language_model.continuation import DRAWS
 from transformer_jax.weights.huggingface.pretrained import CONFIG
 
 GENERATION = "generation_config.json"
@@ -50,12 +51,11 @@ UNSUPPORTED_DRAWS = {
 UNSUPPORTED_BEAMS = {
     "do_sample": False, "diversity_penalty": 0.0, "num_beam_groups": 1, "renormalize_logits": False,
 }  # fmt: skip
-DRAWS = "temperature", "top_k", "top_p"
 MAX_BEAMS = 1024
-EXCLUDING = (
-    "min_length", "min_new_tokens", "forced_bos_token_id", "forced_eos_token_id", "no_repeat_ngram_size",
-    "bad_words_ids", "suppress_tokens", "begin_suppress_tokens",
-)  # fmt: skip
+REFUSAL = (
+    f"the keys of {GENERATION} and of the call leave no token to choose; pass None for a key that"
+    " excludes tokens, such as suppress_tokens"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,24 +102,11 @@ class Generation:
         Raises:
             InputError: no key sets it.
         """
-        found = (
-            self.bos_token_id
-            if self.decoder_start_token_id is None
-            else self.decoder_start_token_id
-        )
-        if found is None:
-            raise InputError(
-                f"decoder_start_token_id is not in {GENERATION}, nor is bos_token_id; pass one of"
-                " them"
-            )
-        return found
-
-    def refusal(self) -> str:
-        """Message if the keys that exclude tokens leave none to choose from."""
-        keys = ", ".join(name for name in EXCLUDING if getattr(self, name))
-        return (
-            f"{keys}, in {GENERATION} or the call, leave no token to choose; pass None for one of"
-            " these keys"
+        for token in (self.decoder_start_token_id, self.bos_token_id):
+            if token is not None:
+                return token
+        raise InputError(
+            f"decoder_start_token_id is not in {GENERATION}, nor is bos_token_id; pass one of them"
         )
 
     def num_new(self, prompt_length: int) -> int:
@@ -128,51 +115,46 @@ class Generation:
         Raises:
             InputError: the prompt leaves no room.
         """
-        if self.max_new_tokens is None and self.max_length is None:
+        if self.max_new_tokens is not None:
+            return self.max_new_tokens
+        if self.max_length is None:
             return DEFAULT_NEW
-        found = (
-            (self.max_length or 0) - prompt_length
-            if self.max_new_tokens is None
-            else self.max_new_tokens
-        )
-        if found < 1:
+        if self.max_length <= prompt_length:
             raise InputError(
                 f"max_length is {self.max_length} with a prompt of {prompt_length} tokens; pass"
                 " max_new"
             )
-        return found
+        return self.max_length - prompt_length
 
-    def processors(self, num_new: int) -> list[LogitsProcessor]:
-        """Logits processors, in the order of `transformers`.
+    def processors(self, num_new: int) -> Iterator[LogitsProcessor]:
+        """Yield the logits processors, in the order of `transformers`.
 
         Args:
             num_new: maximum number of new tokens.
         """
-        found: list[LogitsProcessor] = []
         if self.repetition_penalty != 1:
-            found.append(repetition_penalty(self.repetition_penalty))
+            yield repetition_penalty(self.repetition_penalty)
         if self.no_repeat_ngram_size:
-            found.append(no_repeated_ngrams(self.no_repeat_ngram_size))
+            yield no_repeated_ngrams(self.no_repeat_ngram_size)
         bad_words = [
             word for word in self.bad_words_ids if len(word) != 1 or word[0] not in self.end_tokens
         ]
         if bad_words:
-            found.append(excluded_sequences(bad_words))
+            yield excluded_sequences(bad_words)
         if self.min_new_tokens is not None:
-            found.append(suppressed_tokens(self.end_tokens, stop=self.min_new_tokens))
+            yield suppressed_tokens(self.end_tokens, stop=self.min_new_tokens)
         elif self.min_length:
-            found.append(suppressed_until(self.end_tokens, self.min_length))
+            yield suppressed_until(self.end_tokens, self.min_length)
         begin = 0
         if self.forced_bos_token_id is not None:
-            found.append(forced_token(self.forced_bos_token_id, 0))
+            yield forced_token(self.forced_bos_token_id, 0)
             begin = 1
         if self.forced_eos_token_id is not None:
-            found.append(forced_token(self.forced_eos_token_id, num_new - 1))
+            yield forced_token(self.forced_eos_token_id, num_new - 1)
         if self.suppress_tokens:
-            found.append(suppressed_tokens(self.suppress_tokens))
+            yield suppressed_tokens(self.suppress_tokens)
         if self.begin_suppress_tokens:
-            found.append(suppressed_tokens(self.begin_suppress_tokens, begin, begin + 1))
-        return found
+            yield suppressed_tokens(self.begin_suppress_tokens, begin, begin + 1)
 
     def search(
         self, num_new: int, key: PRNGKeyArray, prompt: Int[jax.Array, "B P"] | None
@@ -188,27 +170,35 @@ class Generation:
             A function that returns one result for each batch element.
         """
         options: dict[str, Any] = {
-            "processors": self.processors(num_new),
+            "processors": list(self.processors(num_new)),
             "prompt": prompt,
             "max_length": num_new,
+            "end_token": self.end_tokens,
         }
-        options["end_token"] = self.end_tokens
         if self.do_sample:
-            draws: dict[str, Any] = {name: getattr(self, name) for name in DRAWS}
-            return partial(sample, key=key, **draws | {"top_k": self.top_k or None}, **options)
+            return partial(
+                sample,
+                key=key,
+                temperature=self.temperature,
+                top_k=self.top_k or None,
+                top_p=self.top_p,
+                **options,
+            )
         if self.num_beams == 1:
             return partial(greedy_decode, **options)
-        options |= {
-            "beam_width": self.num_beams,
-            "n_best": 1,
-            "early_stopping": self.early_stopping,
-        }
-        search = partial(
-            beam_search, length_penalty=lambda length: length**self.length_penalty, **options
+        return partial(
+            best_of_beams,
+            beam_width=self.num_beams,
+            length_penalty=lambda length: length**self.length_penalty,
+            early_stopping=self.early_stopping,
+            **options,
         )
-        return lambda *arguments, **more: jax.tree.map(
-            lambda leaf: leaf[:, 0], search(*arguments, **more)
-        )
+
+
+def best_of_beams(*arguments: Any, **options: Any) -> Decoded:
+    """The best result of `beam_search` for each batch element."""
+    results = beam_search(*arguments, n_best=1, **options)
+    return jax.tree.map(lambda leaf: leaf[:, 0], results)
 
 
 def read_generation(directory: Path) -> Json:
@@ -217,8 +207,8 @@ def read_generation(directory: Path) -> Json:
     Raises:
         InputError: the file cannot be read.
     """
-    has_own = os.path.lexists(directory / GENERATION)
-    return read_json(directory / (GENERATION if has_own else CONFIG))
+    file = directory / GENERATION
+    return read_json(file if os.path.lexists(file) else directory / CONFIG)
 
 
 def generation_of(
@@ -237,38 +227,39 @@ def generation_of(
     """
     fields = {field.name: field.type for field in dataclasses.fields(Generation)}
     known = [*fields, *UNSUPPORTED, *UNSUPPORTED_DRAWS, *UNSUPPORTED_BEAMS]
-    if unknown := [name for name in chosen if name not in known]:
-        raise InputError(
-            f"{unknown[0]} is given; it must be a key of {GENERATION}{meant(unknown[0], known)}"
-        )
-    draws = {name: chosen[name] for name in DRAWS if chosen.get(name) is not None}
-    merged = {**keys, **({"do_sample": True} if draws else {}), **chosen}
+    for name in chosen:
+        if name not in known:
+            raise InputError(
+                f"{name} is given; it must be a key of {GENERATION}{meant(name, known)}"
+            )
+    merged = dict(keys)
+    if any(chosen.get(name) is not None for name in DRAWS):
+        merged["do_sample"] = True
+    merged |= chosen
     values = {name: value for name, value in merged.items() if value is not None}
     if "top_k" in chosen:
         values.setdefault("top_k", 0)
-    found = Generation(
-        **{
-            name: check_value(name, values[name], kind)
-            for name, kind in fields.items()
-            if name in values
-        }
+    supported = [name for name in fields if name in values]
+    generation = Generation(
+        **{name: check_value(name, values[name], fields[name]) for name in supported}
     )
-    if not 1 <= found.num_beams <= MAX_BEAMS:
+    if not 1 <= generation.num_beams <= MAX_BEAMS:
         raise InputError(
-            f"num_beams is {found.num_beams}, a key of {GENERATION} or beam_width; it must be 1 …"
+            f"num_beams is {generation.num_beams}, a key of {GENERATION} or beam_width; it must be 1 …"
             f" {MAX_BEAMS}"
         )
-    required = {
-        **UNSUPPORTED,
-        "forced_bos_token_id": values.get("forced_bos_token_id") if is_translator else None,
-    }
-    required |= UNSUPPORTED_DRAWS if found.do_sample else {}
-    required |= UNSUPPORTED_BEAMS if found.num_beams > 1 else {}
-    for name, value in required.items():
+    without_effect = dict(UNSUPPORTED)
+    if not is_translator:
+        without_effect["forced_bos_token_id"] = None
+    if generation.do_sample:
+        without_effect |= UNSUPPORTED_DRAWS
+    if generation.num_beams > 1:
+        without_effect |= UNSUPPORTED_BEAMS
+    for name, value in without_effect.items():
         if values.get(name, value) != value:
+            where = "in beam search" if name in UNSUPPORTED_BEAMS else "here"
             raise InputError(
                 f"{name} is {shortened(values[name])}, a key of {GENERATION}, which is not"
-                f" supported{f' with num_beams = {found.num_beams}' if name == 'do_sample' else ''};"
-                f" pass {name}={value}"
+                f" supported {where}; pass {name}={value}"
             )
-    return found
+    return generation

@@ -16,12 +16,11 @@ from transformer_jax.decoding.token_by_token import Decoded
 from transformer_jax.errors import InputError
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.language_model import TransformerLM
-from transformer_jax.tasks.generation import Generation
+from transformer_jax.tasks.generation import REFUSAL, Generation
 from transformer_jax.tasks.language_model.continuation import tokens_after
 from transformer_jax.tasks.padded_texts import (
     MOST_ROWS,
     Text,
-    filled_up,
     hidden_padding,
     in_batches,
     length_for,
@@ -61,24 +60,20 @@ class Generator:
         """
         sizes = [self._sizes(len(prompt), generation) for prompt in prompts]
         answers: dict[int, Text] = {}
-        for numbers in in_batches(sizes, 1 if generation.do_sample else MOST_ROWS):
-            length, num_new = sizes[numbers[0]]
-            ids = filled_up(
-                [prompts[number] for number in numbers], length, at_left=self._is_continued
-            )
-            found = self._decode(
-                params, ids, keys[numbers[0]], generation=generation, num_new=num_new
-            )
-            tokens, lengths, scores = jax.device_get(found)
+        most_rows = 1 if generation.do_sample else MOST_ROWS
+        batches = in_batches(prompts, sizes, at_left=self._is_continued, most_rows=most_rows)
+        source = f"{type(self.model).__name__} returned logits"
+        for numbers, ids in batches:
+            _, num_new = sizes[numbers[0]]
+            key = keys[numbers[0]]
+            decoded = self._decode(params, ids, key, generation=generation, num_new=num_new)
+            tokens, lengths, scores = jax.device_get(decoded)
             if np.isneginf(scores).any():
-                raise InputError(generation.refusal())
-            named = [f"text {number}" for number in numbers]
-            check_scores(
-                scores[: len(numbers)], f"{type(self.model).__name__} returned logits", named
-            )
-            for row, number in enumerate(numbers):
-                answer = tokens[row, : lengths[row]]
-                answers[number] = answer[:-1] if answer[-1] in generation.end_tokens else answer
+                raise InputError(REFUSAL)
+            check_scores(scores, source)
+            for number, row, length in zip(numbers, tokens, lengths, strict=False):
+                has_end = row[length - 1] in generation.end_tokens
+                answers[number] = row[: length - has_end]
         return [answers[number] for number in range(len(prompts))]
 
     @property

@@ -1,8 +1,9 @@
 """Classes and functions in a user's own files."""
 
-import importlib.util
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 
@@ -11,10 +12,9 @@ def imported(place: str) -> Any:  # a class or a function
     file, _, name = place.rpartition(":")
     path = Path(file).resolve()
     sys.path.insert(0, str(path.parent))  # for the file's imports
-    spec = importlib.util.spec_from_file_location(f"own_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    loader = SourceFileLoader(f"own_{path.stem}", str(path))
+    module = ModuleType(loader.name)
+    module.__file__ = loader.path
+    sys.modules[loader.name] = module
+    loader.exec_module(module)
     return getattr(module, name)

@@ -1,7 +1,7 @@
 """Padding of texts to arrays of a few shapes, so that few programs are compiled."""
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import flax.linen as nn
@@ -19,32 +19,44 @@ SHORTEST = 16  # minimum padded length, in tokens
 MOST_ROWS = 16  # in a batch
 
 Text: TypeAlias = Int[np.ndarray, " _"]  # ids of its tokens
+Rows: TypeAlias = Int[np.ndarray, "rows length"]  # padded texts
 
 
-def filled_up(
-    texts: Sequence[Text], length: int, *, at_left: bool
-) -> Int[np.ndarray, "rows {length}"]:
+def in_batches(
+    texts: Sequence[Text],
+    keys: Sequence[tuple[int, ...]],
+    *,
+    at_left: bool = False,
+    most_rows: int = MOST_ROWS,
+) -> Iterator[tuple[list[int], Rows]]:
+    """Yield batches of texts that have the same key: their indices, and their padded rows.
+
+    Args:
+        texts: tokens of the texts.
+        keys: for each text, of which the first number is its padded length.
+        at_left: whether padding is at the left.
+        most_rows: maximum number of texts in a batch.
+    """
+    for key in sorted(set(keys)):
+        equal = [number for number, other in enumerate(keys) if other == key]
+        for start in range(0, len(equal), most_rows):
+            numbers = equal[start : start + most_rows]
+            yield numbers, padded([texts[number] for number in numbers], key[0], at_left=at_left)
+
+
+def padded(texts: Sequence[Text], length: int, *, at_left: bool = False) -> Rows:
     """Pad texts with `ABSENT`, and rows to a power of two by repeating the last text."""
-    found = np.full((_power_of_two(len(texts)), length), ABSENT, np.int32)
-    for row in range(len(found)):
-        text = texts[min(row, len(texts) - 1)]
-        place = slice(length - len(text), None) if at_left else slice(len(text))
-        found[row, place] = text
-    return found
+    rows = np.full((_power_of_two(len(texts)), length), ABSENT, np.int32)
+    for number, row in enumerate(rows):
+        text = texts[min(number, len(texts) - 1)]
+        start = length - len(text) if at_left else 0
+        row[start : start + len(text)] = text
+    return rows
 
 
 def length_for(size: int, longest: int) -> int:
     """Padded length of a text of `size` tokens: a power of two, limited to `longest`."""
     return min(_power_of_two(max(size, SHORTEST)), max(longest, size))
-
-
-def in_batches(keys: Sequence[tuple[int, ...]], most_rows: int = MOST_ROWS) -> Iterable[list[int]]:
-    """Yield batches of indices of texts that have the same key."""
-    for key in sorted(set(keys)):
-        numbers = [number for number, of_it in enumerate(keys) if of_it == key]
-        yield from (
-            numbers[start : start + most_rows] for start in range(0, len(numbers), most_rows)
-        )
 
 
 def hidden_padding(is_token: Bool[Array, "B T"]) -> contextlib.AbstractContextManager[None]:
@@ -73,7 +85,9 @@ def padded_output(
     """Output of an encoder for padded texts, each as it would be alone; at padding it is 0."""
     with hidden_padding(is_token):
         output = model.apply({"params": params}, ids, padding_mask(is_token), types)
-    return jnp.where(is_token[..., None], output, 0) if output.ndim == 3 else output
+    if output.ndim == 2:  # one row for each text
+        return output
+    return jnp.where(is_token[..., None], output, 0)
 
 
 def _power_of_two(least: int) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int, PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch
@@ -29,10 +29,10 @@ from transformer_jax.tasks.generation import (
 )
 from transformer_jax.tasks.generator import Generator, check_length
 from transformer_jax.tasks.padded_texts import Text
-from transformer_jax.tasks.sentence_files import Embedding, read_embedding, unit_length
+from transformer_jax.tasks.sentence_files import Embedding, read_embedding
 from transformer_jax.tasks.sentencepiece_files import SentencePieces
 from transformer_jax.tasks.text_examples import TextTrainer, texts_in
-from transformer_jax.tasks.tokenization import Ids, of_library, text_after
+from transformer_jax.tasks.tokenization import Ids, TokenIds, of_library, text_after
 from transformer_jax.training.inspected_example import Answer, InspectedExample, answer_of
 from transformer_jax.training.metrics import Elements
 from transformer_jax.trees import Params
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 
 MASKS = "[MASK]", "<mask>"
 NO_ANSWER = Answer("", None, ())  # of an encoder without a head
-# arguments that are keys of `generation_config.json`
-KEYS = {"max_new": "max_new_tokens", "beam_width": "num_beams"}
+LONGEST_TRANSLATION = 64  # tokens of an example
 
 
 class PretrainedText(TextTrainer):
@@ -79,9 +78,7 @@ class PretrainedText(TextTrainer):
 
     @functools.cached_property
     def _embedding(self) -> Embedding:
-        return read_embedding(
-            self.directory, self.tokenizer, self.model.model_dim, self.model.longest_text
-        )
+        return read_embedding(self.directory, self.tokenizer, self.model.longest_text)
 
     def model_inputs(self, inputs: Any) -> tuple[Any, ...]:
         return inputs if isinstance(inputs, tuple) else (inputs,)
@@ -123,11 +120,10 @@ class PretrainedText(TextTrainer):
             InputError: `inputs` is not a text or a list of texts; a text has more tokens than the model takes; or a
                 setting of the call or the file is invalid, not supported, or meant for another kind of model.
         """
-        texts = self._texts(inputs)
+        texts = [self._encode(text) for text in self._texts(inputs)]
         chosen = self._chosen(max_new, beam_width, settings)
-        check_sizes(0, seed=seed)
-        found = self._answers([self._encode(text) for text in texts], seed, chosen)
-        return found[0] if self.is_one(inputs) else found
+        answers = self._answers(texts, seed, chosen)
+        return answers[0] if self.is_one(inputs) else answers
 
     def chat(
         self,
@@ -150,11 +146,10 @@ class PretrainedText(TextTrainer):
         if not isinstance(self.model, TransformerLM):
             raise InputError(f"a {type(self.model).__name__} cannot chat; use predict")
         text = chat_text(self.directory, messages)
-        check_sizes(0, seed=seed)
         ids = self._encode(text, add_special_tokens=False)  # the template has added them
-        return self._decode(
-            self._generated([ids], seed, self._chosen(max_new, beam_width, settings))[0]
-        )
+        chosen = self._chosen(max_new, beam_width, settings)
+        (answer,) = self._generated([ids], seed, chosen)
+        return self._decode(answer)
 
     def embed(
         self,
@@ -171,7 +166,7 @@ class PretrainedText(TextTrainer):
         Args:
             texts: text or texts.
             pooling: the mean over a text's tokens, the vector at the first or last one, the maxima, or the sum divided
-                by the square root of their number, with length 1 and no further layers. None: as the files say.
+                by the square root of their number, with length 1. None: as the files say.
             normalize: whether to divide each vector by its length; None: as above.
 
         Raises:
@@ -181,13 +176,13 @@ class PretrainedText(TextTrainer):
             raise InputError(
                 f"a {type(self.model).__name__} cannot embed texts; use an encoder, such as BERT"
             )
-        how = (
-            self._embedding
-            if pooling is None
-            else self._embedding._replace(pooling=pooling, layers=[unit_length])
-        )
-        ids = [self._encoding([text], how.tokenizer).ids for text in texts_in(texts, str)]
-        vectors = how.finished(self._encoder.vectors(self.params, ids, how.pooling), normalize)
+        tokenizer, pooling_of_files, normalizes = self._embedding
+        if normalize is None:
+            normalize = normalizes or pooling is not None
+        ids = [self._encoding([text], tokenizer).ids for text in texts_in(texts, str)]
+        vectors = self._encoder.vectors(self.params, ids, pooling or pooling_of_files)
+        if normalize:
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
         return vectors[0] if isinstance(texts, str) else vectors
 
     def examples(self, inputs: Any) -> list[InspectedExample]:
@@ -204,25 +199,21 @@ class PretrainedText(TextTrainer):
         return self.inspected.capture(self.model_inputs(example.inputs), names, **kwargs)
 
     def _example(self, text: Any) -> InspectedExample:
-        ids = self._encode(text)[None]
-        labels = self._names(ids[0])
-        if getattr(self.model, "head", "") == "none":
-            return InspectedExample(
-                inputs=ids, labels=labels, title=text, answer=lambda output: NO_ANSWER
-            )
-        if not isinstance(self.model, Transformer):
-            return InspectedExample(
-                inputs=ids, labels=labels, title=text, answer=functools.partial(self._said, labels)
-            )
+        ids = self._encode(text)
+        labels = self._names(ids)
+        if isinstance(self.model, Transformer):
+            return self._translation(text, ids, labels)
+        answer = functools.partial(self._said, labels)
+        return InspectedExample(inputs=ids[None], labels=labels, title=text, answer=answer)
+
+    def _translation(self, text: str, ids: Ids, labels: Sequence[str]) -> InspectedExample:
         # Only `predict` raises an error for unsupported keys.
-        generation = self._generation({**UNSUPPORTED, **UNSUPPORTED_BEAMS, "max_new_tokens": 64})
-        (answer,) = self._generator(
-            self.params, [ids[0]], jax.random.split(jax.random.key(0), 1), generation
-        )
-        target = np.concatenate([[generation.start_token], answer])[None]
-        read = self._names(target[0])
+        chosen = {**UNSUPPORTED, **UNSUPPORTED_BEAMS, "max_new_tokens": LONGEST_TRANSLATION}
+        (answer,) = self._generated([ids], 0, chosen)
+        target = np.array([self._generation(chosen).start_token, *answer], np.int32)
+        read = self._names(target)
         return InspectedExample(
-            inputs=(ids, target.astype(np.int32)),
+            inputs=(ids[None], target[None]),
             labels={"encoder": labels, "decoder": read},
             title=text,
             answer=functools.partial(self._said, read),
@@ -230,6 +221,8 @@ class PretrainedText(TextTrainer):
 
     def _said(self, places: Sequence[str], output: Float[np.ndarray, "T V"]) -> Answer:
         """The most probable token at each place."""
+        if getattr(self.model, "head", "") == "none":
+            return NO_ANSWER
         answer = answer_of(output, places, lambda token: self._names([token])[0])
         ids = output[: len(places)].argmax(-1)
         return answer._replace(text=self._decode(ids), probability=None)
@@ -238,18 +231,17 @@ class PretrainedText(TextTrainer):
         self, max_new: int | None, beam_width: int | None, settings: Mapping[str, object]
     ) -> Json:
         """The arguments of a call as keys of `generation_config.json`."""
-        given = {
-            name: size
-            for name, size in (("max_new", max_new), ("beam_width", beam_width))
-            if size is not None
-        }
-        check_sizes(**given)
-        if (given or settings) and isinstance(self.model, TransformerMLM):
-            raise InputError(
-                f"{[*given, *settings][0]} is given; a {type(self.model).__name__} cannot generate"
-                " text"
-            )
-        return {**settings, **{KEYS[name]: size for name, size in given.items()}}
+        chosen = dict(settings)
+        if max_new is not None:
+            check_sizes(max_new=max_new)
+            chosen["max_new_tokens"] = max_new
+        if beam_width is not None:
+            check_sizes(beam_width=beam_width)
+            chosen["num_beams"] = beam_width
+        if chosen and isinstance(self.model, TransformerMLM):
+            kind = type(self.model).__name__
+            raise InputError(f"a {kind} cannot generate text; leave out {', '.join(chosen)}")
+        return chosen
 
     def _answers(self, texts: Sequence[Any], seed: int, chosen: Json) -> list[Any]:
         """The answers to texts, which are given as tokens."""
@@ -264,14 +256,16 @@ class PretrainedText(TextTrainer):
                 " text"
             )
         answers = self._encoder.answers(self.params, texts)
-        masked = [token for token in map(self.tokenizer.token_to_id, MASKS) if token is not None]
-        filled = (
-            np.where(np.isin(ids, masked), of[: len(ids)], ids)
-            for ids, of in zip(texts, answers, strict=True)
-        )
-        return [self._decode(ids) for ids in filled]
+        tokens = map(self.tokenizer.token_to_id, MASKS)
+        masks = [token for token in tokens if token is not None]
+        filled = []
+        for ids, answer in zip(texts, answers, strict=True):
+            is_mask = np.isin(ids, masks)
+            filled.append(self._decode(np.where(is_mask, answer[: len(ids)], ids)))
+        return filled
 
     def _generated(self, texts: Sequence[Text], seed: int, chosen: Json) -> list[Text]:
+        check_sizes(0, seed=seed)
         keys = jax.random.split(jax.random.key(seed), len(texts))
         return self._generator(self.params, texts, keys, self._generation(chosen))
 
@@ -288,19 +282,19 @@ class PretrainedText(TextTrainer):
 
     def _encoding(self, texts: Sequence[str], tokenizer: Any, **options: bool) -> Any:
         """Encode a text, or a pair of texts."""
+        what = f"the text {' '.join(texts)!r:.60}"
         byte_text.encode("".join(texts))  # an `InputError` for a lone surrogate
         with of_library(f"the tokenizer cannot encode {shortened(texts[0])}"):
-            found = tokenizer.encode(*texts, **options)
-        what = f"the text {' '.join(texts)!r:.60}"
-        if not found.ids:
+            encoding = tokenizer.encode(*texts, **options)
+        if not encoding.ids:
             raise InputError(f"{what} has no tokens")
-        check_length(self.model, len(found.ids), what)
-        return found
+        check_length(self.model, len(encoding.ids), what)
+        return encoding
 
     @of_library("the tokenizer cannot decode tokens")
     def _decode(self, ids: Ids) -> str:
         return str(self.tokenizer.decode(ids.tolist()))
 
-    def _names(self, ids: Sequence[int] | Int[np.ndarray, " T"]) -> list[str]:
+    def _names(self, ids: TokenIds) -> list[str]:
         """Tokens as text."""
         return [token_text(self.tokenizer.id_to_token(int(token)) or f"#{token}") for token in ids]

@@ -30,36 +30,35 @@ class PretrainedClassifier(PretrainedText):
         return read_classes(self.directory, self.model.num_classes)
 
     def is_one(self, inputs: Any) -> bool:
-        return isinstance(inputs, str) or (self._takes_pairs and isinstance(inputs, tuple))
+        return isinstance(inputs, (str, tuple) if self._takes_pairs else str)
 
     def read_lines(self, lines: Sequence[str]) -> list[InspectedExample]:
-        return self.examples(
-            [tuple(line.split("\t")) if self._takes_pairs else line for line in lines]
-        )
+        if not self._takes_pairs:
+            return super().read_lines(lines)
+        return self.examples([tuple(line.split("\t")) for line in lines])
 
     def answers(self, examples: Sequence[InspectedExample]) -> list[Answer]:
-        logits = self._logits(
-            [(example.inputs[0][0], example.inputs[2][0]) for example in examples]
-        )
-        return [example.answer(each) for example, each in zip(examples, logits, strict=True)]
+        rows = [(example.inputs[0][0], example.inputs[2][0]) for example in examples]
+        pairs = zip(examples, self._logits(rows), strict=True)
+        return [example.answer(logits) for example, logits in pairs]
 
     @property
     def _takes_pairs(self) -> bool:
         return bool(self.model.head == "classes")
 
     def _texts(self, inputs: object) -> list[Any]:
-        texts = texts_in(inputs, str, *([tuple] if self._takes_pairs else []))
-        given = [(text,) if isinstance(text, str) else text for text in texts]
-        return [check_value("inputs", each, Given) for each in given]
+        texts = texts_in(inputs, str, tuple) if self._takes_pairs else texts_in(inputs, str)
+        tuples = [(text,) if isinstance(text, str) else text for text in texts]
+        return [check_value("inputs", each, Given) for each in tuples]
 
     def _example(self, text: Given) -> InspectedExample:
-        given = self._encode(text)
-        _, encoding = given
+        encoded = self._encode(text)
+        _, encoding = encoded
         return InspectedExample(
             inputs=(np.array([encoding.ids]), None, np.array([encoding.type_ids])),
             labels=self._names(encoding.ids),
             title="\t".join(text),
-            answer=functools.partial(self.classes.answer, *given),
+            answer=functools.partial(self.classes.answer, *encoded),
         )
 
     def _encode(self, text: Given, **options: bool) -> tuple[str, Any]:
@@ -67,8 +66,9 @@ class PretrainedClassifier(PretrainedText):
         return text[0], self._encoding(text, self.tokenizer, **options)
 
     def _answers(self, texts: Sequence[tuple[str, Any]], seed: int, chosen: Json) -> list[Any]:
-        logits = self._logits([(encoding.ids, encoding.type_ids) for _, encoding in texts])
-        return [self.classes.value(*given, each) for given, each in zip(texts, logits, strict=True)]
+        rows = [(encoding.ids, encoding.type_ids) for _, encoding in texts]
+        pairs = zip(texts, self._logits(rows), strict=True)
+        return [self.classes.value(*encoded, logits) for encoded, logits in pairs]
 
     def _logits(self, inputs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[np.ndarray]:
         """Logits of the classes of each text, or of each of its tokens and padding, from its tokens and types."""

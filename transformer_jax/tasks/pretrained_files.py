@@ -39,12 +39,11 @@ def load_transformers(directory: str | Path) -> PretrainedText:
         raise InputError(
             f"{directory} has a {type(model).__name__}, which takes no texts; use from_transformers"
         )
-    is_of_pieces = os.path.lexists(directory / SOURCE) and not os.path.lexists(
-        directory / TOKENIZER
-    )
-    tokenizer = SentencePieces(directory) if is_of_pieces else read_pieces(directory / TOKENIZER)
+    file = directory / TOKENIZER
+    has_pieces = os.path.lexists(directory / SOURCE) and not os.path.lexists(file)
+    tokenizer = SentencePieces(directory) if has_pieces else read_pieces(file)
     kind = PretrainedClassifier if getattr(model, "classifies", False) else PretrainedText
-    found = kind(TrainingConfig(), model, tokenizer, directory, read_generation(directory))
-    found.params = variables["params"]
-    found.inspected = Inspected(model, variables)
-    return found
+    run = kind(TrainingConfig(), model, tokenizer, directory, read_generation(directory))
+    run.params = variables["params"]
+    run.inspected = Inspected(model, variables)
+    return run

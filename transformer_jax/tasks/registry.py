@@ -38,10 +38,9 @@ def trainer_class_of(task: str) -> type[TrainerModule]:
         InputError: the package has no such task.
     """
     if task not in TRAINERS:
-        known = f"{shortened(task)}, which is not one of {', '.join(TRAINERS)}"
         raise InputError(
-            f"the task is {known}; give trainer_class, or --trainer FILE.py:CLASS on the command"
-            " line"
+            f"the task is {shortened(task)}, which is not one of {', '.join(TRAINERS)}; give"
+            " trainer_class, or --trainer FILE.py:CLASS on the command line"
         )
     return getattr(tasks, TRAINERS[task])
 
@@ -53,10 +52,10 @@ def own_trainer(place: str) -> type[TrainerModule]:
         InputError: there is no such file or trainer, or the file raises an error.
     """
     with as_input_error(f"--trainer is {place}; it must be FILE.py:CLASS of a trainer", Exception):
-        found = imported(place)
-        if not issubclass(found, TrainerModule):
+        trainer_class = imported(place)
+        if not issubclass(trainer_class, TrainerModule):
             raise TypeError(f"{place.rpartition(':')[2]} is not a TrainerModule")
-    return found
+    return trainer_class
 
 
 @check_arguments
@@ -95,7 +94,8 @@ def find_trainer(what: str, trainer: str | None = None) -> TrainerModule:
     """
     if trainer is not None:
         return load_run(what, own_trainer(trainer))
-    if (directory := directory_of(what)) is None:
+    directory = directory_of(what)
+    if directory is None:
         raise InputError(f"run is {what}; it must be {kinds_of_models()}")
     if is_of_transformers(directory):
         return tasks.load_transformers(directory)

@@ -16,13 +16,13 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from transformer_jax.argument_checks import as_array, check_arguments, check_scores, check_token_ids
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch, BatchDataset, StackedSamples
-from transformer_jax.errors import InputError, check_probability, check_sizes
+from transformer_jax.errors import check_probability, check_sizes
 from transformer_jax.fields import setting
 from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.outside_files import Json
 from transformer_jax.tasks.block_settings import block_settings
-from transformer_jax.tasks.task_data import TaskData, task_loaders
+from transformer_jax.tasks.task_data import TaskData, check_same_settings, task_loaders
 from transformer_jax.training.metrics import Elements
 from transformer_jax.trees import Params
 
@@ -53,11 +53,7 @@ class ReverseConfig(TrainingConfig):
     input_dropout_prob: float = setting(0.0, defines_model=True, check=check_probability)
 
     def check_trained_on(self, trained: "ReverseConfig", what: str) -> None:
-        for name in ("seq_len", "num_categories"):
-            if (value := getattr(self, name)) != (expected := getattr(trained, name)):
-                raise InputError(
-                    f"{name} is {value}; it must be {expected}, as in the training of {what}"
-                )
+        check_same_settings(self, trained, what, "seq_len", "num_categories")
 
 
 class ReverseDataset(BatchDataset):
@@ -93,12 +89,10 @@ class ReverseDataset(BatchDataset):
 def reverse_data(config: ReverseConfig) -> TaskData:
     """Training, validation and test set, with the seeds 42, 43 and 44; the run's seed orders the training set."""
     dataset = functools.partial(ReverseDataset, config.num_categories, config.seq_len)
-    sets = (
-        dataset(config.train_size, 42),
-        dataset(config.val_size, 43),
-        dataset(config.test_size, 44),
-    )
-    return TaskData(*task_loaders(config, *sets))
+    train = dataset(config.train_size, seed=42)
+    val = dataset(config.val_size, seed=43)
+    test = dataset(config.test_size, seed=44)
+    return TaskData(*task_loaders(config, train, val, test))
 
 
 class ReverseTrainer(TrainerModule):
@@ -139,40 +133,27 @@ class ReverseTrainer(TrainerModule):
             InputError: `inputs` are not integers `[T]` or `[B, T]`, or one is outside 0 … num_categories - 1; or the
                 model's logits are not finite.
         """
-        sequences, is_one = self._sequences(inputs)
-        logits: Float[np.ndarray, "B T C"] = self.forward(sequences)
+        logits: Float[np.ndarray, "B T C"] = self.forward(self._sequences(inputs))
         check_scores(logits.max(-1), f"{self.name} returned logits")
-        numbers: Int[np.ndarray, "B T"] = logits.argmax(-1)
-        return numbers[0] if is_one else numbers
+        numbers = logits.argmax(-1)  # [B T]
+        return numbers[0] if self.is_one(inputs) else numbers
 
     def is_one(self, inputs: Numbers) -> bool:
         return np.ndim(inputs) == 1
 
     def examples(self, inputs: Numbers) -> "list[InspectedExample]":
-        """Examples of one sequence `[T]` or many `[B, T]`, with their reverses.
-
-        Raises:
-            InputError: as `predict`.
-        """
-        from transformer_jax.training.inspected_example import InspectedExample  # only for examples
-
+        """Examples of one sequence `[T]` or many `[B, T]`, with their reverses; raises the errors of `predict`."""
         return [
-            InspectedExample(
-                inputs=np.array([numbers], np.int32),
-                labels=numbers,
-                title=" ".join(map(str, numbers)),
-                expected=" ".join(map(str, reversed(numbers))),
-            )
-            for numbers in self._sequences(inputs)[0].tolist()
+            dataclasses.replace(example, expected=" ".join(reversed(example.title.split())))
+            for example in super().examples(self._sequences(inputs))
         ]
 
-    def _sequences(self, inputs: object) -> tuple[Int[np.ndarray, "B T"], bool]:
-        """The inputs as a batch, and whether they are one sequence."""
+    def _sequences(self, inputs: object) -> Int[np.ndarray, "B T"]:
+        """The inputs as a batch."""
         array = np.asarray(as_array("inputs", inputs))
-        check_token_ids(
-            "inputs", array, self.config.num_categories, "[T]" if array.ndim == 1 else "[B, T]"
-        )
-        return np.atleast_2d(array).astype(np.int32), array.ndim == 1
+        shape = "[T]" if array.ndim == 1 else "[B, T]"
+        check_token_ids("inputs", array, self.config.num_categories, shape)
+        return np.atleast_2d(array).astype(np.int32)
 
 
 @check_arguments
@@ -188,7 +169,7 @@ def train_reverse(
     Returns:
         As `train_and_test`.
     """
-    # it is above the tasks
+    # imported late, so that a reader of this file need not read the protocol of experiments
     from transformer_jax.tasks.experiment import chosen_config, train_and_test
 
     config = chosen_config(config, ReverseConfig(), settings, ReverseTrainer.name)

@@ -1,29 +1,22 @@
-"""Text embeddings as the files of `sentence-transformers` describe them: pooling, further layers, longest text."""
+"""Text embeddings as the files of `sentence-transformers` describe them: pooling, normalization, longest text."""
 
 import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Float
-
-from transformer_jax.argument_checks import Size, check_shapes
+from transformer_jax.argument_checks import Size
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import MAX_JSON_BYTES, outside_file
 from transformer_jax.tasks.encoded_texts import Pooling
 from transformer_jax.tasks.tokenization import import_extra
-from transformer_jax.weights.huggingface.config_keys import TORCH_ACTIVATIONS, ConfigKeys
+from transformer_jax.weights.huggingface.config_keys import ConfigKeys
 from transformer_jax.weights.huggingface.pretrained import CONFIG, SENTENCE_CONFIG
-from transformer_jax.weights.huggingface.stored_arrays import StoredArrays
 
 MODULES, TOKENIZER_CONFIG = "modules.json", "tokenizer_config.json"
-# Classes of the modules, separated by spaces, without the package and its parts.
-SUPPORTED = re.compile("Transformer Pooling( Dense| Normalize)*")
+# Classes of the modules, without the package and its parts.
+SUPPORTED = ["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]
 # Poolings by their names, and by the flags of older files.
 POOLINGS: dict[str, Pooling] = {
     "cls": "first",
@@ -47,13 +40,12 @@ CHECKED: dict[str, tuple[object, ...]] = {
     "transformer_task": ("feature-extraction",),
     "module_input_name": ("sentence_embedding",),
     "module_output_name": ("sentence_embedding", "token_embeddings", None),
-    "use_residual": (False,),
-    **dict.fromkeys(
-        ("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs"), (None, {})
-    ),
+    "do_lower_case": (False,),
+    "config_args": (None, {}),
+    "config_kwargs": (None, {}),
+    "tokenizer_args": (None, {}),
+    "processor_kwargs": (None, {}),
 }
-
-Vectors = Float[np.ndarray, "texts _"]
 
 
 class Embedding(NamedTuple):
@@ -61,28 +53,15 @@ class Embedding(NamedTuple):
 
     tokenizer: Any  # of the library `tokenizers`
     pooling: Pooling
-    layers: list[Callable[[Vectors], Vectors]]  # applied to the pooled vectors
-
-    def finished(self, vectors: Vectors, normalize: bool | None) -> Vectors:
-        """Apply the layers; `normalize` adds or removes those that divide vectors by their lengths."""
-        for layer in self.layers:
-            if layer is not unit_length or normalize is not False:
-                vectors = layer(vectors)
-        return unit_length(vectors) if normalize else vectors
+    normalizes: bool  # whether the vectors have length 1
 
 
-def unit_length(vectors: Vectors) -> Vectors:
-    """Divide vectors by their lengths."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-
-
-def read_embedding(directory: Path, tokenizer: Any, width: int, longest: int) -> Embedding:
+def read_embedding(directory: Path, tokenizer: Any, longest: int) -> Embedding:
     """Read how a model embeds texts; without `modules.json` it takes the mean, with length 1.
 
     Args:
         directory: directory of the model.
         tokenizer: tokenizer of the model, from the library `tokenizers`.
-        width: width of the encoder's outputs.
         longest: the most tokens that the model takes.
 
     Raises:
@@ -90,32 +69,21 @@ def read_embedding(directory: Path, tokenizer: Any, width: int, longest: int) ->
     """
     file = directory / MODULES
     if not os.path.lexists(file):
-        return Embedding(tokenizer, "mean", [unit_length])
+        return Embedding(tokenizer, "mean", True)
     with outside_file(file, "a list of modules", MAX_JSON_BYTES) as checked:
         modules = json.loads(checked.read_bytes())
         kinds = [
             re.sub(r"^sentence_transformers\.(.*\.)?", "", module["type"]) for module in modules
         ]
         folders = [directory / Path(module["path"]).name for module in modules]
-    if not SUPPORTED.fullmatch(" ".join(kinds)) or folders[0] != directory:
-        needed = (
-            "they must be a Transformer without a path, a Pooling, and any number of Dense and"
-            " Normalize"
+    if kinds not in SUPPORTED or folders[0] != directory:
+        raise InputError(
+            f"{file} has the modules {', '.join(kinds)}; they must be a Transformer without a path,"
+            " a Pooling, and possibly a Normalize"
         )
-        raise InputError(f"{file} has the modules {', '.join(kinds)}; {needed}")
     _checked_keys(directory / SENTENCE_CONFIG)
-    layers: list[Callable[[Vectors], Vectors]] = []
-    for kind, folder in zip(kinds[2:], folders[2:], strict=True):
-        keys = _checked_keys(folder / CONFIG)
-        if kind == "Normalize":
-            layers.append(unit_length)
-        else:
-            keys.one_of("in_features", width)
-            layers.append(_dense(folder, keys))
-            width = keys.take("out_features", Size)
-    return Embedding(
-        _tokenizer(directory, tokenizer, longest), _pooling(folders[1] / CONFIG), layers
-    )
+    pooling = _pooling(folders[1] / CONFIG)
+    return Embedding(_tokenizer(directory, tokenizer, longest), pooling, "Normalize" in kinds)
 
 
 def _checked_keys(file: Path) -> ConfigKeys:
@@ -128,38 +96,22 @@ def _checked_keys(file: Path) -> ConfigKeys:
 def _pooling(file: Path) -> Pooling:
     keys = _checked_keys(file)
     flagged = [name for flag, name in FLAGS.items() if keys.take(flag, bool, False)] or ["mean"]
+    # several poolings are not supported
     named = {"pooling_mode": flagged[0] if len(flagged) == 1 else flagged} | keys.others()
     return POOLINGS[ConfigKeys(named, str(file)).one_of("pooling_mode", *POOLINGS)]
-
-
-def _dense(folder: Path, keys: ConfigKeys) -> Callable[[Vectors], Vectors]:
-    """A linear layer with its activation."""
-    activation = TORCH_ACTIVATIONS[keys.one_of("activation_function", *TORCH_ACTIVATIONS)]
-    shape = keys.take("out_features", Size), keys.take("in_features", Size)
-    stored, like = StoredArrays(folder), {"linear.weight": jax.ShapeDtypeStruct(shape, jnp.float32)}
-    if keys.take("bias", bool, True):
-        like["linear.bias"] = jax.ShapeDtypeStruct(shape[:1], jnp.float32)
-    check_shapes(stored.shapes, like, str(folder))
-    kernel, *bias = (stored.read(name, "float32") for name in like)
-    return lambda vectors: np.asarray(activation(jnp.asarray(sum(bias, vectors @ kernel.T))))
 
 
 def _tokenizer(directory: Path, tokenizer: Any, longest: int) -> Any:
     """A copy of a tokenizer that cuts texts to the length in the model's files."""
     files = sorted(directory.glob("sentence_*_config.json"))  # named after the family
     keys = _checked_keys(files[0] if files else directory / "sentence_bert_config.json")
-    given = ConfigKeys.of_file(directory / TOKENIZER_CONFIG)
-    given.one_of("truncation_side", "right")
-    lengths = (
-        keys.take("max_seq_length", Size | None, None) or given.others().get("model_max_length"),
-        longest,
-    )
-    library = import_extra("tokenizers")
-    found = library.Tokenizer.from_str(tokenizer.to_str())
-    found.enable_truncation(
-        min(length for length in lengths if isinstance(length, int) and length > 0)
-    )
-    if keys.take("do_lower_case", bool, False):
-        normalizers = [library.normalizers.Lowercase(), *filter(None, [found.normalizer])]
-        found.normalizer = library.normalizers.Sequence(normalizers)
-    return found
+    of_tokenizer = ConfigKeys.of_file(directory / TOKENIZER_CONFIG)
+    of_tokenizer.one_of("truncation_side", "right")
+    length = keys.take("max_seq_length", Size | None, None)
+    if length is None:
+        length = of_tokenizer.others().get("model_max_length")
+    if not isinstance(length, int) or not 0 < length < longest:
+        length = longest
+    cutting = import_extra("tokenizers").Tokenizer.from_str(tokenizer.to_str())
+    cutting.enable_truncation(length)
+    return cutting

@@ -33,29 +33,27 @@ class SentencePieces:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._source, self._target = (_pieces(directory / name) for name in (SOURCE, TARGET))
+        self._source, self._target = _pieces(directory / SOURCE), _pieces(directory / TARGET)
         self._ids: dict[str, int] = read_json(directory / IDS, "a list of the pieces' ids")
-        if not all(isinstance(number, int) for number in self._ids.values()):
-            raise InputError(f"{directory / IDS} has an id that is not a whole number")
-        for name in (UNKNOWN, END, PAD):
-            if name not in self._ids:
-                raise InputError(f"{directory / IDS} has no {name}")
+        if UNKNOWN not in self._ids:
+            raise InputError(f"{directory / IDS} has no {UNKNOWN}")
         self._names = {number: name for name, number in self._ids.items()}
 
     def encode(self, text: str) -> Encoded:
         """Ids of a text and its end token; a prefix such as `>>fr<<`, which chooses the language, is one token."""
+        pieces: list[str] = []
         code, mark, rest = text.partition("<<")
-        codes = [f"{code}{mark}"] if mark and code.startswith(">>") else []
-        pieces = [*codes, *self._source.encode(rest if codes else text, out_type=str), END]
+        if mark and code.startswith(">>"):
+            pieces, text = [code + mark], rest
+        pieces += [*self._source.encode(text, out_type=str), END]
         unknown = self._ids[UNKNOWN]
         return Encoded([self._ids.get(piece, unknown) for piece in pieces])
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, without end and padding tokens."""
         names = [self._names.get(number, UNKNOWN) for number in ids]
-        text: str = self._target.decode_pieces(
-            [name for name in names if name not in (UNKNOWN, END, PAD)]
-        )
+        pieces = [name for name in names if name not in (UNKNOWN, END, PAD)]
+        text: str = self._target.decode_pieces(pieces)
         return text.replace("\u2581", " ").strip()
 
     def id_to_token(self, number: int) -> str | None:

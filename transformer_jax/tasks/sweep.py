@@ -19,6 +19,7 @@ from transformer_jax.runs.settings import as_json, write_json
 from transformer_jax.training.metrics import format_metric
 
 SUMMARY = "summary.json"
+MEAN = "Mean of the runs"  # if only the seeds differ
 MAX_RUNS = 1000  # more are probably a typing error
 # results that are not averaged
 ABOUT_THE_RUN = frozenset({"seed", "num_devices", "settings", "model", "versions"})
@@ -51,15 +52,13 @@ def members(config: TrainingConfig, directory: Path) -> list[Member]:
     values = dict(_values(config, text) for text in config.sweep)
     if len(values) < len(config.sweep):
         raise InputError(f"sweep is {' '.join(config.sweep)}; it must name each setting once")
-    if config.seeds is not None:
-        if "seed" in values:
-            raise InputError(
-                f"seeds is {config.seeds}, but sweep has seed too; give only one of them"
-            )
-        values["seed"] = _seeds(config.seeds)
-    elif "seed" in values:
-        values["seed"] = values.pop("seed")  # last
-    if (count := math.prod(map(len, values.values()))) > MAX_RUNS:
+    if config.seeds is not None and "seed" in values:
+        raise InputError(f"seeds is {config.seeds}, but sweep has seed too; give only one of them")
+    seeds = values.pop("seed", None) if config.seeds is None else _seeds(config.seeds)
+    if seeds is not None:
+        values["seed"] = seeds  # the last setting, which changes fastest
+    count = math.prod(map(len, values.values()))
+    if count > MAX_RUNS:
         raise InputError(
             f"seeds and sweep ask for {count} runs; they may ask for at most {MAX_RUNS}"
         )
@@ -68,59 +67,60 @@ def members(config: TrainingConfig, directory: Path) -> list[Member]:
         _member(shared, dict(zip(values, chosen, strict=True)))
         for chosen in itertools.product(*values.values())
     ]
+    idle = [run.config.idle() for run in runs]
     for name in values:
-        if all(reasons := [run.config.idle().get(name) for run in runs]):
-            raise InputError(f"sweep has {name}, which has no effect: {reasons[0]}")
+        if all(name in reasons for reasons in idle):
+            raise InputError(f"sweep has {name}, which has no effect: {idle[0][name]}")
     if len({run.config.name for run in runs}) < count:
         raise InputError("seeds and sweep ask for a run twice; the values of a setting must differ")
     return runs
 
 
 def _member(shared: TrainingConfig, settings: Json) -> Member:
-    point = ",".join(
-        f"{name}={_in_a_name(value)}" for name, value in settings.items() if name != "seed"
-    )
-    seed = f"seed{settings['seed']}" if "seed" in settings else ""
-    name = ",".join(filter(None, (point, seed)))
-    return Member(dataclasses.replace(shared, **settings, name=name), settings, point)
+    words = [f"{name}={_in_a_name(value)}" for name, value in settings.items() if name != "seed"]
+    point = ",".join(words)
+    if "seed" in settings:
+        words.append(f"seed{settings['seed']}")
+    config = dataclasses.replace(shared, **settings, name=",".join(words))
+    return Member(config, settings, point)
 
 
 def _values(config: TrainingConfig, text: str) -> tuple[str, Sequence[object]]:
     """Parse a setting and its values, e.g. `lr=1e-3,3e-4`."""
     name, equals, listed = text.partition("=")
     name, hints = name.replace("-", "_"), type_hints(type(config))
+    problem = ""
     if not equals:
-        raise InputError(
-            f"sweep is {shortened(text)}; it must be SETTING=VALUE,VALUE, such as lr=1e-3,3e-4"
-        )
-    if name not in hints:
-        raise InputError(
-            f"sweep is {shortened(text)}; {shortened(name)} is not a setting of this task"
-        )
-    if name in config.fields_with("keeps_result"):
-        raise InputError(
-            f"sweep is {shortened(text)}; {name} cannot be swept, since the trained parameters do"
-            " not depend on it"
-        )
+        problem = "it must be SETTING=VALUE,VALUE, such as lr=1e-3,3e-4"
+    elif name not in hints:
+        problem = f"{shortened(name)} is not a setting of this task"
+    elif name in config.fields_with("keeps_result"):
+        problem = f"{name} cannot be swept, since the trained parameters do not depend on it"
+    if problem:
+        raise InputError(f"sweep is {shortened(text)}; {problem}")
     return name, [from_text(f"{name} in sweep", value, hints[name]) for value in listed.split(",")]
 
 
 def _seeds(text: str) -> Sequence[int]:
     """Parse seeds, e.g. `0..4` or `0,3,7`."""
-    match = re.fullmatch(r"(\d{1,10})\.\.(\d{1,10})|\d{1,10}(, *\d{1,10})*", text, re.ASCII)
-    seeds = range(int(match[1]), int(match[2]) + 1) if match and match[1] else []
-    if match is None or (match[1] and not seeds):
+    seeds: Sequence[int] = []
+    if re.fullmatch(r"\d{1,10}\.\.\d{1,10}", text, re.ASCII):
+        first, last = map(int, text.split(".."))
+        seeds = range(first, last + 1)
+    elif re.fullmatch(r"\d{1,10}(, *\d{1,10})*", text, re.ASCII):
+        seeds = list(map(int, text.split(",")))
+    if not seeds:
         raise InputError(
             f"seeds is {shortened(text)}; it must be a range, such as 0..4, or a list, such as"
             " 0,3,7"
         )
-    return seeds or [int(seed) for seed in text.split(",")]
+    return seeds
 
 
 def _in_a_name(value: object) -> str:
     """A value as a part of a directory's name."""
-    text = str(value).lower() if value is None or isinstance(value, bool) else str(value)
-    return re.sub(r"[^\w.+-]", "_", text)
+    is_word = value is None or isinstance(value, bool)
+    return str(value).lower() if is_word else re.sub(r"[^\w.+-]", "_", str(value))
 
 
 def write_summary(
@@ -135,7 +135,8 @@ def write_summary(
     Returns:
         The content of the file.
     """
-    runs, finished = [], dict[str, list[Json]]()
+    runs: list[Json] = []
+    finished: dict[str, list[Json]] = {}  # results by grid point
     for member, outcome in zip(members, outcomes, strict=True):
         run: Json = {"name": member.config.name, "settings": as_json(member.settings)}
         if isinstance(outcome, FloatingPointError):
@@ -146,9 +147,9 @@ def write_summary(
         runs.append(run)
     mean: Json = {}
     std: Json = {}
-    for point, found in finished.items():
-        mean[point], std[point] = _statistics(found)
-    if not any(member.point for member in members):
+    for point, results in finished.items():
+        mean[point], std[point] = _statistics(results)
+    if not members[0].point:  # only the seeds differ
         mean, std = mean.get("", {}), std.get("", {})
     summary = {"runs": runs, "mean": mean, "std": std}
     write_json(directory / SUMMARY, summary)
@@ -164,19 +165,20 @@ def lines(summary: Json, metric: str) -> Iterator[str]:
     """
     if not summary["mean"]:  # all runs diverged
         return
-    is_grid = any(name != "seed" for name in summary["runs"][0]["settings"])
-    of_points, stds = (
-        summary[kind] if is_grid else {"": summary[kind]} for kind in ("mean", "std")
-    )
+    means, deviations = summary["mean"], summary["std"]
+    if set(summary["runs"][0]["settings"]) == {"seed"}:
+        means, deviations = {MEAN: means}, {MEAN: deviations}
     metric = metric.removeprefix(EMA)  # the averaged parameters were tested
-    for point, mean in of_points.items():
+    for point, mean in means.items():
         shown = metric if metric in mean["val"] else "loss"
-        means = []
+        words = []
         for split in ("val", "test"):
-            deviation = stds[point][split][shown]
-            more = "" if deviation is None else f" ± {format_metric(shown, deviation)}"
-            means.append(f"{split} {shown} {format_metric(shown, mean[split][shown])}{more}")
-        yield f"{point or 'Mean of the runs'}: {', '.join(means)}"
+            word = f"{split} {shown} {format_metric(shown, mean[split][shown])}"
+            deviation = deviations[point][split][shown]
+            if deviation is not None:
+                word += f" ± {format_metric(shown, deviation)}"
+            words.append(word)
+        yield f"{point}: {', '.join(words)}"
 
 
 def _statistics(results: Sequence[Json]) -> tuple[Json, Json]:
@@ -184,11 +186,11 @@ def _statistics(results: Sequence[Json]) -> tuple[Json, Json]:
 
     The standard deviation of a single number is None.
     """
-    flat = [flatten_dict(of_run) for of_run in results]
+    runs = [flatten_dict(result) for result in results]
     means: Json = {}
     deviations: Json = {}
-    for path in flat[0]:
-        numbers = [of_run.get(path) for of_run in flat]
+    for path in runs[0]:
+        numbers = [run.get(path) for run in runs]
         are_numbers = all(type(number) in (int, float) for number in numbers)
         if are_numbers and path[0] not in ABOUT_THE_RUN:
             means[path] = float(np.mean(numbers))

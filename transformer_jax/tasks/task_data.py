@@ -5,6 +5,7 @@ from typing import Any
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Dataset, Loader, make_loader
+from transformer_jax.errors import InputError
 from transformer_jax.trees import Arrays
 
 
@@ -30,17 +31,30 @@ def task_loaders(
             `token_batches`, its batches are limited by tokens, and none is left out.
         shuffle: shuffle the training set in each epoch; False for a set that draws new samples in each epoch.
     """
-
-    # arguments of `make_loader`
-    def load(dataset: Dataset, *, drop_last: bool = False, **order: Any) -> Loader:
-        by_tokens, groups = (
-            getattr(dataset, "token_batches", None),
-            getattr(dataset, "buckets", None),
-        )
-        drop_last = drop_last and by_tokens is None
-        return make_loader(
-            dataset, by_tokens or config.batch_size, drop_last=drop_last, groups=groups, **order
-        )
-
     order = {"shuffle": shuffle, "seed": config.seed, "num_workers": config.num_workers}
-    return load(train, drop_last=True, **order), load(val), load(test)
+    # batches by tokens, which differ in their number of pairs, leave none out
+    drop_last = getattr(train, "token_batches", None) is None
+    return (
+        _loader(config, train, drop_last=drop_last, **order),
+        _loader(config, val),
+        _loader(config, test),
+    )
+
+
+def _loader(config: TrainingConfig, dataset: Dataset, **options: Any) -> Loader:
+    """Create the loader of a set, with options of `make_loader`."""
+    batch_size = getattr(dataset, "token_batches", None) or config.batch_size
+    groups = getattr(dataset, "buckets", None)
+    return make_loader(dataset, batch_size, groups=groups, **options)
+
+
+def check_same_settings(
+    config: TrainingConfig, trained: TrainingConfig, what: str, *names: str
+) -> None:
+    """Raise an `InputError` unless settings have the values with which a model was trained; `what` names the model."""
+    for name in names:
+        value, expected = getattr(config, name), getattr(trained, name)
+        if value != expected:
+            raise InputError(
+                f"{name} is {value}; it must be {expected}, as in the training of {what}"
+            )

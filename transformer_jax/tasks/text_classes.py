@@ -63,23 +63,21 @@ class Classes(NamedTuple):
         return {self._name(number): score for number, score in enumerate(scores) if score > least}
 
     def answer(self, text: str, encoding: Any, logits: Logits) -> Answer:
-        """The answer to show; for tokens the entities, and as parts the labels of all tokens."""
+        """The answer to show; for tokens the labels other than `O`, and as parts the labels of all tokens."""
         if logits.ndim > 1:
-            entities = entities_of(text, self._tokens(text, encoding, logits))
-            shown = [
-                f"{entity.label}: {entity.text} ({entity.probability:.3g})" for entity in entities
-            ]
-            parts = answer_of(
-                logits, [token_text(token) for token in encoding.tokens], self._name
-            ).parts
-            return Answer("; ".join(shown), None, parts)
+            spans = [span for span in self._tokens(text, encoding, logits) if span.label != "O"]
+            line = "; ".join(
+                f"{span.label}: {span.text} ({span.probability:.3g})" for span in spans
+            )
+            places = [token_text(token) for token in encoding.tokens]
+            return Answer(line, None, answer_of(logits, places, self._name).parts)
         if self.problem == ONE_CLASS:
             return answer_of(logits[None], ["text"], self._name)
-        found = self.value(text, encoding, logits)
-        if isinstance(found, dict):
-            line = ", ".join(f"{name} {score:.5g}" for name, score in found.items())
+        value = self.value(text, encoding, logits)
+        if isinstance(value, dict):
+            line = ", ".join(f"{name} {score:.5g}" for name, score in value.items())
         else:
-            line = f"{found:.5g}"
+            line = f"{value:.5g}"
         return Answer(line, None, [AnswerPart("text", line, None)])
 
     def _name(self, number: int) -> str:
@@ -89,36 +87,12 @@ class Classes(NamedTuple):
         """The tokens that are not special, with their most probable labels."""
         probabilities = probabilities_of(logits[: len(encoding.ids)])
         rows = zip(encoding.offsets, encoding.special_tokens_mask, probabilities, strict=True)
-        return [
-            LabelledSpan(
-                text[start:end], self._name(int(row.argmax())), float(row.max()), start, end
-            )
-            for (start, end), is_special, row in rows
-            if not is_special
-        ]
-
-
-def entities_of(text: str, tokens: list[LabelledSpan]) -> list[LabelledSpan]:
-    """Join neighbouring tokens of an entity, with their mean probability; tokens with label O are left out.
-
-    As with the strategy `simple` of the pipeline in `transformers`, an entity ends where its name changes and before a
-    label that starts with `B-`.
-    """
-    groups: list[list[LabelledSpan]] = []
-    for token in tokens:
-        entity = token._replace(label=token.label.removeprefix("B-").removeprefix("I-"))
-        if not groups or groups[-1][-1].label != entity.label or token.label.startswith("B-"):
-            groups.append([])
-        groups[-1].append(entity)
-    return [
-        group[0]._replace(
-            text=text[group[0].start : group[-1].end],
-            probability=sum(token.probability for token in group) / len(group),
-            end=group[-1].end,
-        )
-        for group in groups
-        if group[0].label != "O"
-    ]
+        spans = []
+        for (start, end), is_special, row in rows:
+            if not is_special:
+                label = self._name(int(row.argmax()))
+                spans.append(LabelledSpan(text[start:end], label, float(row.max()), start, end))
+        return spans
 
 
 def read_classes(directory: Path, num_classes: int) -> Classes:
@@ -134,11 +108,13 @@ def read_classes(directory: Path, num_classes: int) -> Classes:
     problem = keys.one_of("problem_type", None, *PROBLEMS) or ONE_CLASS
     score = TORCH_ACTIVATIONS[IDENTITY] if problem == SCORES else jax.nn.sigmoid
     if num_classes == 1:
-        found = {
-            "activation_fn": keys.take("sbert_ce_default_activation_function", str | None, None)
+        function = keys.take("sbert_ce_default_activation_function", str | None, None)
+        settings = {
+            "activation_fn": function,
+            **(keys.take("sentence_transformers", Mapping | None, None) or {}),
+            **ConfigKeys.of_file(directory / SENTENCE_CONFIG).others(),
         }
-        found |= keys.take("sentence_transformers", Mapping | None, None) or {}
-        found |= ConfigKeys.of_file(directory / SENTENCE_CONFIG).others()
-        chosen = ConfigKeys(found, str(directory)).one_of("activation_fn", None, *TORCH_ACTIVATIONS)
-        problem, score = SCORES, TORCH_ACTIVATIONS.get(chosen, score)
+        settings_keys = ConfigKeys(settings, str(directory))
+        function = settings_keys.one_of("activation_fn", None, *TORCH_ACTIVATIONS)
+        problem, score = SCORES, TORCH_ACTIVATIONS.get(function, score)
     return Classes(names, problem, score)

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from jaxtyping import Float
 
 from transformer_jax.errors import InputError, visible
 from transformer_jax.fit.trainer import TrainerModule
+from transformer_jax.tasks import byte_text
 from transformer_jax.tasks.byte_text import Ids, pad
 from transformer_jax.tasks.tokenization import Tokenizer
 from transformer_jax.tasks.translation.pairs import PairInputs
@@ -21,6 +22,7 @@ from transformer_jax.training.inspected_example import (
 )
 
 Text = TypeVar("Text")
+Logits: TypeAlias = Float[np.ndarray, "T V"]
 
 
 class TextTrainer(TrainerModule):
@@ -51,15 +53,10 @@ def texts_in(inputs: object, *kinds: type[Text]) -> list[Text]:
     Raises:
         InputError: `inputs` is neither a text nor a list of texts.
     """
-    given = (
-        [inputs]
-        if isinstance(inputs, kinds)
-        else list(inputs)
-        if isinstance(inputs, Iterable)
-        else []
-    )
-    texts = [text for text in given if isinstance(text, kinds)]
-    if not texts or len(texts) < len(given):
+    if isinstance(inputs, kinds):
+        return [inputs]
+    texts = list(inputs) if isinstance(inputs, Iterable) else []
+    if not texts or not all(isinstance(text, kinds) for text in texts):
         raise InputError(f"inputs is {inputs!r:.60}; it must be a text or a list of texts")
     return texts
 
@@ -72,17 +69,15 @@ def encode_all(
     Raises:
         InputError: as `Tokenizer.encode`; or a text is empty, or has more than `longest` tokens, or bytes.
     """
-    found = list(map(tokenizer.encode, texts))
+    encoded = [tokenizer.encode(text) for text in texts]
+    sizes = [len(byte_text.encode(text)) for text in texts] if counts_bytes else map(len, encoded)
     unit = "bytes" if counts_bytes or tokenizer.num_bytes is None else "tokens"
-    for text, ids in zip(texts, found, strict=True):
-        size = (
-            len(ids) if unit == "tokens" else len(text.encode() if isinstance(text, str) else text)
-        )
+    for text, size in zip(texts, sizes, strict=True):
         if not 1 <= size <= longest:
             raise InputError(
                 f"the text {text[:40]!r} has {size} {unit}; it may have 1 to {longest}"
             )
-    return found
+    return encoded
 
 
 def text_examples(
@@ -97,17 +92,19 @@ def text_examples(
         tokenizer: tokenizer of the model.
         following: the actual next tokens of each text, if they are known.
     """
-    length = max(map(len, texts))
-    return [
-        InspectedExample(
-            inputs=np.pad(ids, (0, length - len(ids)))[None],
-            labels=(places := [visible(label) for label in tokenizer.labels(ids)]),
+    rows = pad(texts, max(map(len, texts)), 0)
+    examples = []
+    for number, ids in enumerate(texts):
+        places = [visible(label) for label in tokenizer.labels(ids)]
+        example = InspectedExample(
+            inputs=rows[number : number + 1],
+            labels=places,
             answer=partial(_next_tokens, tokenizer, places),
             title=visible(tokenizer.decode(ids)),
             expected=None if following is None else visible(tokenizer.decode(following[number])),
         )
-        for number, ids in enumerate(texts)
-    ]
+        examples.append(example)
+    return examples
 
 
 def translation_examples(
@@ -127,58 +124,43 @@ def translation_examples(
         expected: the right translations, if they are known.
     """
     of_source, of_target = tokenizers
-    targets = [
-        np.concatenate([[of_target.start], ids[ids != of_target.end]]) for ids in translations
-    ]
-    source_length, target_length = (
-        padded_length(max(map(len, texts))) for texts in (sources, targets)
-    )
-    return [
-        InspectedExample(
-            inputs=PairInputs(
-                pad([source], source_length, of_source.pad),
-                pad([target], target_length, of_target.pad),
-            ),
-            labels={
-                "encoder": of_source.labels(source),
-                "decoder": (read := ["start", *of_target.labels(target[1:])]),
-            },
+    targets = [np.array([of_target.start, *ids[ids != of_target.end]]) for ids in translations]
+    source_rows = pad(sources, padded_length(max(map(len, sources))), of_source.pad)
+    target_rows = pad(targets, padded_length(max(map(len, targets))), of_target.pad)
+    examples = []
+    for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        row = slice(number, number + 1)
+        read = ["start", *of_target.labels(target[1:])]
+        example = InspectedExample(
+            inputs=PairInputs(source_rows[row], target_rows[row]),
+            labels={"encoder": of_source.labels(source), "decoder": read},
             answer=partial(_translation, of_target, read),
             title=of_source.decode(source),
             expected=None if expected is None else expected[number],
         )
-        for number, (source, target) in enumerate(zip(sources, targets, strict=True))
-    ]
+        examples.append(example)
+    return examples
 
 
-def _next_tokens(
-    tokenizer: Tokenizer, places: Sequence[str], logits: Float[np.ndarray, "T V"]
-) -> Answer:
+def _next_tokens(tokenizer: Tokenizer, places: Sequence[str], logits: Logits) -> Answer:
     """The most probable token after each token of the text; each follows the given text: no joint probability."""
     ids, parts = _most_probable(tokenizer, places, logits)
     return Answer(visible(tokenizer.decode(ids)), None, parts)
 
 
-def _translation(
-    tokenizer: Tokenizer, places: Sequence[str], logits: Float[np.ndarray, "T V"]
-) -> Answer:
+def _translation(tokenizer: Tokenizer, places: Sequence[str], logits: Logits) -> Answer:
     """The most probable token after each token that the decoder reads; the text ends before the first end token."""
     ids, parts = _most_probable(tokenizer, places, logits)
     ends = np.flatnonzero(ids == tokenizer.end)
-    return Answer(
-        tokenizer.decode(ids),
-        probability_of_all(parts[: int(ends[0]) + 1 if ends.size else None]),
-        parts,
-    )
+    last = int(ends[0]) if ends.size else len(ids)
+    return Answer(tokenizer.decode(ids), probability_of_all(parts[: last + 1]), parts)
 
 
 def _most_probable(
-    tokenizer: Tokenizer, places: Sequence[str], logits: Float[np.ndarray, "T V"]
+    tokenizer: Tokenizer, places: Sequence[str], logits: Logits
 ) -> tuple[Ids, list[AnswerPart]]:
     """The most probable id after each of the labelled positions, and its name with its probability."""
     ids = logits[: len(places)].argmax(-1)
+    names = map(visible, tokenizer.labels(ids))
     parts = answer_of(logits, places, str).parts
-    return ids, [
-        part._replace(text=visible(name))
-        for part, name in zip(parts, tokenizer.labels(ids), strict=True)
-    ]
+    return ids, [part._replace(text=name) for part, name in zip(parts, names, strict=True)]

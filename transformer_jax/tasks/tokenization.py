@@ -3,14 +3,12 @@
 import contextlib
 import copy
 import importlib
-import itertools
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, AnyStr
+from typing import TYPE_CHECKING, Any, AnyStr, TypeAlias
 
 import numpy as np
 from jaxtyping import Int, Integer, UInt8
@@ -27,13 +25,15 @@ KINDS = (
     "bytes, characters, words, words:COUNT+, bpe:SIZE, unigram:SIZE, or the path of a"
     " tokenizer.json"
 )
-TRAINED = re.compile(r"characters|words(:[1-9]\d{0,8}\+)?|(bpe|unigram):(\d+)")
+TRAINED = re.compile(r"characters|words(:[1-9]\d{0,8}\+)?|(bpe|unigram):(\d{1,9})")
 SIZES = 300, 2**20  # fewest and most pieces of a trained tokenizer, including the 256 bytes
 MAX_FILE_BYTES = 2**28
 CHUNK = 2**16  # most characters that are tokenized together, up to the end of a line
 CHUNKS = 64  # chunks that are tokenized in parallel
 
-Ids = Integer[np.ndarray, " _"]
+Ids: TypeAlias = Integer[np.ndarray, " _"]
+TokenIds: TypeAlias = Sequence[int] | Ids
+Counts: TypeAlias = Int[np.ndarray, " _"]
 
 
 @contextlib.contextmanager
@@ -59,8 +59,8 @@ def text_after(decode: Callable[[Ids], AnyStr], before: Ids, new: Ids) -> AnyStr
         before: ids of the earlier tokens.
         new: ids of the new tokens.
     """
-    whole, given = decode(np.concatenate([before, new])), decode(before)
-    return whole.removeprefix(given) if whole.startswith(given) else decode(new)
+    whole, beginning = decode(np.concatenate([before, new])), decode(before)
+    return whole.removeprefix(beginning) if whole.startswith(beginning) else decode(new)
 
 
 class Tokenizer:
@@ -77,24 +77,26 @@ class Tokenizer:
     def __init__(self, size: int = byte_text.PAD) -> None:
         self.size, self.pad, self.start, self.end = size, size, size + 1, size + 2
         self.vocabulary_size = size + 3
-        self.num_bytes: Int[np.ndarray, " V"] | None = None
+        self.num_bytes: Counts | None = None
         self.file: str | None = None
 
-    def encode(self, text: str | bytes, *, delimited: bool = False) -> Int[np.ndarray, " S"]:
+    def encode(self, text: str | bytes, *, delimited: bool = False) -> Ids:
         """Encode text or bytes as ids; with `delimited`, `start` comes before them and `end` after them.
 
         Raises:
             InputError: the text has a lone surrogate.
         """
         ids = self._ids(text)
-        return np.concatenate([[self.start], ids, [self.end]], dtype=np.int32) if delimited else ids
+        if not delimited:
+            return ids
+        return np.concatenate([[self.start], ids, [self.end]], dtype=np.int32)
 
-    def lengths(self, texts: Sequence[str]) -> Int[np.ndarray, " N"]:
+    def lengths(self, texts: Sequence[str]) -> Counts:
         """The number of tokens of each text."""
         return np.array([len(text.encode()) for text in texts], int)
 
     def encode_file(self, content: UInt8[np.ndarray, " N"], name: str) -> Ids:
-        """Encode a long text as memory-mapped ids of the smallest integer type; ids of pieces are in a temporary file.
+        """Encode a long text as ids of the smallest integer type; bytes stay memory-mapped.
 
         Args:
             content: memory-mapped bytes of the text.
@@ -105,24 +107,22 @@ class Tokenizer:
         """
         return content
 
-    def decode(self, ids: Sequence[int] | Ids) -> str:
+    def decode(self, ids: TokenIds) -> str:
         """Decode the ids before the first `end`, without `pad` and `start`; invalid UTF-8 becomes U+FFFD."""
         return self.to_bytes(ids).decode(errors="replace")
 
-    def to_bytes(self, ids: Sequence[int] | Ids) -> bytes:
+    def to_bytes(self, ids: TokenIds) -> bytes:
         """Decode to bytes like `decode`, as far as the tokenizer preserves them."""
         array = np.asarray(ids, np.int64)
-        ends = np.flatnonzero(array == self.end)
-        array = array[: ends[0]] if ends.size else array
-        return self._joined(
-            array[(array < self.size) & ~np.isin(array, (self.pad, self.start, self.end))]
-        )
+        before_end = ~np.logical_or.accumulate(array == self.end)
+        is_special = np.isin(array, (self.pad, self.start))
+        return self._joined(array[before_end & ~is_special & (array < self.size)])
 
-    def labels(self, ids: Sequence[int] | Ids) -> list[str]:
+    def labels(self, ids: TokenIds) -> list[str]:
         """A label for each id."""
         return byte_text.labels(ids)
 
-    def _ids(self, text: str | bytes) -> Int[np.ndarray, " S"]:
+    def _ids(self, text: str | bytes) -> Ids:
         return byte_text.encode(text)
 
     def _joined(self, ids: Ids) -> bytes:
@@ -136,16 +136,15 @@ class PieceTokenizer(Tokenizer):
         pieces: a tokenizer of the library `tokenizers`.
     """
 
-    num_bytes: Int[np.ndarray, " V"]
+    num_bytes: Counts
 
     def __init__(self, pieces: "tokenizers.Tokenizer") -> None:
-        super().__init__(max(pieces.get_vocab().values()) + 1)
+        vocabulary = pieces.get_vocab()
+        super().__init__(max(vocabulary.values()) + 1)
         self._pieces, self.file, self._adds_own = pieces, pieces.to_str(), False
-        has_byte_letters = '"type":"ByteLevel"' in json.dumps(
-            json.loads(self.file)["decoder"], separators=(",", ":")
-        )
+        has_byte_letters = '"ByteLevel"' in json.dumps(json.loads(self.file)["decoder"])
         self.num_bytes = np.zeros(self.size, np.int32)
-        for piece, number in pieces.get_vocab().items():
+        for piece, number in vocabulary.items():
             self.num_bytes[number] = _num_bytes(piece, has_byte_letters)
 
     def with_own_tokens(
@@ -157,12 +156,12 @@ class PieceTokenizer(Tokenizer):
             pad, start, end: ids of the special tokens.
             adds_them: whether `encode` adds the special tokens of the file, e.g. `</s>` at the end of sources.
         """
-        found = copy.copy(self)
-        found.pad, found.start, found.end, found._adds_own = pad, start, end, adds_them
-        found.vocabulary_size = max(self.size, pad + 1, start + 1, end + 1)
-        return found
+        changed = copy.copy(self)
+        changed.pad, changed.start, changed.end, changed._adds_own = pad, start, end, adds_them
+        changed.vocabulary_size = max(self.size, pad + 1, start + 1, end + 1)
+        return changed
 
-    def lengths(self, texts: Sequence[str]) -> Int[np.ndarray, " N"]:
+    def lengths(self, texts: Sequence[str]) -> Counts:
         return np.array([len(found.ids) for found in self._encoded(texts)], int)
 
     def encode_file(self, content: UInt8[np.ndarray, " N"], name: str) -> Ids:
@@ -173,45 +172,38 @@ class PieceTokenizer(Tokenizer):
                 f"{name} is not UTF-8 at byte {error.start + 1}; use the tokenizer bytes for such a"
                 " text"
             ) from None
-        parts, dtype, total, is_same = (
-            chunks(text),
-            np.uint16 if self.size <= 2**16 else np.uint32,
-            0,
-            True,
-        )
-        with tempfile.TemporaryFile() as file:
-            while some := list(itertools.islice(parts, CHUNKS)):
-                for part, found in zip(some, self._encoded(some), strict=True):
-                    ids = np.array(found.ids, dtype)
-                    total += int(self.num_bytes[ids].sum(dtype=np.int64))
-                    is_same &= self._joined(ids) == part.encode()
-                    file.write(ids.tobytes())
-            if total != len(content) or not is_same:
-                raise InputError(
-                    f"the tokenizer changes {name}: its tokens have {total} bytes, but the text has"
-                    f" {len(content)}, or different bytes; its bits per byte would be those of"
-                    " another text"
-                )
-            # The file has no name, so it is deleted when no process maps it.
-            return np.memmap(file, dtype, "r") if total else np.zeros(0, dtype)
+        dtype = np.uint16 if self.size <= 2**16 else np.uint32
+        encoded = [np.zeros(0, dtype)]
+        parts = list(chunks(text))
+        for start in range(0, len(parts), CHUNKS):
+            some = parts[start : start + CHUNKS]
+            for part, found in zip(some, self._encoded(some), strict=True):
+                ids = np.array(found.ids, dtype)
+                original = part.encode()
+                if self._joined(ids) != original or self.num_bytes[ids].sum() != len(original):
+                    raise InputError(
+                        f"the tokenizer changes {name}; its bits per byte would be those of another"
+                        " text"
+                    )
+                encoded.append(ids)
+        return np.concatenate(encoded)
 
-    def labels(self, ids: Sequence[int] | Ids) -> list[str]:
+    def labels(self, ids: TokenIds) -> list[str]:
         names = {self.start: "start", self.pad: "pad", self.end: "end"}  # two ids may be the same
         return [names.get(number) or self._label(number) for number in np.asarray(ids).tolist()]
 
     @of_library("the tokenizer cannot decode a token")
     def _label(self, number: int) -> str:
         text = self._pieces.decode([number], skip_special_tokens=False)
-        return (
-            text
-            if text and "\ufffd" not in text
-            else self._pieces.id_to_token(number) or f"#{number}"
-        )
+        if text and "\ufffd" not in text:
+            return text
+        return self._pieces.id_to_token(number) or f"#{number}"
 
     @of_library("the tokenizer cannot encode a text")
-    def _ids(self, text: str | bytes) -> Int[np.ndarray, " S"]:
-        whole = byte_text.encode(text).astype(np.uint8).tobytes().decode(errors="replace")
-        return np.array(self._pieces.encode(whole, add_special_tokens=self._adds_own).ids, np.int32)
+    def _ids(self, text: str | bytes) -> Ids:
+        content = byte_text.encode(text).astype(np.uint8).tobytes().decode(errors="replace")
+        encoding = self._pieces.encode(content, add_special_tokens=self._adds_own)
+        return np.array(encoding.ids, np.int32)
 
     @of_library("the tokenizer cannot decode tokens")
     def _joined(self, ids: Ids) -> bytes:
@@ -227,16 +219,10 @@ def check_tokenizer(name: str, value: str) -> None:
     match = TRAINED.fullmatch(value)
     if value != BYTES and match is None and not value.endswith(".json"):
         raise InputError(f"{name} is {shortened(value)}; it must be {KINDS}")
-    if match and match[3] and not SIZES[0] <= int(match[3][:9]) <= SIZES[1]:
+    if match and match[3] and not SIZES[0] <= int(match[3]) <= SIZES[1]:
         raise InputError(
             f"{name} is {value}; the number of pieces must be from {SIZES[0]} to {SIZES[1]}"
         )
-
-
-def name_of_tokens(setting: str) -> str:
-    """Name of a tokenizer's tokens in reports, by a setting in `KINDS`: bytes, characters, words or pieces."""
-    kind = setting.partition(":")[0]
-    return kind if kind in (BYTES, "characters", "words") else "pieces"
 
 
 def chosen_tokenizer(
@@ -255,8 +241,9 @@ def chosen_tokenizer(
     """
     if setting == BYTES:
         return Tokenizer()
-    if TRAINED.fullmatch(setting) is None and (kept is None or os.path.lexists(setting)):
-        kept = Path(setting)
+    is_file = TRAINED.fullmatch(setting) is None
+    if is_file and (kept is None or os.path.lexists(setting)):
+        return PieceTokenizer(read_pieces(Path(setting)))
     return train(setting) if kept is None else PieceTokenizer(read_pieces(kept))
 
 
@@ -292,9 +279,9 @@ def _num_bytes(piece: str, has_byte_letters: bool) -> int:
     """Number of bytes of text that a piece of the vocabulary stands for."""
     if has_byte_letters:  # a letter for each byte
         return len(piece)
-    return (
-        1 if re.fullmatch("<0x[0-9A-F]{2}>", piece) else len(piece.replace("\u2581", " ").encode())
-    )
+    if re.fullmatch("<0x[0-9A-F]{2}>", piece):
+        return 1
+    return len(piece.replace("\u2581", " ").encode())
 
 
 def chunks(text: str) -> Iterator[str]:
@@ -302,7 +289,8 @@ def chunks(text: str) -> Iterator[str]:
     start = 0
     while start < len(text):
         end = start + CHUNK
-        end = text.rfind("\n", start, end) + 1 or end if end < len(text) else end
+        if end < len(text):
+            end = text.rfind("\n", start, end) + 1 or end
         yield text[start:end]
         start = end
 

@@ -48,7 +48,9 @@ def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
         with of_library(f"tokenizer is {setting}, which cannot be trained on these texts"):
             scores = _unigram_scores(library, texts, split, int(size) - len(BYTE_PIECES) - 1)
     else:
-        counts = Counter(piece for text in texts for piece, _ in split.pre_tokenize_str(text))
+        counts = Counter[str]()
+        for text in texts:
+            counts.update(piece for piece, _ in split.pre_tokenize_str(text))
         least = int(size.removesuffix("+") or 1)
         pieces = [piece for piece, count in counts.most_common(MOST_WORDS) if count >= least]
         if counts and not pieces:
@@ -59,42 +61,40 @@ def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
         scores = dict.fromkeys(sorted(pieces), -1.0)
     low = min(scores.values(), default=0.0) - 10  # bytes are used only if no piece fits
     vocabulary = [("<unk>", 0.0), *((piece, low) for piece in BYTE_PIECES), *scores.items()]
-    found = library.Tokenizer(library.models.Unigram(vocabulary, 0, True))
-    found.pre_tokenizer = split
-    found.decoder = library.decoders.Sequence(
+    tokenizer = library.Tokenizer(library.models.Unigram(vocabulary, 0, True))
+    tokenizer.pre_tokenizer = split
+    tokenizer.decoder = library.decoders.Sequence(
         [library.decoders.ByteFallback(), library.decoders.Fuse()]
     )
     # saving may round scores, so do it now
-    return PieceTokenizer(library.Tokenizer.from_str(found.to_str()))
+    return PieceTokenizer(library.Tokenizer.from_str(tokenizer.to_str()))
 
 
 def _byte_pairs(library: Any, texts: Iterable[str], size: int) -> "tokenizers.Tokenizer":
-    found = library.Tokenizer(library.models.BPE())
-    found.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    found.decoder = library.decoders.ByteLevel()
+    tokenizer = library.Tokenizer(library.models.BPE())
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = library.decoders.ByteLevel()
     alphabet = library.pre_tokenizers.ByteLevel.alphabet()
     trainer = library.trainers.BpeTrainer(
         vocab_size=size, initial_alphabet=alphabet, show_progress=False
     )
-    found.train_from_iterator(texts, trainer)
-    return found
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
 
 
 def _unigram_scores(
     library: Any, texts: Iterable[str], split: Any, size: int
 ) -> Mapping[str, float]:
     """The logarithm of each piece's probability."""
-    found = library.Tokenizer(library.models.Unigram())
-    found.pre_tokenizer = split
+    tokenizer = library.Tokenizer(library.models.Unigram())
+    tokenizer.pre_tokenizer = split
     trainer = library.trainers.UnigramTrainer(
         vocab_size=size + 1, unk_token="<unk>", special_tokens=["<unk>"], show_progress=False
     )
-    found.train_from_iterator(texts, trainer)
-    return {
-        piece: score
-        for piece, score in json.loads(found.to_str())["model"]["vocab"]
-        if piece != "<unk>"
-    }
+    tokenizer.train_from_iterator(texts, trainer)
+    scores = dict(json.loads(tokenizer.to_str())["model"]["vocab"])
+    del scores["<unk>"]
+    return scores
 
 
 def stamp(path: Path | None) -> int | None:

@@ -150,7 +150,7 @@ def test_a_damaged_cache_is_an_error_and_no_reason_to_compute_for_hours(tmp_path
 def test_ready_files_are_taken_if_they_have_a_row_for_each_image_and_are_of_these(tmp_path, splits):
     for records, size, message in (
         ([{}, {}], 21, None),
-        ([{}, {}], 20, "train_set_features.npz has 20 rows; it must have 21, one for each image"),
+        ([{}, {}], 20, r"train_set_features.npz has shape \(20, 512\); it must be \(21, 512\), one row for each image"),
         ([{}, {"resolution": 16}], 21, "test_set_features.npz cannot be used: resolution was 16 and is now 224"),
     ):
         for name, record, rows in zip(cifar100.FILE_NAMES, records, (size, 7), strict=True):

@@ -1,5 +1,6 @@
 """CIFAR-100: its images, from the published archive or from folders of PNG files, and their features."""
 
+import functools
 import http.client
 import re
 from collections.abc import Sequence
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int, UInt8
+from jaxtyping import UInt8
 from tqdm import tqdm
 
 from transformer_jax.data.fingerprint import fingerprint
@@ -18,7 +19,7 @@ from transformer_jax.runs.own_files import digest_of
 from transformer_jax.tasks.anomaly.images import read_exactly
 from transformer_jax.tasks.anomaly.network_features import Network, cached_features
 from transformer_jax.tasks.anomaly.resnet34 import ACTIVATION, fetch_weights, resnet34
-from transformer_jax.tasks.anomaly.sets import stratified_split
+from transformer_jax.tasks.anomaly.sets import Labels, stratified_split
 from transformer_jax.tasks.anomaly.tables import FeatureTable, Record, difference, read_features
 from transformer_jax.tasks.own_code import imported
 
@@ -34,7 +35,7 @@ class LabelledImages(NamedTuple):
     """Images and labels of one split."""
 
     images: UInt8[np.ndarray, "N 32 32 3"]
-    labels: Int[np.ndarray, " N"]  # fine labels, 0 … 99
+    labels: Labels  # fine labels, 0 … 99
     digest: str  # of the file that holds them, or of images and labels
 
 
@@ -42,11 +43,6 @@ def check_features_by(name: str, value: str) -> None:
     """Raise an `InputError` unless a setting is `resnet34` or has the form `FILE.py:FUNCTION`."""
     if value != RESNET34 and not re.fullmatch(r".+\.py:\w+", value):
         raise InputError(f"{name} is {value}; it must be {RESNET34}, or FILE.py:FUNCTION")
-
-
-def has_features(directory: Path) -> bool:
-    """Whether a directory has the features of both splits, judging by file names."""
-    return all((directory / name).is_file() for name in FILE_NAMES)
 
 
 def cache_of(data_dir: Path, features_by: str) -> Path:
@@ -71,22 +67,23 @@ def load_cifar100(data_dir: Path) -> tuple[LabelledImages, LabelledImages]:
     from torchvision.datasets import CIFAR100
 
     try:
-        train, test = (CIFAR100(data_dir, train=train, download=True) for train in (True, False))
+        train = CIFAR100(data_dir, train=True, download=True)
+        test = CIFAR100(data_dir, train=False, download=True)
     except (OSError, RuntimeError, http.client.HTTPException) as error:
         raise InputError(
             f"CIFAR-100 is missing or damaged in data_dir {data_dir}, and could not be downloaded"
             f" from {CIFAR100.url} ({in_one_line(error)}); put {ARCHIVE} there by hand, give"
             " folders of images (--images), or use --dataset digits, which needs no download"
         ) from error
-    digests = dict([*CIFAR100.train_list, *CIFAR100.test_list])
 
-    def labelled(split: CIFAR100, name: str) -> LabelledImages:
+    def labelled(split: CIFAR100, digest: str) -> LabelledImages:
         # torchvision's images are a transposed view, in which an image is not contiguous in memory.
-        return LabelledImages(
-            np.ascontiguousarray(split.data), np.asarray(split.targets, np.int32), digests[name]
-        )
+        images = np.ascontiguousarray(split.data)
+        return LabelledImages(images, np.asarray(split.targets, np.int32), digest)
 
-    return labelled(train, "train"), labelled(test, "test")
+    ((_, digest_of_train),) = CIFAR100.train_list  # of the only file
+    ((_, digest_of_test),) = CIFAR100.test_list
+    return labelled(train, digest_of_train), labelled(test, digest_of_test)
 
 
 def ready_features(
@@ -99,20 +96,21 @@ def ready_features(
     """
     tables: list[np.ndarray] = []
     for name, split in zip(FILE_NAMES, splits, strict=True):
-        features, record = read_features(path := features_dir / name)
-        if reason := difference(record, {"data": split.digest, "resolution": resolution}):
+        path = features_dir / name
+        features, record = read_features(path)
+        reason = difference(record, {"data": split.digest, "resolution": resolution})
+        if reason is not None:
             raise InputError(
                 f"{path} cannot be used: {reason}; leave out features_dir to compute the features"
             )
-        if len(features) != (size := len(split.labels)):
-            raise InputError(
-                f"feats in {path} has {len(features)} rows; it must have {size}, one for each image"
-            )
-        if features.shape[1] != (width := (tables or [features])[0].shape[1]):
-            raise InputError(
-                f"feats in {path} has width {features.shape[1]}; the other file has width {width}"
-            )
         tables.append(features)
+        # both files must have the same width
+        shape = len(split.labels), tables[0].shape[1]
+        if features.shape != shape:
+            raise InputError(
+                f"feats in {path} has shape {features.shape}; it must be {shape}, one row for each"
+                " image"
+            )
     return tables
 
 
@@ -128,28 +126,25 @@ def load_folders(directory: Path) -> tuple[LabelledImages, LabelledImages]:
         InputError: a folder is missing or has no images, the two have different classes, or an image is damaged or of
             another size.
     """
-    classes = {name: _folders_in(directory / name) for name in ("train", "test")}
-    if only_one := {*classes["train"]} ^ {*classes["test"]}:
+    train, test = directory / "train", directory / "test"
+    classes = _folders_in(train)
+    in_one_only = set(classes).symmetric_difference(_folders_in(test))
+    if in_one_only:
         raise InputError(
             f"images is {directory}; its folders train and test must have the same classes, unlike"
-            f" {min(only_one)}"
+            f" {min(in_one_only)}"
         )
-    train, test = (_read_split(directory / name, names) for name, names in classes.items())
-    return train, test
+    return _read_split(train, classes), _read_split(test, classes)
 
 
 def _folders_in(directory: Path) -> list[str]:
-    found = (
-        sorted(path.name for path in directory.iterdir() if path.is_dir())
-        if directory.is_dir()
-        else []
-    )
-    if not found:
+    folders = sorted(path.name for path in directory.glob("*/"))
+    if not folders:
         raise InputError(
             f"images is {directory.parent}; it must have folders train/CLASS and test/CLASS of PNG"
             " files"
         )
-    return found
+    return folders
 
 
 def _read_split(directory: Path, classes: Sequence[str]) -> LabelledImages:
@@ -185,18 +180,13 @@ def computed_features(
     Raises:
         InputError: the weights cannot be downloaded, the function cannot be imported, or a file is damaged.
     """
-    parts: list[np.ndarray] = []
+    model, directory = _model_of(features_by), cache_of(data_dir, features_by)
+    network = functools.partial(network_of, features_by, data_dir)
+    tables: list[np.ndarray] = []
     for name, split in zip(FILE_NAMES, splits, strict=True):
-        record: Record = {
-            "data": split.digest,
-            "model": _model_of(features_by),
-            "resolution": resolution,
-        }
-        path = cache_of(data_dir, features_by) / name
-        parts.append(
-            cached_features(path, split.images, record, lambda: network_of(features_by, data_dir))
-        )
-    return parts
+        record: Record = {"data": split.digest, "model": model, "resolution": resolution}
+        tables.append(cached_features(directory / name, split.images, record, network))
+    return tables
 
 
 def network_of(features_by: str, data_dir: Path) -> Network:
@@ -254,15 +244,17 @@ def cifar100_table(
         parts = computed_features(data_dir, splits, resolution, features_by)
     else:
         parts = ready_features(features_dir, splits, resolution)
-    labels, pixels = (
-        np.concatenate([getattr(split, name) for split in splits]) for name in ("labels", "images")
-    )
-    num_train = len(splits[0].labels)
-    order = (
-        np.arange(num_train) if images is None else np.random.default_rng(0).permutation(num_train)
-    )
+    labels = np.concatenate([split.labels for split in splits])
+    pixels = np.concatenate([split.images for split in splits])
+    order = np.arange(len(splits[0].labels))  # of the training split
+    if images is not None:
+        order = np.random.default_rng(0).permutation(order)
     train, val = stratified_split(labels[order], 0.1)
-    test = np.arange(num_train, len(labels))
     return FeatureTable(
-        np.concatenate(parts), labels, pixels, np.sort(order[train]), np.sort(order[val]), test
+        features=np.concatenate(parts),
+        labels=labels,
+        images=pixels,
+        train=np.sort(order[train]),
+        val=np.sort(order[val]),
+        test=np.arange(len(order), len(labels)),
     )

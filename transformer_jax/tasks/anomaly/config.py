@@ -14,11 +14,11 @@ from transformer_jax.errors import InputError, check_probability
 from transformer_jax.fields import setting
 from transformer_jax.setting_groups import Positions
 from transformer_jax.tasks.anomaly.cifar100 import (
+    FILE_NAMES,
     RESNET34,
     cache_of,
     check_features_by,
     cifar100_table,
-    has_features,
     network_of,
 )
 from transformer_jax.tasks.anomaly.network_features import features_by
@@ -87,14 +87,12 @@ class AnomalyConfig(TrainingConfig):
         raise NotImplementedError
 
     def features_of(self, images: Num[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        """Compute the features of images.
+        """Compute the features of images, if the data set has an `image_shape`.
 
         Raises:
-            InputError: the data set has no images, a pixel is out of range, or the network cannot be loaded.
+            InputError: a pixel is out of range, or the network cannot be loaded.
         """
-        raise InputError(
-            f"inputs has shape {images.shape}; it must be features, [S, F] or [B, S, F]"
-        )
+        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,9 +142,8 @@ class Cifar100Config(AnomalyConfig):
 
     def has_features(self) -> bool:
         """Whether the features need not be computed."""
-        return self.features_dir is not None or has_features(
-            cache_of(self.data_dir, self.features_by)
-        )
+        cache = cache_of(self.data_dir, self.features_by)
+        return self.features_dir is not None or all((cache / name).is_file() for name in FILE_NAMES)
 
     def features_of(self, images: Num[np.ndarray, "*B 32 32 3"]) -> Float[np.ndarray, "*B F"]:
         network = network_of(self.features_by, self.data_dir)
@@ -190,8 +187,9 @@ class AnomalyData(TaskData):
 def anomaly_data(config: AnomalyConfig) -> AnomalyData:
     """Load sets of the images of `config.table()`; features are `constants` on the devices, or in each batch."""
     table = config.table()
-    is_large = table.features.nbytes > MAX_TABLE_BYTES
-    on_host = config.features_on == "host" or (config.features_on == "auto" and is_large)
+    on_host = config.features_on == "host"
+    if config.features_on == "auto":
+        on_host = table.features.nbytes > MAX_TABLE_BYTES
     host_table = table.features if on_host else None
     sets = functools.partial(AnomalySets, table.labels, config.set_size, host_table=host_table)
     loaders = task_loaders(

@@ -41,9 +41,9 @@ def set_example(
         position: position of the anomaly, if it is known.
     """
     if isinstance(images, np.ndarray):
-        images = (np.rint(images * (255 / MAX_PIXEL)) if images.ndim == 3 else images).astype(
-            np.uint8
-        )
+        if images.ndim == 3:
+            images = np.rint(images * (255 / MAX_PIXEL))
+        images = images.astype(np.uint8)
     return InspectedExample(
         inputs=np.asarray(features, np.float32)[None],
         labels=[_name(number) for number in range(len(features))],
@@ -70,20 +70,15 @@ def _name(number: int) -> str:
 
 
 def permutation_error(
-    trainer: TrainerModule,
-    inputs: Int[np.ndarray, "B S"] | Float[np.ndarray, "B S F"],
-    seed: int = 0,
+    trainer: TrainerModule, inputs: Int[np.ndarray, "B S"] | Float[np.ndarray, "B S F"]
 ) -> float:
-    """Largest change of a logit when each set of a batch is permuted and the logits are put back in order.
+    """Largest change of a logit when the sets of a batch are permuted and the logits are put back in order.
 
     For a permutation-equivariant model it is the rounding error.
     """
-    order = np.random.default_rng(seed).permuted(
-        np.tile(np.arange(inputs.shape[1]), (len(inputs), 1)), axis=1
-    )
-    logits = trainer.forward(inputs)[..., 0]  # [B S]
-    permuted = trainer.forward(inputs[np.arange(len(inputs))[:, None], order])[..., 0]
-    return float(np.abs(np.take_along_axis(logits, order, axis=1) - permuted).max())
+    order = np.random.default_rng(0).permutation(inputs.shape[1])
+    logits, permuted = trainer.forward(inputs), trainer.forward(inputs[:, order])  # [B S 1]
+    return float(np.abs(logits[:, order] - permuted).max())
 
 
 def save_pictures(trainer: TrainerModule, images: Images, test_sets: AnomalySets) -> None:
@@ -98,17 +93,17 @@ def save_pictures(trainer: TrainerModule, images: Images, test_sets: AnomalySets
     trainer.run.save_figure("example_sets.png", plot_image_sets(images[sets[:4]], positions[:4]))
     examples = trainer.test_examples(range(min(MOST_LOOKED_AT, len(sets))))
     answers = trainer.answers(examples)
-    is_right = [
-        answer.text == example.expected for example, answer in zip(examples, answers, strict=True)
+    kinds = [
+        "right" if answer.text == example.expected else "wrong"
+        for example, answer in zip(examples, answers, strict=True)
     ]
-    for name, wanted in (("right", True), ("wrong", False)):
-        if wanted not in is_right:
-            print(f"No {name} prediction found, so no picture of one")
+    for kind in ("right", "wrong"):
+        if kind not in kinds:
+            print(f"No {kind} prediction found, so no picture of one")
             continue
-        number = is_right.index(wanted)
+        number = kinds.index(kind)
         probabilities = np.array([part.probability for part in answers[number].parts])
         maps = trainer.maps_of(examples[number]).maps["encoder"]
-        figure = plot_set_prediction(
-            images[sets[number]], probabilities, int(positions[number]), maps
-        )
-        trainer.run.save_figure(f"{name}_prediction.png", figure)
+        position = int(positions[number])
+        figure = plot_set_prediction(images[sets[number]], probabilities, position, maps)
+        trainer.run.save_figure(f"{kind}_prediction.png", figure)

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Num, UInt8
 
 from transformer_jax.errors import InputError, in_one_line
 from transformer_jax.outside_files import outside_file
+from transformer_jax.tasks.anomaly.sets import Labels
 
 MAX_PIXEL = 16  # of scikit-learn's digits
 MIN_IMAGES = 2  # in a set
@@ -28,8 +30,7 @@ def read_images(paths: Sequence[str], shape: tuple[int, ...]) -> Num[np.ndarray,
     """
     if len(paths) < MIN_IMAGES:
         raise InputError(f"inputs is {paths[0]}, one image; a set has at least {MIN_IMAGES}")
-    kind = f"the index of a test set, or {KIND}"
-    pixels = np.stack([_read_image(path, shape, kind) for path in paths])
+    pixels = np.stack([_read_image(path, shape) for path in paths])
     return pixels if len(shape) == 3 else pixels.astype(np.float32) * (MAX_PIXEL / 255)
 
 
@@ -48,7 +49,7 @@ class FolderImages:
             number or in classes. On reading: a file is damaged or not an image in one of `FORMATS`.
     """
 
-    def __init__(self, directory: Path, labels: Int[np.ndarray, " N"]) -> None:
+    def __init__(self, directory: Path, labels: Labels) -> None:
         from torchvision.datasets import ImageFolder
 
         try:
@@ -70,7 +71,7 @@ class FolderImages:
         self._samples = folder.samples  # path and class of each image
 
     def __getitem__(self, rows: Int[np.ndarray, "*S"]) -> UInt8[np.ndarray, "*S 64 64 3"]:
-        pixels = np.stack([_read_image(self._samples[row][0], SHAPE, KIND) for row in rows.flat])
+        pixels = np.stack([_read_image(self._samples[row][0], SHAPE) for row in rows.flat])
         return pixels.reshape(*rows.shape, *SHAPE)
 
 
@@ -80,26 +81,26 @@ def read_exactly(path: Path, shape: tuple[int, int, int]) -> UInt8[np.ndarray, "
     Raises:
         InputError: the file is damaged, not an image in one of `FORMATS`, or of another size.
     """
-    from PIL import Image
-
-    with outside_file(path, KIND, MAX_BYTES) as file, Image.open(file, formats=FORMATS) as image:
-        pixels = np.asarray(image.convert("RGB"))
+    pixels = np.asarray(_opened(path, "RGB"))
     if pixels.shape != shape:
         sizes = f"{pixels.shape[1]}×{pixels.shape[0]}", f"{shape[1]}×{shape[0]}"
         raise InputError(f"{path} has {sizes[0]} pixels; it must have {sizes[1]}")
     return pixels
 
 
-def _read_image(
-    path: str, shape: tuple[int, ...], kind: str
-) -> UInt8[np.ndarray, "height width *rgb"]:
+def _read_image(path: str, shape: tuple[int, ...]) -> UInt8[np.ndarray, "height width *rgb"]:
     from PIL import Image
 
-    height, width, *colours = shape
-    with outside_file(path, kind, MAX_BYTES) as file, Image.open(file, formats=FORMATS) as image:
-        resized = image.convert("RGB" if colours else "L").resize(
-            (width, height), Image.Resampling.BOX
-        )
-    pixels = np.asarray(resized)
+    size = shape[1], shape[0]
+    if len(shape) == 3:
+        return np.asarray(_opened(path, "RGB").resize(size, Image.Resampling.BOX))
+    pixels = np.asarray(_opened(path, "L").resize(size, Image.Resampling.BOX))
     border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
-    return 255 - pixels if not colours and border.mean() > 127 else pixels
+    return 255 - pixels if border.mean() > 127 else pixels
+
+
+def _opened(path: str | Path, mode: str) -> Any:  # an image of Pillow
+    from PIL import Image
+
+    with outside_file(path, KIND, MAX_BYTES) as file, Image.open(file, formats=FORMATS) as image:
+        return image.convert(mode)

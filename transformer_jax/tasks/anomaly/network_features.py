@@ -22,6 +22,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.runs.own_files import write_whole
 from transformer_jax.tasks.anomaly.tables import Record, difference, map_array, read_features
 
+Images: TypeAlias = UInt8[np.ndarray, "N height width 3"]
 # Function from images [N, R, R, 3] with pixels 0 … 1 to their features [N, D].
 Network: TypeAlias = Callable[[Float[Array, "N R R 3"]], ArrayLike]
 
@@ -29,9 +30,7 @@ BATCH_SIZE = 64  # images in one pass through a network
 PART = 1024  # images whose features are written together
 
 
-def features_by(
-    network: Network, images: UInt8[np.ndarray, "N height width 3"], resolution: int
-) -> Float[np.ndarray, "N D"]:
+def features_by(network: Network, images: Images, resolution: int) -> Float[np.ndarray, "N D"]:
     """Compute the features of images, which are resized bilinearly and scaled to 0 … 1.
 
     Args:
@@ -63,7 +62,7 @@ def _resized(images: UInt8[Array, "N height width 3"], resolution: int) -> Float
 
 def cached_features(
     path: Path,
-    images: UInt8[np.ndarray, "N height width 3"],
+    images: Images,
     record: Record,
     network: Callable[[], Network],
 ) -> Float[np.ndarray, "N D"]:
@@ -78,23 +77,20 @@ def cached_features(
     Raises:
         InputError: the file is damaged; or as `features_by`.
     """
-    reason = _reason_to_compute(path, record)
-    if reason is not None:
-        print(f"Computing {path}: {reason}.")
-        _compute(path, images, record, network())
+    reason: str | None = "the file does not exist"
+    if path.exists():
+        features, stored = read_features(path)
+        reason = "the file has no record of its provenance"
+        if stored:
+            reason = difference(stored, record)
+        if reason is None:
+            return features
+    print(f"Computing {path}: {reason}.")
+    _compute(path, images, record, network())
     return read_features(path)[0]
 
 
-def _reason_to_compute(path: Path, wanted: Record) -> str | None:
-    if not path.exists():
-        return "the file does not exist"
-    _, record = read_features(path)
-    return difference(record, wanted) if record else "the file has no record of its provenance"
-
-
-def _compute(
-    path: Path, images: UInt8[np.ndarray, "N height width 3"], record: Record, network: Network
-) -> None:
+def _compute(path: Path, images: Images, record: Record, network: Network) -> None:
     """Compute the features of images and write them to a file, which appears only when it is complete.
 
     Until then, finished parts lie in a directory beside it, named after the record.
@@ -102,18 +98,18 @@ def _compute(
     key = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
     unfinished = path.with_name(f"{path.stem}.{key}.unfinished")
     unfinished.mkdir(parents=True, exist_ok=True)
+    resolution = int(record["resolution"])
+    parts: list[Path] = []
     starts = range(0, len(images), PART)
     for start in tqdm(starts, unit_scale=PART, unit="image", desc=path.stem, disable=None):
-        part = _part(unfinished, start)
+        part = unfinished / f"{start}.npy"
+        parts.append(part)
         if not part.exists():
-            features = features_by(network, images[start : start + PART], int(record["resolution"]))
-            np.save(content := io.BytesIO(), features)
+            content = io.BytesIO()
+            np.save(content, features_by(network, images[start : start + PART], resolution))
             write_whole(part, content.getvalue())
-    found = np.concatenate([map_array(_part(unfinished, start)) for start in starts])
-    np.savez(content := io.BytesIO(), feats=found, provenance=np.array(json.dumps(record)))
+    features = np.concatenate([map_array(part) for part in parts])
+    content = io.BytesIO()
+    np.savez(content, feats=features, provenance=np.array(json.dumps(record)))
     write_whole(path, content.getvalue())
     shutil.rmtree(unfinished)
-
-
-def _part(directory: Path, start: int) -> Path:
-    return directory / f"{start}.npy"

@@ -13,6 +13,9 @@ from transformer_jax.tasks.anomaly.network_features import Network
 from transformer_jax.trees import Variables
 
 ACTIVATION = "block4_2"  # of the last block
+OTHERWISE = (
+    ", use another network (--features-by), or use --dataset digits, which needs no download"
+)
 MAX_BYTES = 2**28  # of the weights' file, which has 87 MB
 
 
@@ -60,10 +63,5 @@ def fetch_weights(data_dir: Path) -> None:
 
     target = weights_file(data_dir)
     if not target.is_file():
-        more = (
-            ", use another network (--features-by), or use --dataset digits, which needs no"
-            " download"
-        )
-        download(
-            URLS["resnet34"], target, "ResNet-34's ImageNet weights", more=more, max_bytes=MAX_BYTES
-        )
+        what = "ResNet-34's ImageNet weights"
+        download(URLS["resnet34"], target, what, more=OTHERWISE, max_bytes=MAX_BYTES)

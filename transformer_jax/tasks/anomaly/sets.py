@@ -1,6 +1,7 @@
 """Sets of images with one image of another class, drawn as a function of (seed, epoch, index)."""
 
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
@@ -8,7 +9,11 @@ from jaxtyping import Float, Int, Shaped
 from transformer_jax.data.batch import BatchDataset, StackedSamples
 from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
-from transformer_jax.errors import InputError, check_sizes, check_value
+from transformer_jax.errors import InputError, check_positive, check_probability, check_sizes
+
+Table: TypeAlias = Float[np.ndarray, "N F"]  # features of images
+Labels: TypeAlias = Int[np.ndarray, " N"]  # classes of images
+Rows: TypeAlias = Int[np.ndarray, " M"]  # numbers of images
 
 
 class AnomalySets(BatchDataset):
@@ -17,8 +22,8 @@ class AnomalySets(BatchDataset):
     In an epoch each image is the anomaly once, at a random position, which is the set's label.
 
     Args:
-        labels: `[N]`, the class of each row of the table; classes may be of unequal size.
-        set_size: number of images in a set, including the anomaly.
+        labels: `[N]`, the class of each row of the table, integers; classes may be of unequal size.
+        set_size: number of images in a set, including the anomaly; at least 2.
         seed: seed of the draws.
         subset: indices of the rows to use; all of them if None.
         redraw: draw new sets in each epoch, for training; otherwise the sets are always the same.
@@ -26,35 +31,23 @@ class AnomalySets(BatchDataset):
             batch are read from a memory-mapped table.
 
     Raises:
-        InputError: labels or subset are not integers of rank 1, the subset has an index outside the table, the seed is
-            negative, there are fewer than two classes, or a class has fewer than `set_size - 1` images.
+        InputError: there are fewer than two classes, or a class has fewer than `set_size - 1` images.
     """
 
     def __init__(
         self,
-        labels: Int[np.ndarray, " N"],
+        labels: Labels,
         set_size: int = 10,
         *,
         seed: int,
-        subset: Int[np.ndarray, " M"] | None = None,
+        subset: Rows | None = None,
         redraw: bool = False,
-        host_table: Float[np.ndarray, "N F"] | None = None,
+        host_table: Table | None = None,
     ) -> None:
-        self.host_table = host_table
-        _check_integers("labels", labels)
         # [M], of each set
         self.anomalies = np.arange(len(labels)) if subset is None else np.asarray(subset)
-        _check_integers("subset", self.anomalies)
-        outside = self.anomalies[(self.anomalies < 0) | (self.anomalies >= len(labels))]
-        if outside.size:
-            raise InputError(
-                f"subset holds {outside[0]}; its indices must be at least 0 and below {len(labels)}"
-            )
-        check_sizes(2, set_size=set_size)
-        check_sizes(0, seed=seed)
-        self.set_size = set_size
-        self.seed = seed
-        self.redraw = redraw
+        self.set_size, self.seed, self.redraw = set_size, seed, redraw
+        self.host_table = host_table
         classes, self._class_of, self._class_sizes = np.unique(
             np.asarray(labels)[self.anomalies], return_inverse=True, return_counts=True
         )
@@ -62,10 +55,12 @@ class AnomalySets(BatchDataset):
             raise InputError(
                 f"labels: there are {len(classes)} classes in the subset; there must be at least 2"
             )
-        if self._class_sizes.min() < set_size - 1:
+        smallest = self._class_sizes.argmin()
+        size = self._class_sizes[smallest]
+        if size < set_size - 1:
             raise InputError(
-                f"set_size is {set_size}; it may be at most {self._class_sizes.min() + 1}, since"
-                f" class {classes[self._class_sizes.argmin()]} has {self._class_sizes.min()} images"
+                f"set_size is {set_size}; it may be at most {size + 1}, since class"
+                f" {classes[smallest]} has {size} images"
             )
         self._by_class = self.anomalies[np.argsort(self._class_of, kind="stable")]
         # of each class in _by_class
@@ -78,15 +73,16 @@ class AnomalySets(BatchDataset):
 
     def __getitems__(self, indices: EpochIndices) -> StackedSamples:
         sets, positions = self.draw(indices.epoch)
-        chosen = sets[indices]  # [B S]
-        return StackedSamples(
-            (chosen if self.host_table is None else self.host_table[chosen], positions[indices])
-        )
+        inputs = sets[indices]  # [B S]
+        if self.host_table is not None:
+            inputs = self.host_table[inputs]  # [B S F]
+        return StackedSamples((inputs, positions[indices]))
 
     def __getstate__(self) -> dict[str, object]:
         """Replace a memory-mapped table by its path, from which a worker process maps it again."""
-        path = getattr(self.host_table, "filename", None)
-        return {**vars(self), "host_table": self.host_table if path is None else Path(path)}
+        if not isinstance(self.host_table, np.memmap):
+            return vars(self)
+        return {**vars(self), "host_table": Path(str(self.host_table.filename))}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state)
@@ -98,9 +94,8 @@ class AnomalySets(BatchDataset):
 
         `data.fingerprint` adds the table, whether it is in host memory or on the devices.
         """
-        return fingerprint(
-            [], [self.seed, self.redraw, self.set_size, self.anomalies, self._class_of]
-        )
+        drawn_from = [self.seed, self.redraw, self.set_size, self.anomalies, self._class_of]
+        return fingerprint([], drawn_from)
 
     def draw(self, epoch: int) -> tuple[Int[np.ndarray, "M S"], Int[np.ndarray, " M"]]:
         """All sets of an epoch: indices of the images, and position of each set's anomaly."""
@@ -112,15 +107,13 @@ class AnomalySets(BatchDataset):
     def _draw(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         size, num_classes = len(self), len(self._class_sizes)
         other_class = (self._class_of + rng.integers(1, num_classes, size)) % num_classes  # [M]
-        # [M S-1]
-        chosen = distinct_integers(rng, self._class_sizes[other_class], self.set_size - 1)
+        numbers = distinct_integers(rng, self._class_sizes[other_class], self.set_size - 1)
+        rest = self._by_class[self._class_starts[other_class, None] + numbers]  # [M S-1]
         positions = rng.integers(self.set_size, size=size, dtype=np.int32)
-        # past the anomaly
-        slots = np.arange(self.set_size - 1) + (np.arange(self.set_size - 1) >= positions[:, None])
+        places = np.arange(self.set_size - 1)
+        places = places + (places >= positions[:, None])  # [M S-1], without the anomaly's
         sets = np.empty((size, self.set_size), np.int32)
-        np.put_along_axis(
-            sets, slots, self._by_class[self._class_starts[other_class][:, None] + chosen], axis=1
-        )
+        np.put_along_axis(sets, places, rest, axis=1)
         np.put_along_axis(sets, positions[:, None], self.anomalies[:, None], axis=1)
         return sets, positions
 
@@ -137,27 +130,36 @@ class SetAnomalyDataset:
         set_size, seed, subset, redraw: as for `AnomalySets`.
 
     Raises:
-        InputError: features are not of rank 2, features and labels differ in length, a feature is not finite, or
-            what `AnomalySets` raises.
+        InputError: features are not finite numbers `[N, F]`; labels or subset are not integers of rank 1; features and
+            labels differ in length; the subset has an index outside the table; the seed is negative; or as
+            `AnomalySets`.
     """
 
     def __init__(
         self,
-        features: Float[np.ndarray, "N F"],
+        features: Table,
         labels: Int[np.ndarray, " N_labels"],
         set_size: int = 10,
         *,
         seed: int = 0,
-        subset: Int[np.ndarray, " M"] | None = None,
+        subset: Rows | None = None,
         redraw: bool = False,
     ) -> None:
         as_table("features", np.asarray(features))
-        if np.shape(labels) != (len(features),):
-            size = len(features)
+        _check_integers("labels", labels)
+        size = len(features)
+        if len(labels) != size:
             raise InputError(
-                f"labels has shape {np.shape(labels)}; it must be [{size}], one for each row of"
-                " features"
+                f"labels has length {len(labels)}; it must be that of features, {size}"
             )
+        if subset is not None:
+            _check_integers("subset", subset)
+            if np.min(subset, initial=0) < 0 or np.max(subset, initial=0) >= size:
+                raise InputError(
+                    f"subset has an index outside the table; it may have 0 … {size - 1}"
+                )
+        check_sizes(2, set_size=set_size)
+        check_sizes(0, seed=seed)
         self.features = features
         self.sets = AnomalySets(labels, set_size, seed=seed, subset=subset, redraw=redraw)
 
@@ -171,7 +173,7 @@ class SetAnomalyDataset:
         return self.features[indices], indices, position
 
 
-def as_table(name: str, values: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, "N F"]:
+def as_table(name: str, values: Shaped[np.ndarray, "..."]) -> Table:
     """Convert a table of features to float32. A float32 table in C order is not copied, and stays memory-mapped.
 
     Raises:
@@ -193,7 +195,7 @@ def as_table(name: str, values: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, 
 
 
 def stratified_split(
-    labels: Int[np.ndarray, " N"], fraction: float
+    labels: Labels, fraction: float
 ) -> tuple[Int[np.ndarray, " N_rest"], Int[np.ndarray, " N_part"]]:
     """Split indices so that the part holds the first `fraction` of each class, in index order.
 
@@ -207,9 +209,8 @@ def stratified_split(
     Raises:
         InputError: the labels are not integers of rank 1, or the fraction is not between 0 and 1.
     """
-    check_value("fraction", fraction, float)
-    if not 0 < fraction < 1:
-        raise InputError(f"fraction is {fraction}; it must be above 0 and below 1")
+    check_positive("fraction", fraction)
+    check_probability("fraction", fraction)
     _check_integers("labels", labels)
     in_part = np.zeros(len(labels), bool)
     for label in np.unique(labels):
@@ -218,7 +219,7 @@ def stratified_split(
     return np.flatnonzero(~in_part), np.flatnonzero(in_part)
 
 
-def _check_integers(name: str, values: Int[np.ndarray, " N"]) -> None:
+def _check_integers(name: str, values: Labels) -> None:
     array = np.asarray(values)
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
         raise InputError(

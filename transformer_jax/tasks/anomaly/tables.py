@@ -11,7 +11,7 @@ from jaxtyping import Float, Int, Num, Shaped
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import outside_file
 from transformer_jax.tasks.anomaly.images import MAX_PIXEL, FolderImages
-from transformer_jax.tasks.anomaly.sets import as_table, stratified_split
+from transformer_jax.tasks.anomaly.sets import Labels, Table, as_table, stratified_split
 
 MAX_BYTES = 2**32  # of an .npz; CIFAR-100 by a network of 16 000 features takes 3 GB
 MAX_MAPPED_BYTES = 2**44  # of an .npy
@@ -24,8 +24,8 @@ Images: TypeAlias = Num[np.ndarray, "N ..."] | FolderImages
 class FeatureTable(NamedTuple):
     """Images of all splits in one table."""
 
-    features: Float[np.ndarray, "N F"]  # float32, possibly memory-mapped
-    labels: Int[np.ndarray, " N"]
+    features: Table  # float32, possibly memory-mapped
+    labels: Labels
     images: Images | None  # for pictures, if any
     train: Int[np.ndarray, " N_train"]  # indices of the images in the training set
     val: Int[np.ndarray, " N_val"]
@@ -85,19 +85,18 @@ def files_table(features: Path, labels: Path, images: Path | None = None) -> Fea
         )
     order = np.random.default_rng(0).permutation(len(classes))
     parts = [np.sort(order[part]) for part in _split(classes[order])]
-    return FeatureTable(
-        rows, classes, None if images is None else FolderImages(images, classes), *parts
-    )
+    pictures = None if images is None else FolderImages(images, classes)
+    return FeatureTable(rows, classes, pictures, *parts)
 
 
-def _split(labels: Int[np.ndarray, " N"]) -> tuple[Int[np.ndarray, " N_part"], ...]:
+def _split(labels: Labels) -> tuple[Int[np.ndarray, " N_part"], ...]:
     """Training, validation and test set: a fifth of each class for test, a tenth of the rest for validation."""
     rest, test = stratified_split(labels, 0.2)
     train, val = stratified_split(labels[rest], 0.1)
     return rest[train], rest[val], test
 
 
-def read_features(path: Path) -> tuple[Float[np.ndarray, "N F"], Record]:
+def read_features(path: Path) -> tuple[Table, Record]:
     """Read features, as float32, under the key `feats` of an `.npz`, and their record, empty if there is none.
 
     Raises:

@@ -10,7 +10,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -121,13 +121,13 @@ class AnomalyTrainer(TrainerModule):
             InputError: `inputs` have another shape; features are not floating-point numbers, or not finite; a pixel is
                 out of range; the features of images cannot be computed; or the model's logits are not finite.
         """
-        sets, is_one = self._sets(inputs)
-        probabilities = np.asarray(nn.softmax(self.forward(sets)[..., 0]))
+        probabilities = np.asarray(nn.softmax(self.forward(self._sets(inputs))[..., 0]))
         check_scores(probabilities, f"{self.name} returned probabilities")
-        return probabilities[0] if is_one else probabilities
+        return probabilities[0] if self.is_one(inputs) else probabilities
 
     def is_one(self, inputs: ArrayLike | Sequence[object]) -> bool:
-        return self._sets(inputs)[1]
+        array = np.asarray(inputs)
+        return array.ndim == (1 + len(self.config.image_shape) if self._are_images(array) else 2)
 
     def examples(self, inputs: ArrayLike | Sequence[object]) -> list[InspectedExample]:
         """One set or a batch of sets, as `predict` takes them; images are shown if they are given.
@@ -135,9 +135,11 @@ class AnomalyTrainer(TrainerModule):
         Raises:
             InputError: as `predict`.
         """
-        sets, is_one = self._sets(inputs)
-        given = np.asarray(inputs)[None] if is_one else np.asarray(inputs)
-        images = given if given.shape[2:] == self.config.image_shape else [None] * len(sets)
+        sets = self._sets(inputs)
+        array = np.asarray(inputs)
+        images: Any = [None] * len(sets)
+        if self._are_images(array):
+            images = array.reshape(*sets.shape[:2], *self.config.image_shape)
         return [set_example(features, f"set {n}", images[n]) for n, features in enumerate(sets)]
 
     def read_examples(self, words: Sequence[str]) -> list[InspectedExample]:
@@ -149,12 +151,11 @@ class AnomalyTrainer(TrainerModule):
         with as_input_error(
             f"inputs is {shortened(words)}; its quotes cannot be parsed", ValueError
         ):
-            # Not `Path.exists`, which raises an error if a name is too long.
-            words = [
-                part
-                for word in words
-                for part in ([word] if os.path.exists(word) else shlex.split(word))
-            ]
+            parts: list[str] = []
+            for word in words:
+                # Not `Path.exists`, which raises an error if a name is too long.
+                parts += [word] if os.path.exists(word) else shlex.split(word)
+            words = parts
         if all(map(WHOLE_NUMBER.fullmatch, words)):
             return self.test_examples([int(word) for word in words])
         if not self.config.image_shape:
@@ -172,16 +173,13 @@ class AnomalyTrainer(TrainerModule):
             InputError: a number is not in the test set, or the data set is not available.
         """
         self.test_samples(numbers)  # checks the numbers
-        table, (sets, positions) = self.test_data.table, cast(AnomalySets, self.test_set).draw(0)
-        return [
-            set_example(
-                table.features[sets[n]],
-                f"test set {n}",
-                _images_of(table, sets[n]),
-                int(positions[n]),
-            )
-            for n in numbers
-        ]
+        table = self.test_data.table
+        sets, positions = self.test_set.draw(0)
+        examples = []
+        for n in numbers:
+            features, images = table.features[sets[n]], _images_of(table, sets[n])
+            examples.append(set_example(features, f"test set {n}", images, int(positions[n])))
+        return examples
 
     @functools.cached_property
     def test_data(self) -> AnomalyData:
@@ -196,29 +194,25 @@ class AnomalyTrainer(TrainerModule):
                 f"{config.data_dir} has no features of CIFAR-100; run experiments/anomaly.py first,"
                 " or give inputs"
             )
-        return cast(AnomalyData, super().test_data)
+        return super().test_data
 
-    def _sets(self, inputs: object) -> tuple[Float[np.ndarray, "B S F"], bool]:
-        """The features of the sets, and whether the input is one set instead of a batch."""
-        array, image_shape = np.asarray(as_array("inputs", inputs)), self.config.image_shape
-        is_image = array.ndim > len(image_shape) and array.shape[-len(image_shape) :] == image_shape
-        if is_image and np.issubdtype(array.dtype, np.number):
-            array = self.config.features_of(array)
-        is_one = array.ndim == 2
-        sets = array[None] if is_one else array
-        width = (
-            len(self.params["input_layer"]["kernel"])
-            if isinstance(self.model, TransformerPredictor)
-            else None
-        )
+    def _are_images(self, inputs: np.ndarray) -> bool:
+        shape = self.config.image_shape
+        return inputs.ndim > len(shape) > 0 and inputs.shape[-len(shape) :] == shape
+
+    def _sets(self, inputs: object) -> Float[np.ndarray, "B S F"]:
+        """The features of one set or of a batch of sets, as a batch."""
+        sets = np.asarray(as_array("inputs", inputs))
+        if self._are_images(sets):
+            sets = self.config.features_of(sets)
+        if sets.ndim == 2:
+            sets = sets[None]
+        has_input_layer = isinstance(self.model, TransformerPredictor)
+        width = len(self.params["input_layer"]["kernel"]) if has_input_layer else None
         check_sequence("inputs", sets, width)
-        broken = np.argwhere(~np.isfinite(sets))
-        if len(broken):
-            raise InputError(
-                f"inputs holds a feature that is not finite, in set {broken[0, 0]} at"
-                f" {broken[0, 1]}"
-            )
-        return sets, is_one
+        if not np.isfinite(sets).all():
+            raise InputError("inputs holds a feature that is not finite")
+        return sets
 
 
 def _images_of(table: FeatureTable, rows: Int[np.ndarray, " S"]) -> SetImages | None:
@@ -233,10 +227,8 @@ def report(trainer: AnomalyTrainer, data: AnomalyData) -> Results:
     test_sets = cast(AnomalySets, data.test_loader.dataset)
     inputs, _ = next(iter(data.test_loader))
     error = permutation_error(trainer, inputs)
-    train_acc, test_acc = (
-        trainer.evaluate(loader)["accuracy"]
-        for loader in (data.train_eval_loader, data.test_loader)
-    )
+    train_acc = trainer.evaluate(data.train_eval_loader)["accuracy"]
+    test_acc = trainer.evaluate(data.test_loader)["accuracy"]
     print(f"Train accuracy: {train_acc:.2%}")
     print(f"Permuting the sets of a test batch changes a logit by at most {error:.1e}")
     if data.table.images is not None:

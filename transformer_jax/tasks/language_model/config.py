@@ -8,6 +8,7 @@ from transformer_jax.errors import InputError, check_positive, check_probability
 from transformer_jax.fields import setting
 from transformer_jax.setting_groups import MAX_WIDTH, FeedForward, Norm, Positions
 from transformer_jax.tasks.architecture import ARCHITECTURE, idle_with
+from transformer_jax.tasks.task_data import check_same_settings
 from transformer_jax.tasks.tokenization import check_tokenizer
 
 TOKENIZER = "tokenizer.json"  # in the directory of a run
@@ -88,8 +89,4 @@ class LanguageModelConfig(TrainingConfig):
         return Criterion("bits_per_byte", "min")
 
     def check_trained_on(self, trained: "LanguageModelConfig", what: str) -> None:
-        if self.seq_len != trained.seq_len:
-            raise InputError(
-                f"seq_len is {self.seq_len}; it must be {trained.seq_len}, as in the training of"
-                f" {what}"
-            )
+        check_same_settings(self, trained, what, "seq_len")

@@ -1,6 +1,7 @@
 """Continue a text by sampling token by token from a trained language model."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -38,7 +39,7 @@ class Continuation:
     def __init__(self, model: nn.Module, num_tokens: int, seq_len: int) -> None:
         self.model, self.num_tokens = model, num_tokens
         self.num_new = max(1, seq_len // NEW_PART)
-        self.num_given = seq_len - self.num_new
+        self.num_context = seq_len - self.num_new
         self._draw = jax.jit(self._drawn, static_argnames=DRAWS)
 
     def __call__(
@@ -54,21 +55,21 @@ class Continuation:
         Raises:
             InputError: the model's logits are NaN, or a sampling option is invalid.
         """
-        whole = text
-        for part in range(-(-max_new // self.num_new)):
-            given = whole[-self.num_given :]
-            padded = np.pad(given, (0, self.num_given - len(given)))
-            found = self._draw(
-                params, padded[None], np.int32(len(given)), jax.random.fold_in(key, part), **draws
-            )
-            check_scores(found.scores)
-            whole = np.concatenate([whole, np.asarray(found.tokens)[0]])
-        return whole[len(text) :][:max_new]
+        tokens = text
+        for part in range(math.ceil(max_new / self.num_new)):
+            window = tokens[-self.num_context :]
+            length = np.int32(len(window))
+            padded = np.pad(window, (0, self.num_context - len(window)))
+            part_key = jax.random.fold_in(key, part)
+            drawn = self._draw(params, padded[None], length, part_key, **draws)
+            check_scores(drawn.scores)
+            tokens = np.concatenate([tokens, np.asarray(drawn.tokens)[0]])
+        return tokens[len(text) :][:max_new]
 
     def _drawn(
         self,
         params: Params,
-        given: Int[Array, "1 P"],
+        prompts: Int[Array, "1 P"],
         length: Int[Array, ""],
         key: PRNGKeyArray,
         **draws: Any,
@@ -82,32 +83,35 @@ class Continuation:
             return logits[:, : self.num_tokens], cache
 
         decode = functools.partial(sample, key=key, end_token=(), **draws)
-        return tokens_after(apply, step, given, length, decode, self.num_new)
+        return tokens_after(apply, step, prompts, length, decode, self.num_new)
 
 
 def tokens_after(
     apply: Apply,
     step: Step,
-    given: Int[Array, "B P"],
+    prompts: Int[Array, "B P"],
     length: Int[ArrayLike, ""],
     decode: Callable[..., Decoded],
     max_length: int,
     padding: Int[Array, " B"] | None = None,
 ) -> Decoded:
-    """Generate tokens after the first `length` given ones; new tokens overwrite the cache entries of later given ones.
+    """Generate tokens after the first `length` ones of prompts; new tokens overwrite the cache entries of later ones.
 
     Args:
         apply: `apply` of a language model, with its parameters.
         step: decoding step of the same model.
-        given: the texts, possibly padded.
+        prompts: the texts, possibly padded.
         length: length of the texts, including padding at the left.
         decode: `greedy_decode`, `sample` or `beam_search` with its settings and end tokens.
         max_length: number of new tokens.
         padding: number of padding tokens at the left of each text.
     """
     cache = apply(
-        length=given.shape[1] + max_length, prefix=given, padding=padding, method="start_decoding"
+        length=prompts.shape[1] + max_length,
+        prefix=prompts,
+        padding=padding,
+        method="start_decoding",
     )
-    after = AfterPrefix(cache, jax.lax.dynamic_index_in_dim(given, length - 1, 1, keepdims=False))
+    after = AfterPrefix(cache, jax.lax.dynamic_index_in_dim(prompts, length - 1, 1, keepdims=False))
     step = after_prefix(step, length - 1)
-    return decode(step, after, len(given), start_token=0, pad_token=0, max_length=max_length)
+    return decode(step, after, len(prompts), start_token=0, pad_token=0, max_length=max_length)

@@ -2,7 +2,6 @@
 
 import ast
 import hashlib
-import inspect
 import sys
 import sysconfig
 import warnings
@@ -33,15 +32,17 @@ def library_docstrings(library: Path | None = None) -> tuple[str, ...]:
     """
     root = Path(sysconfig.get_path("stdlib")) if library is None else library
     seen: dict[str, None] = {}
-    for module in sorted(
-        _modules(root), key=lambda module: hashlib.sha256(module.encode()).digest()
-    ):
+    for module in sorted(_modules(root), key=_digest):
         seen.update(dict.fromkeys(_docstrings_of(root / module)))
     if not seen:
         raise InputError(
             f"{root} has no source of Python's standard library; give data, a text file (--data)"
         )
     return tuple(seen)
+
+
+def _digest(module: str) -> bytes:
+    return hashlib.sha256(module.encode()).digest()
 
 
 def _modules(root: Path) -> Iterator[str]:
@@ -63,8 +64,8 @@ def _docstrings_of(path: Path) -> Iterator[str]:
             tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return
-    found = [node for node in ast.walk(tree) if isinstance(node, Documented)]
-    for node in sorted(found, key=lambda node: getattr(node, "lineno", 0)):
-        text = ast.get_docstring(node, clean=False)
-        if text is not None and (cleaned := inspect.cleandoc(text)):
-            yield cleaned
+    documented = [node for node in ast.walk(tree) if isinstance(node, Documented)]
+    for node in sorted(documented, key=lambda node: getattr(node, "lineno", 0)):
+        text = ast.get_docstring(node)
+        if text:
+            yield text

@@ -36,9 +36,8 @@ def other_bits(text: TextSplits) -> dict[str, float]:
 def table(bits: Mapping[str, float]) -> str:
     """A line for each name, the fewest bits first."""
     width = max(map(len, bits))
-    return "\n".join(
-        f"  {name:<{width}}  {bits[name]:.3f}" for name in sorted(bits, key=bits.__getitem__)
-    )
+    names = sorted(bits, key=bits.__getitem__)
+    return "\n".join(f"  {name:<{width}}  {bits[name]:.3f}" for name in names)
 
 
 def prompts(text: Text) -> list[bytes]:
@@ -47,12 +46,12 @@ def prompts(text: Text) -> list[bytes]:
     return [text[start : start + PROMPT_BYTES].tobytes() for start in starts]
 
 
-def save_samples(trainer: TrainerModule, given: list[bytes]) -> None:
+def save_samples(trainer: TrainerModule, texts: list[bytes]) -> None:
     """Continue these texts; save the samples in the run's directory, and print them."""
     samples = []
-    for prompt, continued in zip(given, trainer.predict(given), strict=True):
-        before, after = (part.decode(errors="replace") for part in (prompt, continued))
-        after = visible(after, keep="\n")
+    for prompt, continuation in zip(texts, trainer.predict(texts), strict=True):
+        before = prompt.decode(errors="replace")
+        after = visible(continuation.decode(errors="replace"), keep="\n")
         samples.append(f"--- after {before!r}:\n{after}\n")
     text = "\n".join(samples)
     trainer.run.save_text(SAMPLES, text)

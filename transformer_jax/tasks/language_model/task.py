@@ -5,7 +5,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import flax.linen as nn
 import jax
@@ -16,7 +16,7 @@ from jaxtyping import Int, PRNGKeyArray
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.data.batch import Batch
-from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.errors import MAX_SIZE, InputError, check_sizes
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.runs.directory import kept_file
 from transformer_jax.tasks.architecture import ARCHITECTURE, architecture_of
@@ -43,6 +43,7 @@ from transformer_jax.training.metrics import Elements
 from transformer_jax.training.token_losses import cross_entropies, token_losses
 from transformer_jax.trees import Arrays, Params
 
+AnyText: TypeAlias = str | bytes
 # positions of a window in the pictures made during training, and in the examples of the test set
 PICTURED = 64
 
@@ -57,20 +58,20 @@ class LanguageModelData(TaskData):
 def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
     """Load windows of the docstrings or a file: random ones for training, then windows that score each token once."""
     text, tokenizer = load_text(config.data), tokenizer_of(config)
-    parts = {
-        name: tokenizer.encode_file(part, f"the text for {name}")
-        for name, part in text._asdict().items()
-    }
-    if (shortest := min(map(len, parts.values()))) < config.seq_len:
+    length = config.seq_len
+    parts = [
+        tokenizer.encode_file(part, f"the text for {name}") for name, part in text._asdict().items()
+    ]
+    shortest = min(map(len, parts))
+    if shortest < length:
         raise InputError(
-            f"seq_len is {config.seq_len}; the shortest part of the text has {shortest} tokens"
+            f"seq_len is {length}; the shortest part of the text has {shortest} tokens"
         )
-    train = RandomWindows(parts["train"], config.seq_len, config.train_size, config.seed)
     first = int(tokenizer.encode(FIRST)[0])
-    held_out = (
-        ScoredWindows(parts[name], config.seq_len, config.scored, first) for name in ("val", "test")
-    )
-    return LanguageModelData(*task_loaders(config, train, *held_out, shuffle=False), text)
+    train = RandomWindows(parts[0], length, config.train_size, config.seed)
+    val = ScoredWindows(parts[1], length, config.scored, first)
+    test = ScoredWindows(parts[2], length, config.scored, first)
+    return LanguageModelData(*task_loaders(config, train, val, test, shuffle=False), text)
 
 
 def tokenizer_of(config: LanguageModelConfig) -> Tokenizer:
@@ -80,16 +81,14 @@ def tokenizer_of(config: LanguageModelConfig) -> Tokenizer:
         InputError: as `chosen_tokenizer` and `load_text`.
     """
     kept = kept_file(config, LanguageModelTrainer.name, TOKENIZER)
-    return chosen_tokenizer(
-        config.tokenizer, kept, lambda setting: _trained(setting, config.data, stamp(config.data))
-    )
+    train = functools.partial(_trained, config.data, stamp(config.data))
+    return chosen_tokenizer(config.tokenizer, kept, train)
 
 
 @functools.lru_cache(8)  # the data and the model need the same
-def _trained(setting: str, data: Path | None, stamp: object) -> Tokenizer:
-    return train_tokenizer(
-        setting, chunks(load_text(data).train.tobytes().decode(errors="replace"))
-    )
+def _trained(data: Path | None, stamp: object, setting: str) -> Tokenizer:
+    text = load_text(data).train.tobytes().decode(errors="replace")
+    return train_tokenizer(setting, chunks(text))
 
 
 class LanguageModelTrainer(TextTrainer):
@@ -130,10 +129,12 @@ class LanguageModelTrainer(TextTrainer):
         )
 
     def model_files(self) -> Mapping[str, str]:
-        files = {} if self.tokenizer.file is None else {TOKENIZER: self.tokenizer.file}
-        return (
-            files if self.architecture is None else files | {ARCHITECTURE: self.architecture.text()}
-        )
+        files: dict[str, str] = {}
+        if self.tokenizer.file is not None:
+            files[TOKENIZER] = self.tokenizer.file
+        if self.architecture is not None:
+            files[ARCHITECTURE] = self.architecture.text()
+        return files
 
     def model_inputs(self, inputs: Int[ArrayLike, "B T"]) -> tuple[ArrayLike]:
         return (inputs,)
@@ -143,23 +144,22 @@ class LanguageModelTrainer(TextTrainer):
     ) -> Elements:
         smoothing = self.config.label_smoothing if train else 0.0
         of_logits = functools.partial(cross_entropies, label_smoothing=smoothing)
+        # of [B T]
         losses = token_losses(
             self, params, batch.inputs, batch.targets, key, train=train, of_logits=of_logits
-        )  # of [B T]
+        )
         scored = batch.targets != UNSCORED
         elements = {name: (values, scored) for name, values in losses.items()}
-        bits, num_bytes = (
-            losses.get("cross_entropy", losses["loss"]) / math.log(2),
-            self.tokenizer.num_bytes,
-        )
-        if num_bytes is None:
-            return elements | {"bits_per_byte": (bits, scored)}
-        of_target = jnp.asarray(num_bytes)[jnp.maximum(batch.targets, 0)]
-        return elements | {"bits_per_byte": (bits / jnp.maximum(of_target, 1), scored * of_target)}
+        bits = losses.get("cross_entropy", losses["loss"]) / math.log(2)
+        weights = scored
+        if self.tokenizer.num_bytes is not None:
+            num_bytes = jnp.asarray(self.tokenizer.num_bytes)[jnp.maximum(batch.targets, 0)]
+            bits, weights = bits / jnp.maximum(num_bytes, 1), scored * num_bytes
+        return elements | {"bits_per_byte": (bits, weights)}
 
     def predict(
         self,
-        inputs: str | bytes | Sequence[str | bytes],
+        inputs: AnyText | Sequence[AnyText],
         *,
         max_new: int | None = None,
         seed: int | None = None,
@@ -180,40 +180,33 @@ class LanguageModelTrainer(TextTrainer):
             InputError: `inputs` is not a text or a list of texts, or a text is empty; a sampling option is invalid; or
                 the model's logits are NaN.
         """
-        texts: list[str | bytes] = texts_in(inputs, str, bytes)
-        if not all(texts):
-            raise InputError(
-                f"inputs is {inputs!r:.60}, in which a text has 0 bytes; it must have at least 1"
-            )
+        texts: list[AnyText] = texts_in(inputs, str, bytes)
         max_new = self.config.max_new if max_new is None else max_new
         check_sizes(max_new=max_new)
         seed = self.config.seed if seed is None else seed
         check_sizes(0, seed=seed)
         chosen = {name: getattr(self.config, name) for name in DRAWS} | draws
         params = jax.device_put(self.params, self.first_device)
-        key = jax.random.key(seed)
-        found: list[str | bytes] = []
-        for number, text in enumerate(texts):
-            ids = self.tokenizer.encode(text)
-            new = self._continuation(
-                params, ids, max_new, jax.random.fold_in(key, number), **chosen
-            )
-            if isinstance(text, bytes):
-                found.append(text_after(self.tokenizer.to_bytes, ids, new))
+        continued: list[AnyText] = []
+        for number, ids in enumerate(encode_all(texts, MAX_SIZE, self.tokenizer)):
+            key = jax.random.fold_in(jax.random.key(seed), number)
+            new = self._continuation(params, ids, max_new, key, **chosen)
+            if isinstance(texts[number], bytes):
+                continued.append(text_after(self.tokenizer.to_bytes, ids, new))
             else:
-                found.append(text_after(self.tokenizer.decode, ids, new))
-        return found[0] if isinstance(inputs, str | bytes) else found
+                continued.append(text_after(self.tokenizer.decode, ids, new))
+        return continued[0] if self.is_one(inputs) else continued
 
     def pictured_example(self, inputs: Int[np.ndarray, "B T"]) -> InspectedExample:
         return text_examples([np.asarray(inputs)[0, :PICTURED]], self.tokenizer)[0]
 
-    def examples(self, inputs: str | bytes | Sequence[str | bytes]) -> list[InspectedExample]:
+    def examples(self, inputs: AnyText | Sequence[AnyText]) -> list[InspectedExample]:
         """Examples of a text, or of each text of a list, with the model's prediction after each token.
 
         Raises:
             InputError: `inputs` is not a text or a list of texts, or a text is empty or longer than `seq_len`.
         """
-        texts: list[str | bytes] = texts_in(inputs, str, bytes)
+        texts: list[AnyText] = texts_in(inputs, str, bytes)
         return text_examples(encode_all(texts, self.config.seq_len, self.tokenizer), self.tokenizer)
 
     def test_examples(self, numbers: Sequence[int]) -> list[InspectedExample]:

@@ -107,9 +107,8 @@ class RandomWindows(BatchDataset):
         return self.size
 
     def __getitems__(self, indices: EpochIndices) -> StackedSamples:
-        return StackedSamples(
-            _shifted(windows(self.text, self.places(indices.epoch)[indices], self.seq_len + 1))
-        )
+        starts = self.places(indices.epoch)[indices]
+        return StackedSamples(_shifted(windows(self.text, starts, self.seq_len + 1)))
 
     def places(self, epoch: int) -> Int[np.ndarray, " N"]:
         """Where the windows of an epoch begin."""

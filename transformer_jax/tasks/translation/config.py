@@ -5,6 +5,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -117,20 +118,18 @@ class TranslationConfig(TrainingConfig):
     bleu_tokenize: BleuTokenizer = setting("auto", changes_result=False)
 
     def idle(self) -> dict[str, str]:
-        found = super().idle() | idle_with(self.architecture, self.init_from)
+        reasons = super().idle() | idle_with(self.architecture, self.init_from)
         if self.data is None:
             of_pairs = "val_data", "test_data", "lower_case", "bleu_tokenize"
-            found |= dict.fromkeys(of_pairs, "data is none, so the pairs are dates")
+            reasons |= dict.fromkeys(of_pairs, "data is none, so the pairs are dates")
         else:
-            found |= dict.fromkeys(SIZES, "data is a file, and all its pairs are used")
+            reasons |= dict.fromkeys(SIZES, "data is a file, and all its pairs are used")
         if self.joint_tokenizer is not None:
             of_both = "joint_tokenizer is used for sources and targets"
-            found |= dict.fromkeys(("source_tokenizer", "target_tokenizer"), of_both)
-        return (
-            found
-            if self.beam_width > 1
-            else found | {"length_penalty": "beam_width is 1, for greedy decoding"}
-        )
+            reasons |= dict.fromkeys(("source_tokenizer", "target_tokenizer"), of_both)
+        if self.beam_width == 1:
+            reasons["length_penalty"] = "beam_width is 1, for greedy decoding"
+        return reasons
 
     @property
     def max_translation(self) -> int:
@@ -147,20 +146,18 @@ class TranslationConfig(TrainingConfig):
 
         A small set of pairs gets more epochs, so that training takes `ENOUGH_STEPS` steps.
         """
-        max_epochs, eval_every, warmup = self.max_epochs, self.eval_every, self.warmup
+        are_dates, max_epochs = self.data is None, self.max_epochs
         if max_epochs is None and self.max_steps is None:
-            max_epochs = (
-                1 if self.data is None else min(-(-ENOUGH_STEPS // steps_per_epoch), MOST_EPOCHS)
-            )
+            epochs_of_pairs = min(math.ceil(ENOUGH_STEPS / steps_per_epoch), MOST_EPOCHS)
+            max_epochs = 1 if are_dates else epochs_of_pairs
         config = dataclasses.replace(self, max_epochs=max_epochs)
         num_steps = config.num_steps(steps_per_epoch)
-        if eval_every is None:
-            eval_every = (
-                1 if self.data is None else max(1, num_steps // steps_per_epoch // MOST_EVALUATIONS)
-            )
-        if warmup is None:
-            warmup = min(LONGEST_WARMUP, num_steps // 10)
-        return dataclasses.replace(config, eval_every=eval_every, warmup=warmup)
+        if self.eval_every is None:
+            between_evaluations = max(1, num_steps // steps_per_epoch // MOST_EVALUATIONS)
+            config = dataclasses.replace(config, eval_every=1 if are_dates else between_evaluations)
+        if self.warmup is None:
+            config = dataclasses.replace(config, warmup=min(LONGEST_WARMUP, num_steps // 10))
+        return config
 
     def check_trained_on(self, trained: "TranslationConfig", what: str) -> None:
         if (self.data is None) != (trained.data is None):
@@ -182,8 +179,13 @@ class TranslationConfig(TrainingConfig):
             return load_dates(
                 self.train_size, self.val_size, self.test_size, max_bytes=self.max_bytes
             )
-        files = {"val_path": self.val_data, "test_path": self.test_data}
-        return load_pairs(self.data, **files, max_bytes=self.max_bytes, lower_case=self.lower_case)
+        return load_pairs(
+            self.data,
+            val_path=self.val_data,
+            test_path=self.test_data,
+            max_bytes=self.max_bytes,
+            lower_case=self.lower_case,
+        )
 
     def test_pairs(self) -> Sequence[TextPair]:
         """Only the test pairs: for dates, the other sets are not generated."""
@@ -214,23 +216,22 @@ def tokenizers_of(config: TranslationConfig) -> Tokenizers:
         InputError: as `chosen_tokenizer` and `TranslationConfig.splits`.
     """
 
-    def of(setting: str, name: str, *sides: str) -> Tokenizer:
-        data = dataclasses.replace(config, seed=0, name=None)  # the same for all runs of a sweep
-        kept = kept_file(config, TASK, name)
-        return chosen_tokenizer(
-            setting, kept, lambda kind: _trained(kind, sides, data, stamp(config.data))
-        )
+    data = dataclasses.replace(config, seed=0, name=None)  # the same for all runs of a sweep
+
+    def chosen(setting: str, name: str, *sides: str) -> Tokenizer:
+        train = functools.partial(_trained, sides, data, stamp(config.data))
+        return chosen_tokenizer(setting, kept_file(config, TASK, name), train)
 
     if config.joint_tokenizer is not None:
-        source = target = of(config.joint_tokenizer, JOINT_TOKENIZER, "source", "target")
+        source = target = chosen(config.joint_tokenizer, JOINT_TOKENIZER, "source", "target")
     else:
-        source = of(config.source_tokenizer, SOURCE_TOKENIZER, "source")
-        target = of(config.target_tokenizer, TARGET_TOKENIZER, "target")
-    if (architecture := architecture_of(config.architecture, config, TASK)) is None:
-        return Tokenizers(source, target)
-    return Tokenizers(
-        _as_in(architecture, source, "source"), _as_in(architecture, target, "target")
-    )
+        source = chosen(config.source_tokenizer, SOURCE_TOKENIZER, "source")
+        target = chosen(config.target_tokenizer, TARGET_TOKENIZER, "target")
+    architecture = architecture_of(config.architecture, config, TASK)
+    if architecture is not None:
+        source = _as_in(architecture, source, "source")
+        target = _as_in(architecture, target, "target")
+    return Tokenizers(source, target)
 
 
 def _as_in(architecture: Architecture, tokenizer: Tokenizer, side: str) -> Tokenizer:
@@ -245,8 +246,7 @@ def _as_in(architecture: Architecture, tokenizer: Tokenizer, side: str) -> Token
 
 @functools.lru_cache(8)  # the data and the model need the same
 def _trained(
-    kind: str, sides: tuple[str, ...], config: TranslationConfig, stamp: object
+    sides: tuple[str, ...], config: TranslationConfig, stamp: object, kind: str
 ) -> Tokenizer:
-    return train_tokenizer(
-        kind, [getattr(pair, side) for pair in config.splits().train for side in sides]
-    )
+    pairs = config.splits().train
+    return train_tokenizer(kind, [getattr(pair, side) for pair in pairs for side in sides])

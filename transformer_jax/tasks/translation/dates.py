@@ -52,11 +52,11 @@ def date_pairs(split: str, size: int) -> list[TextPair]:
     The pair at an index is a function of (split, index). Every day of the split occurs once before any occurs again,
     and the locales and styles take turns.
     """
-    forms = cycle(product(LOCALES, STYLES))
-    return [
-        TextPair(write_date(day, locale, style), day.isoformat())
-        for day, (locale, style) in zip(islice(_shuffled_days(split), size), forms, strict=False)
-    ]
+    pairs = []
+    days = islice(_shuffled_days(split), size)
+    for day, (locale, style) in zip(days, cycle(product(LOCALES, STYLES)), strict=False):
+        pairs.append(TextPair(write_date(day, locale, style), day.isoformat()))
+    return pairs
 
 
 def load_dates(*sizes: int, max_bytes: int) -> PairSplits:
@@ -66,7 +66,7 @@ def load_dates(*sizes: int, max_bytes: int) -> PairSplits:
         InputError: a date in words has more than `max_bytes` bytes in UTF-8.
     """
     train, val, test = map(date_pairs, SPLITS, sizes)
-    longest = max(len(pair.source.encode()) for pair in (*train, *val, *test))
+    longest = max(pair.num_bytes for pair in (*train, *val, *test))
     if longest > max_bytes:
         raise InputError(
             f"max_bytes is {max_bytes}; it must be at least {longest}, the length of the longest"

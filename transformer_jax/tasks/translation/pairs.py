@@ -7,7 +7,7 @@ import codecs
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -33,6 +33,14 @@ class TextPair:
 
     source: str
     target: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Length of the longer text in UTF-8."""
+        return max(len(self.source.encode()), len(self.target.encode()))
+
+
+Pairs: TypeAlias = Sequence[TextPair]
 
 
 class PairInputs(NamedTuple):
@@ -67,7 +75,7 @@ class PairDataset(BatchDataset):
 
     def __init__(
         self,
-        pairs: Sequence[TextPair],
+        pairs: Pairs,
         shapes: Sequence[Shape],
         tokenizers: Tokenizers,
         batch_tokens: int | None = None,
@@ -89,52 +97,55 @@ class PairDataset(BatchDataset):
         pairs = [self.pairs[index] for index in indices]
         shape = self.shapes[self.buckets[indices.whole].max()]
         of_source, of_target = self.tokenizers
-        source = pad([of_source.encode(pair.source) for pair in pairs], shape.source, of_source.pad)
-        target = pad(
-            [of_target.encode(pair.target, delimited=True) for pair in pairs],
-            shape.target,
-            of_target.pad,
-        )
+        sources = [of_source.encode(pair.source) for pair in pairs]
+        targets = [of_target.encode(pair.target, delimited=True) for pair in pairs]
+        source = pad(sources, shape.source, of_source.pad)  # [B S]
+        target = pad(targets, shape.target, of_target.pad)  # [B T+1]
         return StackedSamples((PairInputs(source, target[:, :-1]), target[:, 1:]))
 
     def fingerprint(self) -> str:
         """SHA-256 of the pairs and of the shapes to which they are padded."""
-        texts = (
-            "".join(getattr(pair, side) for pair in self.pairs) for side in ("source", "target")
-        )
-        joined = (np.frombuffer(text.encode(), np.uint8) for text in texts)
-        return fingerprint([], [np.array(self.shapes), *self.lengths, *joined])
+        sources = "".join(pair.source for pair in self.pairs).encode()
+        targets = "".join(pair.target for pair in self.pairs).encode()
+        texts = np.frombuffer(sources, np.uint8), np.frombuffer(targets, np.uint8)
+        return fingerprint([], [np.array(self.shapes), *self.lengths, *texts])
 
 
 class PairSplits(NamedTuple):
     """Pairs for training, validation and test."""
 
-    train: Sequence[TextPair]
-    val: Sequence[TextPair]
-    test: Sequence[TextPair]
+    train: Pairs
+    val: Pairs
+    test: Pairs
     too_long: int = 0  # pairs that were left out for their length
     # pairs left out of training since their source is in the validation or test set
     held_elsewhere: int = 0
 
     def counts(self) -> dict[str, int]:
         """Pairs in each set, and pairs that were left out."""
-        numbers = {name: len(getattr(self, name)) for name in ("train", "val", "test")}
-        return {**numbers, "too_long": self.too_long, "held_elsewhere": self.held_elsewhere}
+        return {
+            "train": len(self.train),
+            "val": len(self.val),
+            "test": len(self.test),
+            "too_long": self.too_long,
+            "held_elsewhere": self.held_elsewhere,
+        }
 
     def padded(
         self, tokenizers: Tokenizers, batch_tokens: int | None = None
     ) -> tuple[PairDataset, PairDataset, PairDataset]:
         """Create the three data sets, padded to shapes that are chosen for all of them together."""
-        sources, targets = zip(*(_lengths(pairs, tokenizers) for pairs in self[:3]), strict=True)
-        shapes = choose_shapes(np.concatenate(sources), np.concatenate(targets))
-        train, val, test = (
-            PairDataset(pairs, shapes, tokenizers, batch_tokens) for pairs in self[:3]
+        lengths = _lengths([*self.train, *self.val, *self.test], tokenizers)
+        shapes = choose_shapes(*lengths)
+        return (
+            PairDataset(self.train, shapes, tokenizers, batch_tokens),
+            PairDataset(self.val, shapes, tokenizers, batch_tokens),
+            PairDataset(self.test, shapes, tokenizers, batch_tokens),
         )
-        return train, val, test
 
 
 def _lengths(
-    pairs: Sequence[TextPair], tokenizers: Tokenizers
+    pairs: Pairs, tokenizers: Tokenizers
 ) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " N"]]:
     """Number of ids of each source, and of each target with its start and end tokens."""
     sources = tokenizers.source.lengths([pair.source for pair in pairs])
@@ -162,19 +173,23 @@ def load_pairs(
     Raises:
         InputError: a file cannot be read, a line is not a pair, or too few pairs are left.
     """
-    paths = {"all": path, "val": val_path, "test": test_path}
-    read = {name: read_pairs(file) for name, file in paths.items() if file is not None}
-    if lower_case:
-        read = {
-            name: [TextPair(p.source.lower(), p.target.lower()) for p in pairs]
-            for name, pairs in read.items()
-        }
-    short = {name: _short_pairs(paths[name], pairs, max_bytes) for name, pairs in read.items()}
-    parts = split_pairs(short["all"], short.get("val"), short.get("test"))
-    num_short = sum(map(len, short.values()))
-    return PairSplits(
-        *parts, sum(map(len, read.values())) - num_short, num_short - sum(map(len, parts))
-    )
+    short: dict[str, list[TextPair]] = {}
+    num_read = 0
+    for name, file in (("all", path), ("val", val_path), ("test", test_path)):
+        if file is None:
+            continue
+        pairs = read_pairs(file)
+        if lower_case:
+            pairs = [TextPair(pair.source.lower(), pair.target.lower()) for pair in pairs]
+        short[name] = [pair for pair in pairs if pair.num_bytes <= max_bytes]
+        if not short[name]:
+            raise InputError(
+                f"{file}: no pairs left; all {len(pairs)} are longer than max_bytes, {max_bytes}"
+            )
+        num_read += len(pairs)
+    splits = split_pairs(short["all"], short.get("val"), short.get("test"))
+    num_short, num_used = sum(map(len, short.values())), sum(map(len, splits))
+    return PairSplits(*splits, num_read - num_short, num_short - num_used)
 
 
 def read_pairs(path: Path) -> list[TextPair]:
@@ -188,7 +203,9 @@ def read_pairs(path: Path) -> list[TextPair]:
     """
     with outside_file(path, "a file of pairs", MAX_FILE_BYTES) as file:
         content = file.read_bytes().removeprefix(codecs.BOM_UTF8).rstrip(b" \r\n")
-    lines = content.split(b"\n") if content else []
+    if not content:
+        raise InputError(f"{path}: no pairs left; the file is empty")
+    lines = content.split(b"\n")
     return [_pair(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
 
 
@@ -216,10 +233,10 @@ def summary(splits: PairSplits) -> str:
 
 
 def split_pairs(
-    pairs: Sequence[TextPair],
-    val: Sequence[TextPair] | None = None,
-    test: Sequence[TextPair] | None = None,
-) -> tuple[Sequence[TextPair], Sequence[TextPair], Sequence[TextPair]]:
+    pairs: Pairs,
+    val: Pairs | None = None,
+    test: Pairs | None = None,
+) -> tuple[Pairs, Pairs, Pairs]:
     """Split pairs for training, validation and test; the result depends only on the pairs and their order.
 
     All pairs of one source are in one split, so that no source of validation or test was trained on.
@@ -231,45 +248,27 @@ def split_pairs(
     Raises:
         InputError: there are fewer different sources than splits to be made.
     """
-    given = {pair.source for part in (val, test) if part is not None for pair in part}
-    sources = [
-        source for source in dict.fromkeys(pair.source for pair in pairs) if source not in given
-    ]
-    # in the order of the draw
-    drawn = [name for name, part in (("test", test), ("validation", val)) if part is None]
-    if len(sources) < 1 + len(drawn):
+    held_out = {pair.source for pair in (*(val or ()), *(test or ()))}
+    sources = list(dict.fromkeys(pair.source for pair in pairs if pair.source not in held_out))
+    num_splits = 1 + (val is None) + (test is None)
+    if len(sources) < num_splits:
         raise InputError(
             f"data has {len(sources)} different sources that no other file has; it needs"
-            f" {1 + len(drawn)} or more"
+            f" {num_splits} or more"
         )
     size = max(1, min(round(HELD_OUT * len(sources)), MAX_HELD_OUT))
-    order = np.random.default_rng(42).permutation(len(sources)).tolist()
-    split_of = dict.fromkeys(sources, "training")
-    for number, split in enumerate(drawn):
-        split_of |= {sources[index]: split for index in order[number * size : (number + 1) * size]}
-
-    def of(split: str) -> list[TextPair]:
-        return [pair for pair in pairs if split_of.get(pair.source) == split]
-
-    return (
-        of("training"),
-        of("validation") if val is None else val,
-        of("test") if test is None else test,
-    )
+    order = np.random.default_rng(42).permutation(len(sources))
+    shuffled = [sources[index] for index in order]
+    if test is None:
+        test = _pairs_from(pairs, shuffled[:size])
+        del shuffled[:size]
+    if val is None:
+        val = _pairs_from(pairs, shuffled[:size])
+        del shuffled[:size]
+    return _pairs_from(pairs, shuffled), val, test
 
 
-def _short_pairs(path: Path | None, pairs: Sequence[TextPair], max_bytes: int) -> list[TextPair]:
-    """The pairs of a file whose texts are short enough; an `InputError` if there is none."""
-    short = [
-        pair
-        for pair in pairs
-        if max(len(pair.source.encode()), len(pair.target.encode())) <= max_bytes
-    ]
-    if not short:
-        reason = (
-            f"all {len(pairs)} are longer than max_bytes, {max_bytes}"
-            if pairs
-            else "the file is empty"
-        )
-        raise InputError(f"{path}: no pairs left; {reason}")
-    return short
+def _pairs_from(pairs: Pairs, sources: Sequence[str]) -> list[TextPair]:
+    """The pairs with these sources."""
+    chosen = set(sources)
+    return [pair for pair in pairs if pair.source in chosen]

@@ -15,7 +15,6 @@ from jaxtyping import Int, PRNGKeyArray
 from transformer_jax.argument_checks import check_arguments, check_scores
 from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.data.batch import Batch
-from transformer_jax.decoding.beam_search import beam_search
 from transformer_jax.decoding.token_by_token import Decoded, greedy_decode
 from transformer_jax.devices.mesh import own_device
 from transformer_jax.nn.cached_decoding import DecodingCache
@@ -24,13 +23,13 @@ from transformer_jax.tasks.architecture import ARCHITECTURE, architecture_of
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.byte_text import Ids, pad
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
+from transformer_jax.tasks.generation import best_of_beams
 from transformer_jax.tasks.text_examples import (
     TextTrainer,
     encode_all,
     texts_in,
     translation_examples,
 )
-from transformer_jax.tasks.tokenization import name_of_tokens
 from transformer_jax.tasks.translation.config import (
     JOINT_TOKENIZER,
     SOURCE_TOKENIZER,
@@ -79,58 +78,48 @@ class TranslationTrainer(TextTrainer):
 
     def create_model(self) -> Transformer:
         config = self.config
+        source, target = self.tokenizers
+        longest = _padded_length(config.max_bytes + 2)
         if self.architecture is not None:
-            model = self.architecture.model(
-                Transformer, config, "max_bytes", _padded_length(config.max_bytes + 2)
-            )
-            sizes = model.source_vocabulary_size, model.target_vocabulary_size
-            for side, size, tokenizer in zip(
-                ("source", "target"), sizes, self.tokenizers, strict=True
-            ):
-                self.architecture.check_vocabulary(
-                    f"{side}_tokenizer", tokenizer.vocabulary_size, size
-                )
+            model = self.architecture.model(Transformer, config, "max_bytes", longest)
+            check = self.architecture.check_vocabulary
+            check("source_tokenizer", source.vocabulary_size, model.source_vocabulary_size)
+            check("target_tokenizer", target.vocabulary_size, model.target_vocabulary_size)
             return model
         return Transformer(
-            source_vocabulary_size=self.tokenizers.source.vocabulary_size,
-            target_vocabulary_size=self.tokenizers.target.vocabulary_size,
+            source_vocabulary_size=source.vocabulary_size,
+            target_vocabulary_size=target.vocabulary_size,
             model_dim=config.model_dim,
             num_heads=config.num_heads,
             num_encoder_layers=config.num_layers,
             num_decoder_layers=config.num_layers,
             dim_feedforward=config.dim_feedforward,
-            settings=block_settings(config, _padded_length(config.max_bytes + 2)),
-            tie_embeddings=self.tokenizers.source.file == self.tokenizers.target.file,
+            settings=block_settings(config, longest),
+            tie_embeddings=source.file == target.file,
         )
 
     def model_files(self) -> Mapping[str, str]:
-        files = {JOINT_TOKENIZER: self.tokenizers.source.file}
+        source, target = self.tokenizers
+        files = {JOINT_TOKENIZER: source.file}
         if self.config.joint_tokenizer is None:
-            files = {
-                SOURCE_TOKENIZER: self.tokenizers.source.file,
-                TARGET_TOKENIZER: self.tokenizers.target.file,
-            }
-        files[ARCHITECTURE] = None if self.architecture is None else self.architecture.text()
+            files = {SOURCE_TOKENIZER: source.file, TARGET_TOKENIZER: target.file}
+        if self.architecture is not None:
+            files[ARCHITECTURE] = self.architecture.text()
         return {name: content for name, content in files.items() if content is not None}
 
     def model_inputs(self, inputs: PairInputs) -> tuple[ArrayLike, ArrayLike, Array]:
-        return (
-            inputs.source,
-            inputs.target,
-            padding_mask(jnp.asarray(inputs.source) != self.tokenizers.source.pad),
-        )
+        is_token = jnp.asarray(inputs.source) != self.tokenizers.source.pad
+        return inputs.source, inputs.target, padding_mask(is_token)
 
     def loss_function(
         self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool
     ) -> Elements:
         logits = self.apply(params, batch.inputs, key, train=train)  # [B T V]
-        # of [B T]
-        losses = cross_entropies(
-            logits, batch.targets, self.config.label_smoothing if train else 0.0
-        )
+        smoothing = self.config.label_smoothing if train else 0.0
+        values = cross_entropies(logits, batch.targets, smoothing)  # of [B T]
         real = batch.targets != self.tokenizers.target.pad
-        found = losses | {"accuracy": logits.argmax(-1) == batch.targets}
-        return {name: (values, real) for name, values in found.items()}
+        values["accuracy"] = logits.argmax(-1) == batch.targets
+        return {name: (value, real) for name, value in values.items()}
 
     def predict(self, inputs: str | Sequence[str]) -> Any:  # str for str, a list for a list
         """Translate a text, or each text of a list.
@@ -141,17 +130,16 @@ class TranslationTrainer(TextTrainer):
             InputError: `inputs` is not a text or a list of texts, or is empty; a text is empty or longer than
                 `max_bytes`; or the model's logits are NaN.
         """
-        translations = [
-            self.tokenizers.target.decode(ids) for ids in self._translations(self._sources(inputs))
-        ]
+        ids = self._translations(self._sources(inputs))
+        translations = list(map(self.tokenizers.target.decode, ids))
         return translations[0] if isinstance(inputs, str) else translations
 
     def pictured_example(self, inputs: PairInputs) -> InspectedExample:
-        source, target = (np.asarray(ids)[0] for ids in inputs)
-        # without the start, in some models the pad
-        read = target[1:][target[1:] != self.tokenizers.target.pad]
+        source, target = np.asarray(inputs.source)[0], np.asarray(inputs.target)[0]
         source = source[source != self.tokenizers.source.pad]
-        return translation_examples([source], [read], _padded_length, self.tokenizers)[0]
+        target = target[1:]  # without the start, which is the pad in some models
+        target = target[target != self.tokenizers.target.pad]
+        return translation_examples([source], [target], _padded_length, self.tokenizers)[0]
 
     def examples(self, inputs: str | Sequence[str]) -> list[InspectedExample]:
         """Examples of a text, or of each text of a list, with the translations that `predict` returns.
@@ -170,13 +158,12 @@ class TranslationTrainer(TextTrainer):
         Raises:
             InputError: a number is not in the test set.
         """
-        pairs = self.test_samples(numbers)
-        sources, expected = (
-            [getattr(pair, side) for pair in pairs] for side in ("source", "target")
-        )
-        ids = [*map(self.tokenizers.source.encode, sources)]
+        pairs: list[TextPair] = self.test_samples(numbers)
+        sources = [self.tokenizers.source.encode(pair.source) for pair in pairs]
+        expected = [pair.target for pair in pairs]
+        translations = self._translations(sources)
         return translation_examples(
-            ids, self._translations(ids), _padded_length, self.tokenizers, expected
+            sources, translations, _padded_length, self.tokenizers, expected
         )
 
     @functools.cached_property
@@ -192,51 +179,43 @@ class TranslationTrainer(TextTrainer):
     def _translations(self, sources: Sequence[Ids]) -> list[Ids]:
         """The ids of the best translation of each source, up to and including the end token."""
         params = self._own_devices.place({"params": self.params})["params"]
-        translations = [np.zeros(0, np.int32)] * len(sources)
-        # texts of similar lengths together
-        order = np.argsort([len(source) for source in sources], kind="stable")
         # Two sizes to compile: one text alone, and as many as have batch_size hypotheses.
-        wanted = max(1, self.config.batch_size // self.config.beam_width) if len(sources) > 1 else 1
-        size = self._own_devices.rows_that_divide(wanted)
-        for start in range(0, len(order), size):
-            batch = order[start : start + size]
-            rows = [sources[index] for index in batch]
-            length = _padded_length(len(rows[-1]))
-            rows += [rows[0]] * (size - len(rows))
-            found = jax.device_get(
-                self._translate(params, pad(rows, length, self.tokenizers.source.pad))
-            )
+        rows = 1 if len(sources) == 1 else max(1, self.config.batch_size // self.config.beam_width)
+        rows = self._own_devices.rows_that_divide(rows)
+        # texts of similar lengths together
+        order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
+        translations: dict[int, Ids] = {}
+        for start in range(0, len(order), rows):
+            batch = order[start : start + rows]
+            length = _padded_length(len(sources[batch[-1]]))
+            filled = batch + batch[:1] * (rows - len(batch))
+            texts = [sources[index] for index in filled]
+            source = pad(texts, length, self.tokenizers.source.pad)
+            found = jax.device_get(self._translate(params, source))
             check_scores(found.scores)
-            for index, ids, number in zip(batch, found.tokens, found.lengths, strict=False):
-                translations[index] = ids[:number]
-        return translations
+            for index, ids, size in zip(batch, found.tokens, found.lengths, strict=False):
+                translations[index] = ids[:size]
+        return [translations[index] for index in range(len(sources))]
 
     def _decode(self, params: Params, source: Int[Array, "B S"]) -> Decoded:
         """The best translation of each row: by beam search, or by greedy decoding if `beam_width` is 1."""
-        config, apply = self.config, functools.partial(self.model.apply, {"params": params})
+        config, target = self.config, self.tokenizers.target
+        apply = functools.partial(self.model.apply, {"params": params})
         search: Callable[..., Decoded] = greedy_decode
         if config.beam_width > 1:
-            search = functools.partial(
-                beam_search,
-                beam_width=config.beam_width,
-                length_penalty=config.length_penalty,
-                n_best=1,
-            )
-        found = search(
+            widths = {"beam_width": config.beam_width, "length_penalty": config.length_penalty}
+            search = functools.partial(best_of_beams, **widths)
+        mask = padding_mask(source != self.tokenizers.source.pad)
+        return search(
             functools.partial(apply, method=self.model.decode_step),
-            apply(
-                source,
-                padding_mask(source != self.tokenizers.source.pad),
-                method=self.model.start_decoding,
-            ),
+            apply(source, mask, method=self.model.start_decoding),
             len(source),
-            start_token=self.tokenizers.target.start,
-            end_token=self.tokenizers.target.end,
-            pad_token=self.tokenizers.target.pad,
+            start_token=target.start,
+            end_token=target.end,
+            pad_token=target.pad,
             max_length=config.max_translation,
             grow=DecodingCache.grow,
         )
-        return found if config.beam_width == 1 else jax.tree.map(lambda leaf: leaf[:, 0], found)
 
 
 def _padded_length(length: int) -> int:
@@ -246,27 +225,20 @@ def _padded_length(length: int) -> int:
 
 def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
     """Translate and score the test set; print the scores, for pairs from a file also `translation_scores`."""
-    pairs = data.splits.test
-    predictions, references = (
-        trainer.predict([pair.source for pair in pairs]),
-        [pair.target for pair in pairs],
-    )
+    config, pairs = trainer.config, data.splits.test
+    predictions = trainer.predict([pair.source for pair in pairs])
+    references = [pair.target for pair in pairs]
     exact, errors = exact_match(predictions, references), error_rate(predictions, references)
     scores: Results = {"exact_match": exact, "char_error_rate": errors}
     print(f"Exact match: {exact:.2%} of {len(pairs)}, character errors: {errors:.2%}")
-    if trainer.config.data is not None:
-        config = trainer.config
+    if config.data is not None:
         scores |= translation_scores(
             predictions, references, lower_case=config.lower_case, tokenizer=config.bleu_tokenize
         )
-        scores |= {"pairs": data.splits.counts()}
+        scores["pairs"] = data.splits.counts()
         print(f"Word errors: {scores['word_error_rate']:.2%}, chrF: {scores['chrf']:.1f}")
         print(f"BLEU: {scores['bleu']:.1f} ({scores['bleu_signature']})")
-    tokens = name_of_tokens(trainer.config.joint_tokenizer or trainer.config.target_tokenizer)
-    print(
-        f"Accuracies are of {tokens}, each predicted after the right ones before it (teacher"
-        " forcing):"
-    )
+    print("Accuracies are of tokens, each predicted after the right ones (teacher forcing):")
     return scores
 
 
