@@ -1,6 +1,6 @@
 """Weight files (safetensors, Flax, PyTorch), read with their own libraries without running any code in the files.
 
-Not guaranteed: a malicious file can keep `torch.load` busy until you stop the process.
+Not guaranteed: a malicious file can keep `torch.load` busy, or let it fill the memory, until you stop the process.
 """
 
 import pickle
@@ -34,7 +34,6 @@ class WeightFile(NamedTuple):
     arrays: Arrays  # by name; in Flax's and our own files the name is a path, keys joined by "/"
     # numeric ones of a PyTorch Lightning checkpoint; empty for other files
     hyperparameters: dict[str, float]
-    is_torch: bool  # whether it is a PyTorch file
 
 
 def read_weights(path: str | Path) -> WeightFile:
@@ -52,18 +51,15 @@ def read_weights(path: str | Path) -> WeightFile:
         with file.open("rb") as stream:
             start = stream.read(9)
         # A safetensors file starts with the header's length, 8 bytes of any value, then the header's first character.
-        is_safetensors = (
-            start[8:] == b"{" and int.from_bytes(start[:8], "little") < file.stat().st_size
-        )
-        if not is_safetensors and start.startswith((ZIP_START, PICKLE_START)):
-            return _read_torch(file, is_zip=start.startswith(ZIP_START))
-        if is_safetensors:
+        if start[8:] == b"{":
             with as_input_error(f"{file} has {OTHER_TYPE}", AttributeError):
                 arrays = safetensors.numpy.load_file(file)
+        elif start.startswith((ZIP_START, PICKLE_START)):
+            return _read_torch(file)
         else:
             arrays = flatten_dict(flax.serialization.msgpack_restore(file.read_bytes()), sep="/")
         _check(arrays, np.ndarray, file)
-        return WeightFile(arrays, {}, is_torch=False)
+        return WeightFile(arrays, {})
 
 
 def array_of(tensor: "torch.Tensor") -> np.ndarray:
@@ -77,16 +73,18 @@ def array_of(tensor: "torch.Tensor") -> np.ndarray:
         return tensor.numpy()
 
 
-def _read_torch(path: Path, is_zip: bool) -> WeightFile:
+def _read_torch(path: Path) -> WeightFile:
     import torch
 
-    # `bytearray(n)` is the only call allowed by `weights_only` that can fill the memory.
-    if b"bytearray\n" in (_pickle_in_zip(path) if is_zip else path.read_bytes()):
-        raise InputError(
-            f"{path} creates a bytearray; a weight file must hold only tensors and plain values"
-        )
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # PyTorch does not verify the checksums
+        if damaged is not None:
+            raise InputError(
+                f"{path} was damaged: the checksum of {damaged[:MAX_NAME]!r} does not match"
+            )
     try:
-        saved = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+        saved = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # its message advises running the file's code
         raise InputError(
             f"{path} is damaged, or holds objects other than tensors and plain values; it must be a"
@@ -99,27 +97,12 @@ def _read_torch(path: Path, is_zip: bool) -> WeightFile:
         raise InputError(
             f"{path} declares arrays larger than the file; every number must be stored once"
         )
-    stored = saved.get("hyper_parameters", {}) if weights is not saved else {}
-    hyperparameters = {
-        name: value for name, value in stored.items() if isinstance(value, int | float)
-    }
-    return WeightFile(
-        {name: array_of(tensor) for name, tensor in weights.items()}, hyperparameters, is_torch=True
-    )
-
-
-def _pickle_in_zip(path: Path) -> bytes:
-    """The pickle in a PyTorch archive, whose arrays must be uncompressed because they are memory-mapped."""
-    with zipfile.ZipFile(path) as archive:
-        if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-            raise InputError(
-                f"{path} is compressed; it must be an uncompressed archive, as torch.save writes it"
-            )
-        if damaged := archive.testzip():  # PyTorch does not verify the checksums of mapped data
-            raise InputError(
-                f"{path} was damaged: the checksum of {damaged[:MAX_NAME]!r} does not match"
-            )
-        return b"".join(archive.read(name) for name in archive.namelist() if name.endswith(".pkl"))
+    arrays = {name: array_of(tensor) for name, tensor in weights.items()}
+    hyperparameters = {}
+    for name, value in saved.get("hyper_parameters", {}).items():
+        if isinstance(value, int | float):
+            hyperparameters[name] = value
+    return WeightFile(arrays, hyperparameters)
 
 
 def check_name(name: object, path: Path) -> None:

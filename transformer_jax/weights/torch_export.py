@@ -23,13 +23,11 @@ from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.outside_files import Json, check_written, replacing
 from transformer_jax.trees import Params
 from transformer_jax.weights import torch_model
-from transformer_jax.weights.layouts import TORCH_ENDS, Layout, abstract_params, by_path
-from transformer_jax.weights.pytorch import SAME_SIZES, check_blocks, check_parts, state_dict_of
+from transformer_jax.weights.layouts import abstract_params, by_path
+from transformer_jax.weights.pytorch import LAYOUT, SAME_SIZES, check_blocks, check_parts, state_dict_of
 
 SOURCE, WEIGHTS = "model.py", "weights.pt"  # in the directory of an export
 
-# `torch_model` names its arrays like ours: query, key and value are separate.
-LAYOUT = Layout(renames=((r"layers_(\d+)", r"layers/\1"), *TORCH_ENDS), transposed=True)
 # Supported activations of the feed-forward; their names are keys of `torch_model.ACTIVATIONS`.
 ACTIVATIONS = (nn.relu, nn.gelu, nn.silu, nn.tanh, nn.elu, nn.leaky_relu)
 
