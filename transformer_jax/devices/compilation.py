@@ -64,20 +64,9 @@ class Memory(NamedTuple):
     held: int  # of the training state, the batches and the constants
     temporary: int  # of activations, gradients and everything else that exists only during the call
 
-    def line(self, limit: int | None) -> str:
-        """Describe a call's memory, and whether it fits into `limit` bytes; None if the device does not report it."""
-        needed = (
-            f"Memory of each device: {_mebibytes(self.held)} for state and batches,"
-            f" {_mebibytes(self.temporary)} inside a step"
-        )
-        if limit is None:
-            return needed
-        fits = "which fits" if self.held + self.temporary <= limit else "which does NOT fit"
-        return f"{needed}, {fits} into its {_mebibytes(limit)}"
-
-
-def _mebibytes(size: int) -> str:
-    return f"{size / 2**20:,.1f} MiB"
+    def __str__(self) -> str:
+        held, temporary = (f"{size / 2**20:,.1f} MiB" for size in self)
+        return f"Memory of each device: {held} for state and batches, {temporary} inside a step"
 
 
 class BackgroundProgram(Generic[Result]):

@@ -109,9 +109,7 @@ def _train_one(
     config, trained = find_trained(trainer_class, config)
     data = load_data(config)
     config = config if trained is None else config.resolved(len(data.train_loader))  # as `fit` does
-    trainer = trainer_class(
-        config, data.constants, model=None if trained is None else trained.model
-    )
+    trainer = trainer_class(config, data.constants)
     with quietly(config), trainer:  # the run's directory is held until the end
         if trained is None:
             example = data.train_loader.example()

@@ -62,10 +62,10 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
         results = read_json(directory / RESULTS, "a run's results")
     # a saved model, not a run
     is_saved = any(os.path.lexists(directory / name) for name in (WEIGHTS, PARAMETERS))
-    if is_saved:
-        params = read_params(directory)
-    else:
-        params = _best_params(directory, config, settings | {"task": task}, results)
+    settings["task"] = task
+    params = (
+        read_params(directory) if is_saved else _best_params(directory, config, settings, results)
+    )
     check_numbers(flatten_dict(params, sep="/"), f"the model in {directory}")
     if not is_saved and not results:
         warnings.warn(

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-import flax.linen as nn
 import jax
 from flax.traverse_util import flatten_dict
 from jaxtyping import PRNGKeyArray
@@ -52,7 +51,6 @@ class Trained(NamedTuple):
     """A trained model."""
 
     what: str  # its name or path, as the user gave it
-    model: nn.Module
     params: Params
     config: TrainingConfig | None  # of its run; None for a model of HuggingFace
 
@@ -87,10 +85,8 @@ def find_trained(
     run = open_run(directory, class_of)
     origin = cast(Config, run.config)  # the same class, since it is the same task
     config.check_trained_on(origin, what)
-    # The run's model, with the attention that is chosen on this machine.
-    model = trainer_class(dataclasses.replace(origin, attention=config.attention)).model
     settings = {name: getattr(origin, name) for name in _settings_of_model(type(config))}
-    return dataclasses.replace(config, **settings), Trained(what, model, run.params, origin)
+    return dataclasses.replace(config, **settings), Trained(what, run.params, origin)
 
 
 def settings_of_initial(
@@ -211,20 +207,15 @@ def check_fits(setting: str, trained: Trained, trainer: TrainerModule, example: 
         example: an example of the task's data.
     """
     inputs, _ = example
-    # with the task's sizes; `trainer.model` may be the trained one
-    own_model = trainer.create_model()
 
     def initial_params(key: PRNGKeyArray) -> Params:
-        prepared = trainer.model_inputs(trainer.prepare(inputs, trainer.constants))
-        return unstack_layers(own_model.init(key, *prepared)["params"])  # as parameters are stored
+        params = trainer.initial_params(key, inputs, trainer.constants)
+        return unstack_layers(params)  # as they are stored
 
-    expected = jax.eval_shape(initial_params, jax.random.key(0))
+    expected = flatten_dict(jax.eval_shape(initial_params, jax.random.key(0)), sep="/")
     try:
-        check_shapes(
-            shapes_of(flatten_dict(trained.params, sep="/")),
-            flatten_dict(expected, sep="/"),
-            trained.what,
-        )
+        found = shapes_of(flatten_dict(trained.params, sep="/"))
+        check_shapes(found, expected, trained.what)
     except InputError as error:
         flags = []
         for name in sorted(_settings_of_model(type(trainer.config))):
@@ -277,7 +268,7 @@ def _initial(
     if directory is None:
         raise InputError(f"init_from is {what}; it must be {kinds_of_models()}")
     if is_of_transformers(directory):
-        model, variables = from_transformers(directory, dtype="float32")
-        return Trained(what, model, variables["params"], None)
+        _, variables = from_transformers(directory, dtype="float32")
+        return Trained(what, variables["params"], None)
     run = open_run(directory, trainer_class_of)
-    return Trained(what, run.model, run.params, run.config)
+    return Trained(what, run.params, run.config)

@@ -28,9 +28,7 @@ class ShowProgram(Callback):
             for line in dict.fromkeys(map(str, self._runner.attention)):
                 self._write(line)
             if (memory := self._runner.program.memory) is not None:
-                self._write(
-                    memory.line((jax.local_devices()[0].memory_stats() or {}).get("bytes_limit"))
-                )
+                self._write(str(memory))
         self._is_first = False
 
 

@@ -54,13 +54,12 @@ class PositionalEncoding(nn.Module):
 
     def __init__(self, model_dim: int, max_len: int) -> None:
         super().__init__()
-        position = torch.arange(max_len, dtype=torch.float64)[:, None]  # [T 1]
-        angle = position * 10000.0 ** (
-            -torch.arange(0, model_dim, 2, dtype=torch.float64) / model_dim
-        )
-        table = torch.empty(max_len, model_dim)
-        table[:, 0::2] = angle.sin()
-        table[:, 1::2] = angle[:, : model_dim // 2].cos()
+        frequencies = 10000.0 ** (-torch.arange(0, model_dim, 2, dtype=torch.float64) / model_dim)
+        angles = torch.arange(max_len)[:, None] * frequencies
+        table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(
+            1
+        )  # [max_len, D or D + 1]
+        table = table[:, :model_dim].float()
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -54,23 +54,17 @@ ENDS: dict[Head, str] = {
 REFUSED = "ForMultipleChoice", "ForNextSentencePrediction", "ForQuestionAnswering"
 BARE = "AlbertModel", "BertModel", "RobertaModel", "XLMRobertaModel"
 CLASSIFIERS = "classifier.weight", "classifier.out_proj.weight"  # the latter for texts in RoBERTa
-# The keys of Google's original files, which have no `model_type`.
-GOOGLE_KEYS = frozenset({
-    "attention_probs_dropout_prob", "hidden_act", "hidden_dropout_prob", "hidden_size", "initializer_range",
-    "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers", "type_vocab_size",
-    "vocab_size",
-})  # fmt: skip
 
 
 def is_first_bert(config: Json) -> bool:
-    """Whether a `config.json` without a `model_type` describes a BERT, judging by its class or its keys.
+    """Whether a `config.json` without a `model_type` describes a BERT, judging by its class or its two token types.
 
-    RoBERTa files of that time have the same keys, but one token type instead of two.
+    RoBERTa files of that time have one token type.
     """
     classes = config.get("architectures")
     if isinstance(classes, list) and classes:
         return str(classes[0]).startswith("Bert")
-    return config.keys() >= GOOGLE_KEYS and config["type_vocab_size"] == 2
+    return config.get("type_vocab_size") == 2
 
 
 def head_fields(keys: ConfigKeys, shapes: Shapes, tokens: str) -> dict[str, Any]:

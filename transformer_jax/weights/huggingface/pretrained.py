@@ -1,6 +1,5 @@
 """Load a directory of HuggingFace Transformers as a model with its variables."""
 
-import functools
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -54,8 +53,8 @@ def from_transformers(
         directory: directory with `config.json` and `model.safetensors`, or several safetensors files with their index;
             or the name of a model on HuggingFace's hub, which is then downloaded.
         dtype: type of the variables; None keeps the stored types.
-        sharding: function from the path and shape of an array to its sharding. A process reads only the parts on its
-            own devices, but reads fused query, key and value whole. None: whole arrays, on the first device.
+        sharding: function from the path and shape of an array to its sharding. A process reads one array at a time,
+            and keeps the parts on its own devices. None: whole arrays, on the first device.
 
     Raises:
         InputError: the directory or a file cannot be read, the model's family is not in `FAMILIES`, a key of the config
@@ -89,18 +88,15 @@ def from_transformers(
             del shapes[name]
     check_shapes(shapes, expected, f"{keys.architecture or 'the model'} in {directory}")
     params: dict[str, jax.Array] = {}
-    largest_first = sorted(layout.names(like).items(), key=lambda named: -expected[named[0]].size)
-    # so that only small arrays exist twice when memory is nearly full
-    for name, paths in largest_first:
-        ours = {path: like[path].shape for path in paths}
-        read = functools.partial(stored.read, names[name], dtype)
-        if sharding is None:
-            parts = layout.parts(ours, read())
-            params |= {path: jnp.array(part).block_until_ready() for path, part in parts.items()}
-            continue
-        for path, shape in ours.items():
-            part_at = functools.partial(layout.part, ours, path, read=read)
-            params[path] = jax.make_array_from_callback(shape, sharding(path, shape), part_at)
+    # The largest first, so that only small arrays exist twice when memory is nearly full.
+    for name, paths in sorted(layout.names(like).items(), key=lambda item: -expected[item[0]].size):
+        whole = stored.read(names[name], dtype)
+        for path, part in layout.parts({path: like[path].shape for path in paths}, whole).items():
+            if sharding is None:
+                params[path] = jnp.array(part).block_until_ready()
+            else:
+                placed = sharding(path, part.shape)
+                params[path] = jax.make_array_from_callback(part.shape, placed, part.__getitem__)
     return model, {"params": unflatten_dict(params, sep="/")}
 
 
@@ -154,8 +150,6 @@ def _names(family: Family, shapes: Shapes) -> dict[str, str]:
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
             "LayerNorm.beta", "LayerNorm.bias"
         )
-        if name in names:
-            raise InputError(f"{names[name]} and {theirs} are the same array of the model")
         names[name] = theirs
     return names
 
