@@ -59,7 +59,7 @@ class TokenBatches:
     def rows_like(self, samples: PyTree[ArrayLike]) -> int:
         """Number of samples in a full batch with the same padding as these; sequences lie along the second axis."""
         shapes = [np.shape(leaf) for leaf in jax.tree.leaves(samples)]
-        longest = max(shape[1] for shape in shapes if len(shape) > 1)
+        longest = max(shape[1:2] for shape in shapes)[0]
         return max(self.most // longest, shapes[0][0])
 
 

@@ -65,7 +65,8 @@ def _end_with_the_parent(worker: int) -> None:
     """End this worker process when the main one is gone: PyTorch's workers would wait for a reader of their data."""
 
     def wait() -> None:
-        if (parent := multiprocessing.parent_process()) is not None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
             parent.join()
         os._exit(1)
 

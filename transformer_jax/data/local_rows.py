@@ -58,7 +58,7 @@ class LocalSamples(NamedTuple):
     rows: RowRange
 
     def stacked(self, num_batches: int) -> tuple[Batch, np.int32]:
-        """Stack these rows as `stack_batches` does: arrays `[num_batches, B of this process, ...]`, and their number."""
+        """Stack these rows as `stack_batches` does: arrays `[num_batches, B of this process, ...]`, and their count."""
         rows = np.arange(self.rows.start, self.rows.stop)
         batches, count = stack_batches(self.samples, len(rows), num_batches)
         begins = self.loader_batch_size * np.arange(num_batches)

@@ -123,7 +123,7 @@ def check_same(values: Mapping[str, object]) -> None:
     first, *others = _from_all({name: str(value) for name, value in values.items()})
     for number, texts in enumerate(others, 1):
         for name in sorted(first.keys() | texts.keys()):
-            text, expected = (of_process.get(name, "unknown") for of_process in (texts, first))
+            text, expected = texts.get(name, "unknown"), first.get(name, "unknown")
             if text != expected:
                 raise InputError(
                     f"{name} is {text} in process {number} and {expected} in process 0; all"

@@ -146,7 +146,8 @@ def _settings_of_transformers(
             settings[field.name] = str(directory / TOKENIZER)
     model = model_of_config(directory / CONFIG)
     for name, setting in SIZES.items():  # the model's class decides which fields it has
-        if (size := getattr(model, name, None)) is not None:
+        size = getattr(model, name, None)
+        if size is not None:
             settings[setting] = size
     return settings
 

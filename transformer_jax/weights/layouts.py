@@ -71,9 +71,7 @@ class Layout(NamedTuple):
     def names(self, paths: Iterable[str]) -> dict[str, list[str]]:
         """Our paths by name in the other program: one path, or three if query, key and value are fused."""
         named: dict[str, list[str]] = {}
-        for path in sorted(
-            paths, key=lambda path: ("key_proj/" in path) + 2 * ("value_proj/" in path)
-        ):
+        for path in sorted(paths, key=_place_in_fused):
             named.setdefault(self.name(path), []).append(path)
         return named
 
@@ -125,6 +123,13 @@ class Layout(NamedTuple):
         return self.transposed and path.endswith("kernel")
 
 
+def _place_in_fused(path: str) -> int:
+    """Order of the arrays that are fused: query, key, value."""
+    if "value_proj/" in path:
+        return 2
+    return 1 if "key_proj/" in path else 0
+
+
 def abstract_params(model: nn.Module, *inputs: object) -> Abstract:
     """Shapes and types of a model's parameters by path.
 
@@ -174,7 +179,5 @@ def by_path(params: Params) -> Arrays:
         raise InputError(
             "params has only the key 'params'; it must be the dictionary under that key"
         )
-    return {
-        path: np.asarray(as_array(path, leaf))
-        for path, leaf in flatten_dict(params, sep="/").items()
-    }
+    arrays = flatten_dict(params, sep="/")
+    return {path: np.asarray(as_array(path, leaf)) for path, leaf in arrays.items()}

@@ -31,13 +31,8 @@ RENAMES: Renames = (
 )
 
 
-def create(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
+def build(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
     """The model of a `config.json`, with the head of its architecture."""
-    # groups of shared layers, and layers in each group
-    for name in ("num_hidden_groups", "inner_group_num"):
-        keys.one_of(name, 1)
-    keys.one_of("tie_word_embeddings", True)
-    keys.one_of("position_embedding_type", "absolute")
     return TransformerMLM(
         **keys.sizes(ALBERT_SIZES),
         settings=BlockSettings(
@@ -69,7 +64,7 @@ def layout(model: TransformerMLM) -> Layout:
 
 ALBERT = Family(
     ("albert",),
-    create,
+    build,
     configure,
     layout,
     prefix="albert.",
@@ -78,4 +73,10 @@ ALBERT = Family(
         "predictions.decoder.bias": "predictions.bias",
     },
     ignored=r"position_ids$|^sop_classifier\.|^predictions\.|^classifier\.",
+    fixed={
+        "num_hidden_groups": 1,  # groups of shared layers
+        "inner_group_num": 1,  # layers in each group
+        "tie_word_embeddings": True,
+        "position_embedding_type": "absolute",
+    },
 )

@@ -93,18 +93,15 @@ def head_fields(keys: ConfigKeys, shapes: Shapes, tokens: str) -> dict[str, Any]
     return {"head": head, "num_classes": num_classes}
 
 
-def create(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
+def build(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
     """The model of a `config.json`, with the head of its architecture."""
     is_roberta = keys.take("model_type", str) != "bert"
-    for name in ("is_decoder", "add_cross_attention"):
-        keys.one_of(name, False)
-    keys.one_of("tie_word_embeddings", True)
-    # others have arrays, which `transformers` 5 drops
-    keys.one_of("position_embedding_type", "absolute")
     tokens = "lm_head.dense.weight" if is_roberta else "cls.predictions.transform.dense.weight"
     head = head_fields(keys, shapes, tokens)
     activation = keys.activation("hidden_act", "gelu")
-    has_other_pooler = is_roberta and head["head"] == "classes"  # in the classifier
+    has_pooler = f"{'roberta' if is_roberta else 'bert'}.pooler.dense.weight" in shapes
+    if is_roberta and head["head"] == "classes":  # the classifier has another pooler
+        has_pooler = False
     if is_roberta and head["head"] == "tokens":  # this head has gelu, whatever the config says
         keys.one_of("hidden_act", "gelu")
     return TransformerMLM(
@@ -116,8 +113,7 @@ def create(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
             positions=LearnedPositions(),
         ),
         **head,
-        has_pooler=f"{'roberta' if is_roberta else 'bert'}.pooler.dense.weight" in shapes
-        and not has_other_pooler,
+        has_pooler=has_pooler,
         pad_token=keys.take("pad_token_id", int, 1) if is_roberta else None,
     )
 
@@ -150,7 +146,7 @@ def layout(model: TransformerMLM) -> Layout:
 
 BERT = Family(
     ("bert",),
-    create,
+    build,
     configure,
     layout,
     prefix="bert.",
@@ -159,6 +155,12 @@ BERT = Family(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     ignored=r"position_ids$|^cls\.|^classifier\.",
+    fixed={
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "tie_word_embeddings": True,
+        "position_embedding_type": "absolute",  # others have arrays, which `transformers` 5 drops
+    },
 )
 ROBERTA = BERT._replace(
     model_types=("roberta", "xlm-roberta"),

@@ -147,9 +147,8 @@ def _names(family: Family, shapes: Shapes) -> dict[str, str]:
     names: dict[str, str] = {}
     for theirs in shapes:
         name = f"{family.prefix}{theirs}" if lacks_prefix else theirs
-        name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
-            "LayerNorm.beta", "LayerNorm.bias"
-        )
+        name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
+        name = name.replace("LayerNorm.beta", "LayerNorm.bias")
         names[name] = theirs
     return names
 

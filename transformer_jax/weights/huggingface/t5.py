@@ -43,14 +43,9 @@ T5_SIZES = {
     "num_encoder_layers": "num_layers",
     "dim_feedforward": "d_ff",
 }
-SAME = {
-    "hidden_size": "d_model",
-    "num_attention_heads": "num_heads",
-    "num_hidden_layers": "num_layers",
-}
 
 
-def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
+def build(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     """The model of a `config.json`."""
     *gated, word = keys.take("feed_forward_proj", str, "relu").split("-")
     word = "gelu_new" if gated and word == "gelu" else word
@@ -58,13 +53,10 @@ def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
         raise InputError(f"feed_forward_proj in {keys.source} is not supported")
     keys.one_of("dense_act_fn", word)
     keys.one_of("is_gated_act", bool(gated))
-    keys.one_of("is_encoder_decoder", True)
     is_scaled = keys.take(
         "scale_decoder_outputs", bool, keys.take("tie_word_embeddings", bool, True)
     )
     sizes = keys.sizes(T5_SIZES)
-    for name, other in SAME.items():
-        keys.same(name, other)
     scale = 1 / math.sqrt(sizes["model_dim"]) if is_scaled else 1.0
     # without arrays, a separate one
     has_own_output = not is_scaled and (TIED_HEAD in shapes or not shapes)
@@ -139,11 +131,17 @@ def layout(model: Transformer) -> Layout:
 
 T5 = Family(
     ("t5",),
-    create,
+    build,
     configure,
     layout,
     prefix="",
     copies=dict.fromkeys(
         (TIED_HEAD, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"
     ),
+    fixed={"is_encoder_decoder": True},
+    aliases={
+        "hidden_size": "d_model",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "num_layers",
+    },
 )
