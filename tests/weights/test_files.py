@@ -73,7 +73,7 @@ def test_a_pytorch_file_holds_a_state_dict_bare_or_with_hyperparameters(tmp_path
     around = {"epoch": 3, "state_dict": STATE, "hyper_parameters": settings, "lr_schedulers": schedulers}
     (tmp_path / "f").write_bytes(saved(around if wrapped else STATE, zipped=zipped))
     file = read_weights(str(tmp_path / "f"))
-    assert file.hyperparameters == ({"num_heads": 3, "dropout": 0.5} if wrapped else {})
+    assert file.hyperparameters == (settings if wrapped else {})
     assert set(file.arrays) == set(STATE)
     np.testing.assert_array_equal(file.arrays["dense.weight"], WEIGHT)
 
@@ -124,8 +124,7 @@ REFUSED = {
     # PyTorch's.
     "a module": (saved(torch.nn.Linear(5, 7)), "f is damaged, or holds objects .*; it must be a saved state_dict"),
     "number": (saved(STATE | {"step": 3}), "f has an object of type int under 'step'; it must be an array"),
-    "number as name": (saved({3: WEIGHT[0, 0].item()}), "f has an array name that is not a text"),
-    "lines": (saved({"a\nb": SHARED}), "f has an array name that is not a text of at most 300 printable characters"),
+    "number as name": (saved({3: WEIGHT[0, 0].item()}), "f has an object of type float under 3; it must be an array"),
     "stride 0": (saved({"a": torch.zeros(1).expand(4001, 4003)}), "f declares arrays larger than the file"),
     "overlap": (saved({"a": SHARED.as_strided((500, 500), (1, 1))}, zipped=False), "f declares arrays larger"),
     "shared": (saved({f"a{i}": SHARED for i in range(97)}), "f declares arrays larger"),

@@ -241,7 +241,6 @@ def damaged(directory, target, config=None):
         ({"model_type": "mamba"}, "model_type in .* is 'mamba'; it must be one of gpt2, "),
         ({"model_type": ["gpt2"]}, "model_type in .* is \\['gpt2'\\]"),
         ({"auto_map": {"AutoModel": "evil.Model"}}, "has auto_map = "),
-        ({"n_layer": 10**9}, "says 1000000000 layers"),
         ({"n_embd": 10**9}, "in .* has the shape"),
         ({"n_head": 7}, "num_heads"),
         ({"n_inner": 0}, "n_inner in .* is 0; it must be at least 1"),

@@ -84,10 +84,7 @@ class EpochBatchSampler:
 
     def __len__(self) -> int:
         """Batches in an epoch."""
-        if self.token_batches is not None:
-            return len(self._begins) - 1
-        full, rest = divmod(self.num_samples, self.batch_size)
-        return full if self.drop_last or rest == 0 else full + 1
+        return self.num_samples // self.batch_size if self.drop_last else len(self._begins) - 1
 
     def epoch(
         self,
@@ -123,10 +120,10 @@ class EpochBatchSampler:
     @functools.cached_property
     def _begins(self) -> Int[np.ndarray, " batches_1"]:
         """Offsets in the order of an epoch at which batches begin, and at which the last batch ends."""
-        if self.groups is None or self.token_batches is None:
-            return np.minimum(np.arange(len(self) + 1) * self.batch_size, self.num_samples)
-        sizes = self.token_batches.rows
-        ends = np.cumsum(np.bincount(self.groups, minlength=len(sizes)))
-        starts = np.insert(ends[:-1], 0, 0)
-        begins = map(np.arange, starts, ends, sizes)
+        counts, sizes = np.array([self.num_samples]), [self.batch_size]
+        if self.groups is not None and self.token_batches is not None:
+            sizes = self.token_batches.rows
+            counts = np.bincount(self.groups, minlength=len(sizes))
+        ends = np.cumsum(counts)
+        begins = map(np.arange, ends - counts, ends, sizes)
         return np.concatenate([*begins, ends[-1:]])

@@ -8,7 +8,7 @@ import pickle
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch.utils.data
 
 
-@runtime_checkable  # for the type checks in the tests
+@runtime_checkable
 class Dataset(Protocol):
     """A map-style data set: each sample is `(inputs, targets)`, two PyTrees of arrays without a batch axis.
 
@@ -259,7 +259,7 @@ def make_loader(
         InputError: the data set is empty, or smaller than one batch with `drop_last`; a number is below its minimum;
             `groups` does not have one number for each sample; or `TokenBatches` lack groups or have `drop_last`.
     """
-    if not (isinstance(dataset, Sized) and hasattr(dataset, "__getitem__")):
+    if not isinstance(dataset, Dataset):
         raise InputError(
             f"dataset is a {type(dataset).__name__}; it must have a length, and a sample for each"
             " index"
@@ -270,22 +270,22 @@ def make_loader(
         raise InputError(
             f"groups has shape {groups.shape}; it must hold {len(dataset)} whole numbers"
         )
-    by_tokens, rows = None, batch_size
+    by_tokens: TokenBatches | None = None
     if isinstance(batch_size, TokenBatches):
-        by_tokens, rows = batch_size, max(batch_size.rows)
+        by_tokens, batch_size = batch_size, max(batch_size.rows)
         last = len(by_tokens.lengths) - 1
         if groups is None or drop_last or groups.min() < 0 or groups.max() > last:
             raise InputError(
                 f"batch_size is {by_tokens}; it needs groups from 0 to {last}, and drop_last=False"
             )
-    if drop_last and rows > len(dataset):
+    if drop_last and batch_size > len(dataset):
         raise InputError(
-            f"batch_size is {rows}; it may be at most {len(dataset)}, the size of the training set,"
+            f"batch_size is {batch_size}; it may be at most {len(dataset)}, the size of the training set,"
             " since a shorter last batch is dropped"
         )
     sampler = EpochBatchSampler(
         len(dataset),
-        rows,
+        batch_size,
         shuffle=shuffle,
         drop_last=drop_last,
         seed=seed,

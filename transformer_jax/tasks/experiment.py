@@ -122,7 +122,7 @@ def _train_one(
         else:
             check_fits("pretrained", trained, trainer, data.train_loader.example())
             trainer.adopt(trained.params)
-            print(f"No training: evaluating {trained.what}, results in {trainer.run.path}")
+            print(f"No training: evaluating {config.pretrained}, results in {trainer.run.path}")
         trainer.test_data = data
         more = {} if report is None else report(trainer, data)
         _save_answers(trainer)

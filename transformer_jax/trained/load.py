@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import math
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -12,7 +11,7 @@ from typing import TypeAlias
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax.argument_checks import check_numbers
-from transformer_jax.config import EMA, TrainingConfig
+from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError, meant
 from transformer_jax.outside_files import Json, outside_file, read_json, standing
 from transformer_jax.runs.checkpoints import Checkpoints
@@ -63,9 +62,7 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     # a saved model, not a run
     is_saved = any(os.path.lexists(directory / name) for name in (WEIGHTS, PARAMETERS))
     settings["task"] = task
-    params = (
-        read_params(directory) if is_saved else _best_params(directory, config, settings, results)
-    )
+    params = read_params(directory) if is_saved else _best_params(directory, config, settings)
     check_numbers(flatten_dict(params, sep="/"), f"the model in {directory}")
     if not is_saved and not results:
         warnings.warn(
@@ -78,11 +75,8 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     return trainer
 
 
-def _best_params(directory: Path, config: TrainingConfig, settings: Json, results: Json) -> Params:
-    """Load the parameters of a run's best checkpoint, which must have the settings in `config.json`.
-
-    If the run's results are of another checkpoint, the best checkpoint was lost; a warning says so.
-    """
+def _best_params(directory: Path, config: TrainingConfig, settings: Json) -> Params:
+    """Load the parameters of a run's best checkpoint, which must have the settings in `config.json`."""
     if not os.path.isdir(directory / CHECKPOINTS):
         raise InputError(f"{directory} has no checkpoint")
     with contextlib.closing(
@@ -93,7 +87,6 @@ def _best_params(directory: Path, config: TrainingConfig, settings: Json, result
             raise InputError(
                 f"{directory} has no intact checkpoint that was evaluated; continue its training"
             )
-        metrics = checkpoints.metrics(best.step) or {}
     _check_digests(directory, best.origin.get("files", {}), "its checkpoint")
     saved = completed(type(config), best.origin.get("settings", settings))
     # If a run was extended, its best checkpoint may be older than the extension.
@@ -102,15 +95,6 @@ def _best_params(directory: Path, config: TrainingConfig, settings: Json, result
     if changed:
         raise InputError(
             f"{directory / CONFIG} was damaged or changed after the training: {changed[0][:200]}"
-        )
-    metric = config.criterion.metric
-    tested = results.get("val", {}).get(metric.removeprefix(EMA))
-    # The results were computed in batches of another size, so that their rounding differs.
-    if tested is not None and not math.isclose(tested, metrics[metric], rel_tol=1e-3):
-        warnings.warn(
-            f"{directory} has lost its best checkpoint: val/{metric} was {tested:.6g}, but is"
-            f" {metrics[metric]:.6g} in the best remaining one",
-            stacklevel=3,
         )
     params: Params = best.state["params"]
     if config.takes_average:

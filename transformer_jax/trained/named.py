@@ -50,7 +50,6 @@ Config = TypeVar("Config", bound=TrainingConfig)
 class Trained(NamedTuple):
     """A trained model."""
 
-    what: str  # its name or path, as the user gave it
     params: Params
     config: TrainingConfig | None  # of its run; None for a model of HuggingFace
 
@@ -86,7 +85,7 @@ def find_trained(
     origin = cast(Config, run.config)  # the same class, since it is the same task
     config.check_trained_on(origin, what)
     settings = {name: getattr(origin, name) for name in _settings_of_model(type(config))}
-    return dataclasses.replace(config, **settings), Trained(what, run.params, origin)
+    return dataclasses.replace(config, **settings), Trained(run.params, origin)
 
 
 def settings_of_initial(
@@ -207,6 +206,7 @@ def check_fits(setting: str, trained: Trained, trainer: TrainerModule, example: 
         trainer: trainer of the task.
         example: an example of the task's data.
     """
+    what = getattr(trainer.config, setting)
     inputs, _ = example
 
     def initial_params(key: PRNGKeyArray) -> Params:
@@ -216,7 +216,7 @@ def check_fits(setting: str, trained: Trained, trainer: TrainerModule, example: 
     expected = flatten_dict(jax.eval_shape(initial_params, jax.random.key(0)), sep="/")
     try:
         found = shapes_of(flatten_dict(trained.params, sep="/"))
-        check_shapes(found, expected, trained.what)
+        check_shapes(found, expected, what)
     except InputError as error:
         flags = []
         for name in sorted(_settings_of_model(type(trainer.config))):
@@ -226,8 +226,7 @@ def check_fits(setting: str, trained: Trained, trainer: TrainerModule, example: 
                 flags.append(flag_of(name, fitting))
         remedy = f"; {' '.join(flags)} would fit" if flags else ""
         raise InputError(
-            f"{setting} is {trained.what}, which does not fit the task and its data:"
-            f" {error}{remedy}"
+            f"{setting} is {what}, which does not fit the task and its data: {error}{remedy}"
         ) from error
 
 
@@ -249,10 +248,9 @@ def initial_directory(what: str, config_class: type[TrainingConfig]) -> Path | N
     Raises:
         InputError: the model cannot be downloaded.
     """
-    if "architecture" in config_class.kept_files():
-        is_name = HUB_NAME.fullmatch(what) is not None
-        if is_name and not os.path.exists(what):
-            return local_directory(what)
+    may_be_on_hub = "architecture" in config_class.kept_files() and HUB_NAME.fullmatch(what)
+    if may_be_on_hub and not os.path.exists(what):
+        return local_directory(what)
     return directory_of(what)
 
 
@@ -270,6 +268,6 @@ def _initial(
         raise InputError(f"init_from is {what}; it must be {kinds_of_models()}")
     if is_of_transformers(directory):
         _, variables = from_transformers(directory, dtype="float32")
-        return Trained(what, variables["params"], None)
+        return Trained(variables["params"], None)
     run = open_run(directory, trainer_class_of)
-    return Trained(what, run.params, run.config)
+    return Trained(run.params, run.config)

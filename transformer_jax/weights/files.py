@@ -15,7 +15,7 @@ import numpy as np
 import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, shortened
 from transformer_jax.outside_files import ZIP_START, as_input_error, outside_file
 from transformer_jax.weights.layouts import Arrays
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import torch
 
 MAX_BYTES = 2**36  # of a file
-MAX_NAME = 300  # characters in the name of an array
 PICKLE_START = b"\x80"  # of PyTorch's files before version 1.6; later ones are zip archives
 
 
@@ -31,8 +30,7 @@ class WeightFile(NamedTuple):
     """Content of a file of weights."""
 
     arrays: Arrays  # by name; in Flax's and our own files the name is a path, keys joined by "/"
-    # numeric ones of a PyTorch Lightning checkpoint; empty for other files
-    hyperparameters: dict[str, float]
+    hyperparameters: dict[str, Any]  # of a PyTorch Lightning checkpoint; empty for other files
 
 
 def read_weights(path: str | Path) -> WeightFile:
@@ -79,7 +77,7 @@ def _read_torch(path: Path) -> WeightFile:
             damaged = archive.testzip()  # PyTorch does not verify the checksums
         if damaged is not None:
             raise InputError(
-                f"{path} was damaged: the checksum of {damaged[:MAX_NAME]!r} does not match"
+                f"{path} was damaged: the checksum of {shortened(damaged)} does not match"
             )
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
@@ -96,27 +94,13 @@ def _read_torch(path: Path) -> WeightFile:
             f"{path} declares arrays larger than the file; every number must be stored once"
         )
     arrays = {name: array_of(tensor) for name, tensor in weights.items()}
-    hyperparameters = {}
-    for name, value in saved.get("hyper_parameters", {}).items():
-        if isinstance(value, int | float):
-            hyperparameters[name] = value
-    return WeightFile(arrays, hyperparameters)
-
-
-def check_name(name: object, path: Path) -> None:
-    """Raise an `InputError` unless the name of an array in a file is printable and not too long."""
-    if not (isinstance(name, str) and name.isprintable() and len(name) <= MAX_NAME):
-        raise InputError(
-            f"{path} has an array name that is not a text of at most {MAX_NAME} printable"
-            " characters"
-        )
+    return WeightFile(arrays, dict(saved.get("hyper_parameters", {})))
 
 
 def _check(weights: Mapping[Any, object], wanted: type, path: Path) -> None:
     for name, value in weights.items():
-        check_name(name, path)
         if not isinstance(value, wanted):
             raise InputError(
-                f"{path} has an object of type {type(value).__name__} under {name!r}; it must be an"
-                " array"
+                f"{path} has an object of type {type(value).__name__} under {shortened(name)}; it"
+                " must be an array"
             )

@@ -114,12 +114,8 @@ def _params_like(model: Model) -> Abstract:
     else:
         check_blocks(model.settings, model.num_heads)
     if isinstance(model, Transformer):
-        check_parts("", model, **SAME_SIZES)
-        if (model.source_vocabulary_size, model.target_vocabulary_size) != (None, None):
-            raise InputError(
-                "model has a vocabulary; it must take features, since torch.nn.Transformer has no"
-                " embeddings"
-            )
+        vocabularies = {"source_vocabulary_size": None, "target_vocabulary_size": None}
+        check_parts("", model, **SAME_SIZES, **vocabularies)
     return abstract_params(model)
 
 

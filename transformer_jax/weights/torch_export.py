@@ -19,7 +19,7 @@ from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.nn.predictor import TransformerPredictor
-from transformer_jax.outside_files import Json, check_written, replacing
+from transformer_jax.outside_files import Json, replacing
 from transformer_jax.trees import Params
 from transformer_jax.weights import torch_model
 from transformer_jax.weights.layouts import abstract_params, by_path
@@ -71,23 +71,20 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
 
     with replacing(directory, f"a {SOURCE} of an earlier export", names_of) as new:
         torch.save(content, new / WEIGHTS)
-        read = torch.load(new / WEIGHTS, weights_only=True)
-        check_written(new / WEIGHTS, content["state_dict"], read["state_dict"])
         (new / SOURCE).write_text(text, encoding="utf-8")
     return Path(directory) / SOURCE
 
 
 def _content(model: nn.Module, params: Params) -> Json:
     """Content of `weights.pt`: arguments of the exported classes, and the weights."""
-    kind = type(model)
-    if kind is TransformerPredictor:  # a subclass may compute something else
+    if type(model) is TransformerPredictor:  # a subclass may compute something else
         sizes = _sizes_of_predictor(model, params)
         inputs = [jax.ShapeDtypeStruct((1, 1, sizes["num_features"]), jnp.float32)]
-    elif kind is Transformer:
+    elif type(model) is Transformer:
         sizes, inputs = _sizes_of_transformer(model), []
     else:
         raise InputError(
-            f"model is a {kind.__name__}; it must be a TransformerPredictor or a Transformer, not a"
+            f"model is a {type(model).__name__}; it must be a TransformerPredictor or a Transformer, not a"
             " subclass"
         )
     check_blocks(model.settings, model.num_heads)
@@ -111,13 +108,11 @@ def _content(model: nn.Module, params: Params) -> Json:
 
 def _sizes_of_predictor(model: TransformerPredictor, params: Params) -> Json:
     check_parts("", model, block=EncoderBlock, pools=False)
-    kernel = by_path(params).get("input_layer/kernel")
-    if kernel is None or kernel.ndim != 2 or not kernel.size:
-        raise InputError(
-            "params has no matrix input_layer/kernel; it must be the parameters of the model"
-        )
-    numbers = _numbers(model, "num_classes", "num_layers", "input_dropout_prob")
-    return {"num_features": len(kernel), **numbers}
+    kernel = by_path(params).get("input_layer/kernel", np.ones(1))  # `state_dict_of` checks it
+    return {
+        "num_features": len(np.atleast_1d(kernel)),
+        **_numbers(model, "num_classes", "num_layers", "input_dropout_prob"),
+    }
 
 
 def _sizes_of_transformer(model: Transformer) -> Json:

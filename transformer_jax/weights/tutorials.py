@@ -80,7 +80,7 @@ def load_tutorial_weights(
     model = TransformerPredictor(
         model_dim,
         num_classes,
-        heads,  # type: ignore[arg-type]
+        heads,
         max(1, len(layers)),  # so that a file without layers is an error that names an array
         input_dropout_prob=stored.get("input_dropout", 0.0),
         settings=settings,

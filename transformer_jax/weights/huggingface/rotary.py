@@ -2,13 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from transformer_jax.argument_checks import Positive, Size
 from transformer_jax.errors import InputError
 from transformer_jax.nn.position_kinds import RotaryPositions
-from transformer_jax.nn.positions import Positions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys
 
@@ -76,17 +76,13 @@ def rotary_positions(
     return RotaryPositions(base, rotated, in_halves=True, scaling=scaling)
 
 
-def rope_parameters(positions: Positions) -> Json:
+def rope_parameters(positions: Any) -> Json:
     """The entry of a config for these positions.
 
     Raises:
-        InputError: they are not rotary.
+        AttributeError: they are not rotary.
         KeyError: their scaling is not in `SCALINGS`.
     """
-    if not isinstance(positions, RotaryPositions):
-        raise InputError(
-            f"settings.positions is {positions}; it must be RotaryPositions(in_halves=True)"
-        )
     entry: Json = {
         "rope_type": "default",
         "rope_theta": positions.base,

@@ -151,17 +151,15 @@ def _family_of(
     for family in ALL:
         try:
             config = {"model_type": family.model_types[0], **family.configure(plain)}
-            if len(kept.get("id2label") or ()) != len(config.get("id2label", ())):
-                kept = {name: value for name, value in kept.items() if name not in LABELS}
-            config |= kept | given
+            has_labels = len(kept.get("id2label") or ()) == len(config.get("id2label", ()))
+            for name, value in kept.items():
+                if has_labels or name not in LABELS:
+                    config[name] = value
+            config |= given
             keys = ConfigKeys(config, CONFIG)
             made = family.create(keys, shapes_of(family.layout(plain).abstract(like)))
-        except (
-            ValueError,
-            TypeError,
-            AttributeError,
-            KeyError,
-        ):  # the family has no such key, part or array
+        # The family has no such key, part or array.
+        except (ValueError, TypeError, AttributeError, KeyError):
             continue
         # `==` is False for equal `functools.partial`s
         if type(made) is type(plain) and repr(made) == repr(plain):

@@ -2,9 +2,9 @@
 
 import functools
 import math
+from typing import Any
 
 from transformer_jax.argument_checks import Shapes, Size
-from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import AttentionSettings
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.embeddings import EmbeddingSettings
@@ -47,10 +47,10 @@ T5_SIZES = {
 
 def build(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     """The model of a `config.json`."""
-    *gated, word = keys.take("feed_forward_proj", str, "relu").split("-")
-    word = "gelu_new" if gated and word == "gelu" else word
-    if gated not in ([], ["gated"]) or word not in ACTIVATIONS:
-        raise InputError(f"feed_forward_proj in {keys.source} is not supported")
+    kinds = [*ACTIVATIONS, *(f"gated-{word}" for word in ACTIVATIONS)]
+    gated, _, word = keys.one_of("feed_forward_proj", "relu", *kinds).rpartition("-")
+    if gated and word == "gelu":
+        word = "gelu_new"
     keys.one_of("dense_act_fn", word)
     keys.one_of("is_gated_act", bool(gated))
     is_scaled = keys.take(
@@ -91,11 +91,8 @@ def build(keys: ConfigKeys, shapes: Shapes) -> Transformer:
 
 def configure(model: Transformer) -> Json:
     """The `config.json` of a model."""
-    settings, positions = model.settings, model.settings.positions
-    if not isinstance(positions, RelativePositions):
-        raise InputError(
-            f"settings.positions is {positions}; it must be RelativePositions(is_shared=True)"
-        )
+    settings = model.settings
+    positions: Any = settings.positions  # RelativePositions, or this model is not a T5
     word = WORDS[settings.activation]
     is_gated = _is_gated(model)
     name = {"gelu_new": "gelu"}.get(word, word) if is_gated else word
