@@ -111,8 +111,8 @@ def _train_one(
     config = config if trained is None else config.resolved(len(data.train_loader))  # as `fit` does
     trainer = trainer_class(config, data.constants)
     with quietly(config), trainer:  # the run's directory is held until the end
+        example = data.train_loader.example()
         if trained is None:
-            example = data.train_loader.example()
             # The parameters are not bound to a name here, so that `fit` can free them.
             trainer.fit(
                 data.train_loader,
@@ -120,7 +120,7 @@ def _train_one(
                 initial_params=find_initial(trainer, trainer_class_of, example),
             )
         else:
-            check_fits("pretrained", trained, trainer, data.train_loader.example())
+            check_fits("pretrained", trained.params, trained.config, trainer, example)
             trainer.adopt(trained.params)
             print(f"No training: evaluating {config.pretrained}, results in {trainer.run.path}")
         trainer.test_data = data

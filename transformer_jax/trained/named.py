@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import jax
 from flax.traverse_util import flatten_dict
@@ -47,17 +47,10 @@ HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 Config = TypeVar("Config", bound=TrainingConfig)
 
 
-class Trained(NamedTuple):
-    """A trained model."""
-
-    params: Params
-    config: TrainingConfig | None  # of its run; None for a model of HuggingFace
-
-
 def find_trained(
     trainer_class: type[TrainerModule], config: Config
-) -> tuple[Config, Trained | None]:
-    """Find the model that `config.pretrained` names; return the config with its settings, and the model or None.
+) -> tuple[Config, TrainerModule | None]:
+    """Find the run that `config.pretrained` names; return the config with its model's settings, and the run or None.
 
     Args:
         trainer_class: trainer of the task, for which the model must have been trained.
@@ -85,7 +78,7 @@ def find_trained(
     origin = cast(Config, run.config)  # the same class, since it is the same task
     config.check_trained_on(origin, what)
     settings = {name: getattr(origin, name) for name in _settings_of_model(type(config))}
-    return dataclasses.replace(config, **settings), Trained(run.params, origin)
+    return dataclasses.replace(config, **settings), run
 
 
 def settings_of_initial(
@@ -181,15 +174,15 @@ def find_initial(
         return type(trainer) if task == trainer.name else trainer_class_of(task)
 
     try:
-        trained = _initial(what, type(config), class_of)
-        heads = config.num_heads if trained.config is None else trained.config.num_heads
+        params, origin = _initial(what, type(config), class_of)
+        heads = config.num_heads if origin is None else origin.num_heads
         if heads != config.num_heads:
             raise InputError(
                 f"num_heads is {config.num_heads}; it must be {heads}, as in the training of {what}"
             )
         if config.init_only is None:
-            check_fits("init_from", trained, trainer, example)
-        return trained.params
+            check_fits("init_from", params, origin, trainer, example)
+        return params
     except InputError as error:
         if not config.resume or not any((own / CHECKPOINTS).glob("[0-9]*")):
             raise
@@ -197,12 +190,19 @@ def find_initial(
         return None
 
 
-def check_fits(setting: str, trained: Trained, trainer: TrainerModule, example: Samples) -> None:
+def check_fits(
+    setting: str,
+    params: Params,
+    origin: TrainingConfig | None,
+    trainer: TrainerModule,
+    example: Samples,
+) -> None:
     """Raise an `InputError` if the parameters are not those of a model of the trainer's task on such samples.
 
     Args:
         setting: name of the setting that names the model.
-        trained: the model.
+        params: parameters of the model.
+        origin: the model's settings; None for a model of HuggingFace.
         trainer: trainer of the task.
         example: an example of the task's data.
     """
@@ -210,18 +210,18 @@ def check_fits(setting: str, trained: Trained, trainer: TrainerModule, example: 
     inputs, _ = example
 
     def initial_params(key: PRNGKeyArray) -> Params:
-        params = trainer.initial_params(key, inputs, trainer.constants)
-        return unstack_layers(params)  # as they are stored
+        initial = trainer.initial_params(key, inputs, trainer.constants)
+        return unstack_layers(initial)  # as parameters are stored
 
     expected = flatten_dict(jax.eval_shape(initial_params, jax.random.key(0)), sep="/")
     try:
-        found = shapes_of(flatten_dict(trained.params, sep="/"))
+        found = shapes_of(flatten_dict(params, sep="/"))
         check_shapes(found, expected, what)
     except InputError as error:
         flags = []
         for name in sorted(_settings_of_model(type(trainer.config))):
             value = getattr(trainer.config, name)
-            fitting = getattr(trained.config, name, value)
+            fitting = getattr(origin, name, value)
             if fitting != value:
                 flags.append(flag_of(name, fitting))
         remedy = f"; {' '.join(flags)} would fit" if flags else ""
@@ -261,13 +261,13 @@ def kinds_of_models() -> str:
 
 def _initial(
     what: str, config_class: type[TrainingConfig], trainer_class_of: TrainerClassOf
-) -> Trained:
-    """The model that `init_from` names."""
+) -> tuple[Params, TrainingConfig | None]:
+    """Parameters of the model that `init_from` names, and its settings; None for a model of HuggingFace."""
     directory = initial_directory(what, config_class)
     if directory is None:
         raise InputError(f"init_from is {what}; it must be {kinds_of_models()}")
     if is_of_transformers(directory):
         _, variables = from_transformers(directory, dtype="float32")
-        return Trained(variables["params"], None)
+        return variables["params"], None
     run = open_run(directory, trainer_class_of)
-    return Trained(run.params, run.config)
+    return run.params, run.config

@@ -71,7 +71,8 @@ class Layout(NamedTuple):
     def names(self, paths: Iterable[str]) -> dict[str, list[str]]:
         """Our paths by name in the other program: one path, or three if query, key and value are fused."""
         named: dict[str, list[str]] = {}
-        for path in sorted(paths, key=_place_in_fused):
+        # query before key and value
+        for path in sorted(paths, key=lambda path: path.replace("query_proj", "a_proj")):
             named.setdefault(self.name(path), []).append(path)
         return named
 
@@ -121,13 +122,6 @@ class Layout(NamedTuple):
     def _is_transposed(self, path: str) -> bool:
         """Whether our array is [in, out] and theirs [out, in]; an embedding [V, D] is the same in both."""
         return self.transposed and path.endswith("kernel")
-
-
-def _place_in_fused(path: str) -> int:
-    """Order of the arrays that are fused: query, key, value."""
-    if "value_proj/" in path:
-        return 2
-    return 1 if "key_proj/" in path else 0
 
 
 def abstract_params(model: nn.Module, *inputs: object) -> Abstract:

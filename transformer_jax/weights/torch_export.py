@@ -119,15 +119,16 @@ def _sizes_of_transformer(model: Transformer) -> Json:
     parts = {"encoder_block": EncoderBlock, "decoder_block": DecoderBlock}
     check_parts("", model, **parts, **SAME_SIZES, embeddings=EmbeddingSettings())
     vocabularies = "source_vocabulary_size", "target_vocabulary_size"
+    sizes = _numbers(
+        model, *vocabularies, "num_encoder_layers", "num_decoder_layers", "tie_embeddings"
+    )
     for name in vocabularies:
-        if getattr(model, name) is None:
+        if sizes[name] is None:
             raise InputError(
                 f"{name} is None; it must be a size, since only a Transformer over tokens can be"
                 " exported"
             )
-    return _numbers(
-        model, *vocabularies, "num_encoder_layers", "num_decoder_layers", "tie_embeddings"
-    )
+    return sizes
 
 
 def _numbers(settings: object, *names: str) -> Json:

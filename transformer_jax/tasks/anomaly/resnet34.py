@@ -64,6 +64,4 @@ def fetch_weights(data_dir: Path) -> None:
             ", use another network (--features-by), or use --dataset digits, which needs no"
             " download"
         )
-        download(
-            URLS["resnet34"], target, "ResNet-34's ImageNet weights", more=more, max_bytes=MAX_BYTES
-        )
+        download(URLS["resnet34"], target, "ResNet-34's ImageNet weights", more=more)
