@@ -73,7 +73,7 @@ def test_an_export_to_pytorch(form, tmp_path):
     given = {path: form(draw(*leaf.shape, seed=seed)) for seed, (path, leaf) in enumerate(shapes.items())}
     export_torch(model, flax.traverse_util.unflatten_dict(given, sep="/"), tmp_path)
     found = torch.load(tmp_path / "weights.pt", weights_only=True)["state_dict"]
-    kernel = found["encoder.layers.0.feed_forward.expand.weight"].numpy()
+    kernel = found["encoder.layers.0.linear1.weight"].numpy()
     assert_bitwise(kernel, given["encoder/layers_0/feed_forward/expand/kernel"].T.astype(np.float32))
 
 

@@ -442,7 +442,7 @@ OTHERS = [
     (lambda: empty_cache(TRANSFORMER, TOKENS, None).grow(2), "length is 2"),
     (lambda: grow_after_prefix(None, -1), "position is -1; it must be at least 0"),
     (lambda: num_rows([zeros(3), zeros(2)]), "have shapes [(3,), (2,)]"),
-    (lambda: pad_batch((zeros(3),) * 3, 3), "a data set must return (inputs, targets); got tuple of length 3"),
+    (lambda: pad_batch((zeros(3),) * 3, 3), "a data set must return (inputs, targets); got (array"),
     (lambda: means([]), "no batches to average over"),
     (lambda: weighted_sums({"loss": (zeros(3), zeros(3, 1))}, np.ones(3, bool)), "weights of shape (3, 1)"),
 ]

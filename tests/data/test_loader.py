@@ -202,5 +202,5 @@ def test_impossible_loaders_are_errors():
 def test_a_data_set_that_gives_no_pairs_is_an_error():
     loader = make_loader(StackedSamples({"a": np.arange(7), "b": np.arange(7)}), 3)
     for ask in (loader.example, lambda: next(loader.epoch(0))):
-        with pytest.raises(InputError, match=r"a data set must return \(inputs, targets\); got dict"):
+        with pytest.raises(InputError, match=r"a data set must return \(inputs, targets\); got {'a'"):
             ask()

@@ -38,10 +38,10 @@ def test_the_rows_of_all_processes_are_the_batches_of_one(bounds):
 def test_a_batch_that_was_loaded_whole_is_cut_and_padded_as_one():
     samples = ReverseDataset(10, 5, 5).__getitems__(range(5)).stacked
     expected = pad_batch(samples, 8)
-    parts = [RowRange(begin, begin + 4, 8).of(samples).padded() for begin in (0, 4)]
+    parts = [RowRange(begin, begin + 4, 8).local_samples(samples).padded() for begin in (0, 4)]
     for ours, whole in zip(jax.tree.leaves(together(parts, 0)), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(ours, whole)
-    lacking = RowRange(5, 8, 8).of(samples).padded()  # the batch is too short for this process
+    lacking = RowRange(5, 8, 8).local_samples(samples).padded()  # the batch is too short for this process
     assert not lacking.valid.any()
     np.testing.assert_array_equal(lacking.inputs, samples[0][[4, 4, 4]])
 

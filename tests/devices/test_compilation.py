@@ -51,6 +51,9 @@ def test_a_state_of_another_type_is_compiled_separately(step):
     results = [step(state, np.arange(3.0, dtype=np.float32)) for state in states]
     assert [float(result) for result in results] == [6, 6, 9, 9]
     assert step.traces == [(3,), (3,)]
+    compiling = [step.begin_to_compile(state, np.ones(3, np.float32)) for state in states]
+    assert compiling[0] is compiling[3] is not compiling[1] is compiling[2]
+    assert step.traces == [(3,), (3,)]
 
 
 @pytest.mark.slow

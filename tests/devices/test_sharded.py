@@ -131,7 +131,10 @@ CONFIG = ReverseConfig(batch_size=12, num_heads=3, model_dim=6)
         ({"mesh": "rows=2"}, "mesh is 'rows=2'; it must give sizes of the axes data, fsdp, tensor, e.g. data=4,fsdp=2"),
         ({"mesh": "data=2,data=2"}, "it must give sizes"),
         ({"mesh": "tensor=2"}, "tensor must divide num_heads, 3"),
-        ({"mesh": "fsdp=2", "batch_size": 15}, r"must divide batch_size, 15: the nearest that work are 14 and 16"),
+        (
+            {"mesh": "fsdp=2", "batch_size": 15},
+            r"must divide batch_size, 15; the next larger batch size that works is 16",
+        ),
         ({"mesh": "fsdp=2", "strategy": "replicated"}, "strategy is replicated, but mesh is fsdp=2"),
         ({"mesh": "data=2", "num_devices": 1}, "num_devices is 1, and mesh is data=2, which takes 2"),
     ],

@@ -30,7 +30,7 @@ from transformer_jax import (
 from transformer_jax.errors import InputError
 from transformer_jax.nn import EmbeddingSettings, SinusoidalPositions
 from transformer_jax.nn.encoder import EncoderBlock
-from transformer_jax.weights.torch_export import LAYOUT
+from transformer_jax.weights.pytorch import LAYOUT
 
 pytestmark = pytest.mark.slow
 
@@ -119,7 +119,7 @@ EXACT_GELU, TANH_GELU = (functools.partial(nn.gelu, approximate=is_tanh) for is_
 def test_an_activation_computes_the_same(tmp_path, activation):
     x = draw(B, S, FEATURES)
     _, module = exported(tmp_path, predictor(BlockSettings(activation=activation), num_layers=1), x)
-    found = run_torch(module.encoder.layers[0].feed_forward.activation, x)
+    found = run_torch(module.encoder.layers[0].activation, x)
     np.testing.assert_allclose(found, activation(x), rtol=0, atol=3e-6)
 
 
@@ -150,7 +150,7 @@ def test_logits_and_gradients_are_the_same_also_where_a_row_is_padding_alone(tmp
     for name, parameter in module.named_parameters():
         np.testing.assert_allclose(parameter.grad, named[name], rtol=0, atol=1e-5, err_msg=name)
         assert parameter.grad.isfinite().all(), name
-    assert abs(named["decoder.layers.1.cross_attn.value_proj.weight"]).max() > 1e-4
+    assert abs(named["decoder.layers.1.multihead_attn.in_proj_weight"][2 * D :]).max() > 1e-4
 
 
 def test_dropout_is_off_and_has_the_models_rates_where_it_is_turned_on(tmp_path):
@@ -158,7 +158,7 @@ def test_dropout_is_off_and_has_the_models_rates_where_it_is_turned_on(tmp_path)
     _, module = exported(tmp_path, model, draw(B, S, FEATURES))
     rates = {name: part.p for name, part in module.named_modules() if isinstance(part, torch.nn.Dropout)}
     block = "encoder.layers.0"
-    in_block = (f"{block}.{name}.dropout" for name in ("self_attn_residual", "feed_forward", "feed_forward_residual"))
+    in_block = (f"{block}.{name}" for name in ("dropout", "dropout1", "dropout2"))
     assert rates == {"input_dropout": 0.125, "output_dropout": 0.25, **dict.fromkeys(in_block, 0.25)}
     assert not module.training
 
@@ -167,11 +167,13 @@ def test_dropout_of_the_attention_weights_is_that_of_the_training(tmp_path):
     settings = BlockSettings(attention=AttentionSettings(dropout_prob=0.5))
     _, module = exported(tmp_path, predictor(settings, num_layers=1), draw(B, S, FEATURES))
     attention = module.train().encoder.layers[0].self_attn
-    attention.value_proj.weight.data.zero_()  # all values are the bias, which remains the sum where nothing drops
-    attention.output_proj = torch.nn.Identity()
+    attention.in_proj_weight.data[2 * D :] = 0  # all values are the bias, which remains the sum where nothing drops
+    attention.in_proj_bias.data[2 * D :] = torch.arange(1.0, D + 1)
+    attention.out_proj.weight.data = torch.eye(D)
+    attention.out_proj.bias.data.zero_()
     x = torch.ones(4, 500, D)
-    for mask in (None, torch.ones(500, 500, dtype=torch.bool)):
-        kept = attention(x, x, mask) / attention.value_proj.bias
+    for hidden in (None, torch.zeros(500, 500, dtype=torch.bool)):
+        kept = attention(x, x, x, attn_mask=hidden, need_weights=False)[0] / attention.in_proj_bias[2 * D :]
         assert abs(kept.mean() - 1) < 0.01  # what is kept is doubled
         assert abs(kept.std() * 500**0.5 - 1) < 0.1
 

@@ -108,7 +108,7 @@ def in_state(change):
     [
         (7, lambda c: None, "num_heads is 7; that of .*model.ckpt is 3"),
         (None, set_number("num_heads", 4), "num_heads is 4; .* divide the model's width 21"),
-        (None, set_number("num_heads", "3"), "num_heads is None, and .*model.ckpt does not contain it"),
+        (None, set_number("num_heads", "3"), "num_heads is '3'; it must be a whole number"),
         (None, set_number("dropout", 1.5), "dropout_prob is 1.5; it must be at least 0 and below 1"),
         (H, in_state(lambda s: s.pop("input_net.1.weight")), "not a model of the tutorials: it has no matrix input_ne"),
     ],

@@ -32,12 +32,9 @@ def as_pair(samples: PyTree) -> Samples:
     Raises:
         InputError: they are not a tuple of two.
     """
-    if not (isinstance(samples, tuple) and len(samples) == 2):
-        length = f" of length {len(samples)}" if isinstance(samples, tuple) else ""
-        raise InputError(
-            f"a data set must return (inputs, targets); got {type(samples).__name__}{length}"
-        )
-    return samples
+    if isinstance(samples, tuple) and len(samples) == 2:
+        return samples
+    raise InputError(f"a data set must return (inputs, targets); got {shortened(samples)}")
 
 
 def num_rows(tree: PyTree[ArrayLike]) -> int:
@@ -46,14 +43,13 @@ def num_rows(tree: PyTree[ArrayLike]) -> int:
     Raises:
         InputError: there are no arrays, one has no axis, or they differ in the length of the first.
     """
-    rows = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(tree)}
-    if len(rows) != 1 or rows == {()}:
-        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(tree)]
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(tree)]
+    if () in shapes or len({shape[0] for shape in shapes}) != 1:
         raise InputError(
             f"the arrays of a batch have shapes {shapes}; all must begin with the same number of"
             " rows"
         )
-    return int(rows.pop()[0])
+    return shapes[0][0]
 
 
 def pad_rows(tree: PyTree[ArrayLike], size: int) -> PyTree[ArrayLike]:
@@ -170,8 +166,7 @@ def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:
             f"samples is {shortened(samples)}; it must be a list of at least one sample"
         )
     reason = (
-        "samples can't be stacked, since their shapes or structures differ, or NumPy lacks their"
-        " type"
+        "samples can't be stacked: their shapes or structures differ, or NumPy lacks their type"
     )
     # PyTorch raises the last two, if a tensor has gradients or is on a GPU.
     with as_input_error(reason, ValueError, TypeError, RuntimeError):
@@ -180,7 +175,6 @@ def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:
 
 def load_stacked(dataset: Any, indices: EpochIndices) -> PyTree:  # a data set, of either form
     """Load and stack the samples of these indices; in one call if the data set has `__getitems__`."""
-    has_batches = hasattr(dataset, "__getitems__")
-    return numpy_collate(
-        dataset.__getitems__(indices) if has_batches else [dataset[index] for index in indices]
-    )
+    if hasattr(dataset, "__getitems__"):
+        return numpy_collate(dataset.__getitems__(indices))
+    return numpy_collate([dataset[index] for index in indices])

@@ -8,7 +8,7 @@ from pathlib import Path
 from transformer_jax.errors import InputError, in_one_line
 
 
-def download(url: str, target: Path, what: str, *, more: str = "", max_bytes: int = 2**30) -> None:
+def download(url: str, target: Path, what: str, *, more: str = "") -> None:
     """Download a URL to a file, atomically; the file's directory is created if it does not exist.
 
     Args:
@@ -16,27 +16,20 @@ def download(url: str, target: Path, what: str, *, more: str = "", max_bytes: in
         target: path of the file.
         what: name of the content, for the error message.
         more: alternatives to putting the file there by hand, for the error message.
-        max_bytes: size limit of the content; reading stops beyond it.
 
     Raises:
-        InputError: the server cannot be reached, times out, or returns an error; the response is longer than
-            `max_bytes`, incomplete, or not HTTP; or the file cannot be written.
+        InputError: the server cannot be reached, times out, or returns an error; the response is
+            incomplete, or not HTTP; or the file cannot be written.
     """
     try:
         with urllib.request.urlopen(url, timeout=60.0) as response:
-            content = response.read(max_bytes + 1)
-            if len(content) > max_bytes:
-                raise OSError(f"the response is longer than {max_bytes} bytes")
-            response.read()  # empty, or raises if the response is incomplete
+            content = response.read()
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f"{target.name}.unfinished")
         temporary.write_bytes(content)
         temporary.replace(target)
-    except (
-        OSError,
-        http.client.HTTPException,
-        ValueError,
-    ) as error:  # ValueError: a NUL in the path
+    # ValueError: a NUL in the path
+    except (OSError, http.client.HTTPException, ValueError) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()  # the error holds the open connection
         raise InputError(

@@ -44,7 +44,8 @@ class TokenBatches:
     lengths: tuple[int, ...]  # padded length of the longest sequence of a sample, for each group
 
     def __post_init__(self) -> None:
-        if self.most < (longest := max(self.lengths)):
+        longest = max(self.lengths)
+        if self.most < longest:
             raise InputError(
                 f"batch_tokens is {self.most}; it must be at least {longest}, the length of a"
                 " padded row"
@@ -55,14 +56,10 @@ class TokenBatches:
         """Samples in a batch of each group; the last batch of a group may be shorter."""
         return [self.most // length for length in self.lengths]
 
-    def has_lengths_of(self, groups: Int[np.ndarray, " N"]) -> bool:
-        """Whether there is a length for each group."""
-        return bool(groups.min() >= 0 and groups.max() < len(self.lengths))
-
     def rows_like(self, samples: PyTree[ArrayLike]) -> int:
         """Number of samples in a full batch with the same padding as these; sequences lie along the second axis."""
         shapes = [np.shape(leaf) for leaf in jax.tree.leaves(samples)]
-        longest = max(shape[1] for shape in shapes if len(shape) > 1)
+        longest = max(shape[1:2] for shape in shapes)[0]
         return max(self.most // longest, shapes[0][0])
 
 
@@ -87,13 +84,7 @@ class EpochBatchSampler:
 
     def __len__(self) -> int:
         """Batches in an epoch."""
-        if self.token_batches is not None:
-            return len(self._begins) - 1
-        return (
-            self.num_samples // self.batch_size
-            if self.drop_last
-            else -(-self.num_samples // self.batch_size)
-        )
+        return self.num_samples // self.batch_size if self.drop_last else len(self._begins) - 1
 
     def epoch(
         self,
@@ -111,8 +102,8 @@ class EpochBatchSampler:
             num_batches: maximum number of batches; None for the rest of the epoch.
         """
         rng = np.random.default_rng([self.seed, epoch])
-        # `order` is cut into batches
-        order, batches = np.arange(self.num_samples), np.arange(len(self))
+        order = np.arange(self.num_samples)  # is cut into batches
+        batches = np.arange(len(self))
         if self.shuffle:
             order = rng.permutation(order)
         if self.groups is not None:
@@ -129,10 +120,10 @@ class EpochBatchSampler:
     @functools.cached_property
     def _begins(self) -> Int[np.ndarray, " batches_1"]:
         """Offsets in the order of an epoch at which batches begin, and at which the last batch ends."""
-        if self.groups is None or self.token_batches is None:
-            return np.minimum(np.arange(len(self) + 1) * self.batch_size, self.num_samples)
-        sizes = self.token_batches.rows
-        ends = np.cumsum(np.bincount(self.groups, minlength=len(sizes)))
-        starts = [0, *ends[:-1].tolist()]
-        begins = [np.arange(*span) for span in zip(starts, ends.tolist(), sizes, strict=True)]
+        counts, sizes = np.array([self.num_samples]), [self.batch_size]
+        if self.groups is not None and self.token_batches is not None:
+            sizes = self.token_batches.rows
+            counts = np.bincount(self.groups, minlength=len(sizes))
+        ends = np.cumsum(counts)
+        begins = map(np.arange, ends - counts, ends, sizes)
         return np.concatenate([*begins, ends[-1:]])

@@ -35,15 +35,12 @@ def choose_shapes(
     """
     sizes = np.maximum(source_lengths, target_lengths)
     boundaries = np.unique(np.linspace(sizes.min(), sizes.max(), NUM_CANDIDATES).astype(int))
-    below = (sizes <= boundary for boundary in boundaries)  # one [N] at a time, which may be large
-    shapes_and_sizes = [
-        (
-            Shape(int(source_lengths[pairs].max()), int(target_lengths[pairs].max())),
-            int(pairs.sum()),
-        )
-        for pairs in below
-    ]
-    shapes, num_below = zip(*shapes_and_sizes, strict=True)
+    shapes = []
+    num_below = []  # pairs that fit into each shape
+    for boundary in boundaries:  # one [N] at a time, which may be large
+        pairs = sizes <= boundary
+        shapes.append(Shape(int(source_lengths[pairs].max()), int(target_lengths[pairs].max())))
+        num_below.append(int(pairs.sum()))
     last = len(boundaries) - 1
     num_shapes = min(max_shapes, len(boundaries))
     # [choice shape]

@@ -8,7 +8,7 @@ import pickle
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch.utils.data
 
 
-@runtime_checkable  # for the type checks in the tests
+@runtime_checkable
 class Dataset(Protocol):
     """A map-style data set: each sample is `(inputs, targets)`, two PyTrees of arrays without a batch axis.
 
@@ -65,7 +65,8 @@ def _end_with_the_parent(worker: int) -> None:
     """End this worker process when the main one is gone: PyTorch's workers would wait for a reader of their data."""
 
     def wait() -> None:
-        if (parent := multiprocessing.parent_process()) is not None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
             parent.join()
         os._exit(1)
 
@@ -225,7 +226,9 @@ class Loader:
 
 def _checked(samples: PyTree) -> Any:  # Samples, but for a loader that `of_rows` made
     """Check that samples are `(inputs, targets)`, or `LocalSamples`, which only loaders from `of_rows` yield."""
-    return samples if isinstance(samples, LocalSamples) else as_arrays("samples", as_pair(samples))
+    if isinstance(samples, LocalSamples):
+        return samples
+    return as_arrays("samples", as_pair(samples))
 
 
 @check_arguments
@@ -256,39 +259,33 @@ def make_loader(
         InputError: the data set is empty, or smaller than one batch with `drop_last`; a number is below its minimum;
             `groups` does not have one number for each sample; or `TokenBatches` lack groups or have `drop_last`.
     """
-    if not (isinstance(dataset, Sized) and hasattr(dataset, "__getitem__")):
+    if not isinstance(dataset, Dataset):
         raise InputError(
             f"dataset is a {type(dataset).__name__}; it must have a length, and a sample for each"
             " index"
         )
     if len(dataset) == 0:
         raise InputError("the dataset is empty; it must hold at least one sample")
-    if groups is not None and (
-        np.shape(groups) != (len(dataset),) or np.asarray(groups).dtype.kind not in "iu"
-    ):
+    if groups is not None and (groups.shape != (len(dataset),) or groups.dtype.kind not in "iu"):
         raise InputError(
-            f"groups has shape {np.shape(groups)}; it must hold {len(dataset)} whole numbers"
+            f"groups has shape {groups.shape}; it must hold {len(dataset)} whole numbers"
         )
-    by_tokens, rows = (
-        (batch_size, max(batch_size.rows))
-        if isinstance(batch_size, TokenBatches)
-        else (None, batch_size)
-    )
-    if by_tokens is not None and (
-        groups is None or drop_last or not by_tokens.has_lengths_of(groups)
-    ):
+    by_tokens: TokenBatches | None = None
+    if isinstance(batch_size, TokenBatches):
+        by_tokens, batch_size = batch_size, max(batch_size.rows)
+        last = len(by_tokens.lengths) - 1
+        if groups is None or drop_last or groups.min() < 0 or groups.max() > last:
+            raise InputError(
+                f"batch_size is {by_tokens}; it needs groups from 0 to {last}, and drop_last=False"
+            )
+    if drop_last and batch_size > len(dataset):
         raise InputError(
-            f"batch_size is {by_tokens}; it needs groups from 0 to {len(by_tokens.lengths) - 1},"
-            " and drop_last=False"
-        )
-    if drop_last and rows > len(dataset):
-        raise InputError(
-            f"batch_size is {rows}; it may be at most {len(dataset)}, the size of the training set,"
+            f"batch_size is {batch_size}; it may be at most {len(dataset)}, the size of the training set,"
             " since a shorter last batch is dropped"
         )
     sampler = EpochBatchSampler(
         len(dataset),
-        rows,
+        batch_size,
         shuffle=shuffle,
         drop_last=drop_last,
         seed=seed,

@@ -13,6 +13,7 @@ from transformer_jax.data.batch import (
     as_pair,
     load_stacked,
     num_rows,
+    stack_batches,
 )
 from transformer_jax.data.epoch_sampler import EpochIndices
 
@@ -33,17 +34,15 @@ class RowRange(NamedTuple):
             count: number of rows, in all processes.
             loader_batch_size: rows of each batch but the last; at most `batch_size`.
         """
-        begins = range(0, count, loader_batch_size)
-        rows = range(self.start, self.stop)
-        return [
-            min(begin + row, begin + loader_batch_size - 1, count - 1)
-            for begin in begins
-            for row in rows
-        ]
+        rows = []
+        for begin in range(0, count, loader_batch_size):
+            last = min(begin + loader_batch_size, count) - 1
+            rows += [min(begin + row, last) for row in range(self.start, self.stop)]
+        return rows
 
-    def of(self, samples: Samples) -> "LocalSamples":
+    def local_samples(self, samples: Samples) -> "LocalSamples":
         """This process's rows of one batch that was loaded whole."""
-        count = num_rows(as_pair(samples))
+        count = num_rows(samples)
         rows = self.rows_of(count, self.batch_size)
         return LocalSamples(
             jax.tree.map(lambda array: array[rows], samples), count, self.batch_size, self
@@ -59,23 +58,12 @@ class LocalSamples(NamedTuple):
     rows: RowRange
 
     def stacked(self, num_batches: int) -> tuple[Batch, np.int32]:
-        """Stack these rows as `stack_batches` does: arrays `[num_batches, B of this process, ...]`, number of batches.
-
-        Missing batches are copies of the first batch, and count as invalid.
-        """
-        held = -(-self.num_rows // self.loader_batch_size)
-        rows = self.rows.stop - self.rows.start
-        numbers = np.where(np.arange(num_batches) < held, np.arange(num_batches), 0)
-        inputs, targets = jax.tree.map(
-            lambda a: a.reshape(held, rows, *a.shape[1:])[numbers], self.samples
-        )
-        real = np.clip(
-            self.num_rows - self.loader_batch_size * np.arange(num_batches),
-            0,
-            self.loader_batch_size,
-        )
-        valid = np.arange(self.rows.start, self.rows.stop) < real[:, None]
-        return Batch(inputs, targets, valid), np.int32(held)
+        """Stack these rows as `stack_batches` does: arrays `[num_batches, B of this process, ...]`, and their count."""
+        rows = np.arange(self.rows.start, self.rows.stop)
+        batches, count = stack_batches(self.samples, len(rows), num_batches)
+        begins = self.loader_batch_size * np.arange(num_batches)
+        real = np.minimum(self.num_rows - begins, self.loader_batch_size)  # rows of each batch
+        return batches._replace(valid=rows < real[:, None]), count
 
     def padded(self) -> Batch:
         """Return the rows of a single batch, like `pad_batch` for whole batches."""

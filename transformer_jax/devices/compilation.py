@@ -16,14 +16,13 @@ from transformer_jax.devices.processes import join_processes
 from transformer_jax.devices.stopwatch import Stopwatch
 
 Option: TypeAlias = int | bool | str
-# options by backend; a backend that is not listed gets none
-OptionTable: TypeAlias = dict[str, dict[str, Option]]
-
-# docs/performance.md has the gain of each option on the oldest and the newest JAX.
-STEP_OPTIONS: OptionTable = {"cpu": {"xla_backend_optimization_level": 1}}
+# Options of the compiler for CPUs, the only backend that gets any. docs/performance.md has the gain of each option on
+# the oldest and the newest JAX.
+STEP_OPTIONS: dict[str, Option] = {"xla_backend_optimization_level": 1}
 # A program that runs once, or a few times: compiling it takes longer than running it.
-RUN_ONCE_OPTIONS: OptionTable = {
-    "cpu": {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+RUN_ONCE_OPTIONS: dict[str, Option] = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_use_fusion_emitters": False,
 }
 
 # the numbers of glibc's settings, from its malloc.h
@@ -39,12 +38,13 @@ _compiler = ThreadPoolExecutor(max_workers=1)
 Result = TypeVar("Result")
 
 
-def known_options(table: Mapping[str, Mapping[str, Option]]) -> dict[str, Option]:
-    """Return the options of a table for this backend that the installed compiler knows.
+def known_options(options: Mapping[str, Option]) -> dict[str, Option]:
+    """Return the options for CPUs that the installed compiler knows; none on other backends.
 
     Options come and go with XLA releases; a missing option costs speed, but does not stop the run.
     """
-    options = table.get(jax.default_backend(), {})
+    if jax.default_backend() != "cpu":
+        return {}
     return {name: value for name, value in options.items() if is_known(name, value)}
 
 
@@ -64,22 +64,19 @@ class Memory(NamedTuple):
     held: int  # of the training state, the batches and the constants
     temporary: int  # of activations, gradients and everything else that exists only during the call
 
-    def line(self, limit: int | None) -> str:
-        """Describe a call's memory, and whether it fits into `limit` bytes; None if the device does not report it."""
-        held, temporary, space = (f"{size / 2**20:,.1f} MiB" for size in (*self, limit or 0))
-        needed = f"Memory of each device: {held} for state and batches, {temporary} inside a step"
-        fits = "which fits" if sum(self) <= (limit or 0) else "which does NOT fit"
-        return needed if limit is None else f"{needed}, {fits} into its {space}"
+    def __str__(self) -> str:
+        held, temporary = (f"{size / 2**20:,.1f} MiB" for size in self)
+        return f"Memory of each device: {held} for state and batches, {temporary} inside a step"
 
 
 class BackgroundProgram(Generic[Result]):
-    """A function `(state, batch, *more)`, compiled in the background, once for each shape of its second argument.
+    """A function of pytrees of arrays, compiled in the background, once for each structure, shapes and types of them.
 
     Args:
         step: the function; `Devices.share` makes one that devices share.
-        options: compiler options by backend; unknown ones are left out.
+        options: compiler options for CPUs; unknown ones are left out.
         shardings: shardings of the result; None lets the compiler choose.
-        donate_state: whether the state's memory may be used for the result.
+        donate_state: whether the memory of the first argument may be used for the result.
         stopwatch: times `compile`, the time spent waiting for the compiler.
     """
 
@@ -87,7 +84,7 @@ class BackgroundProgram(Generic[Result]):
         self,
         step: Callable[..., Result],
         *,
-        options: OptionTable = STEP_OPTIONS,
+        options: Mapping[str, Option] = STEP_OPTIONS,
         shardings: object = None,
         donate_state: bool = False,
         stopwatch: Stopwatch | None = None,
@@ -99,69 +96,60 @@ class BackgroundProgram(Generic[Result]):
             compiler_options=known_options(options),
         )
         self._first: jax.stages.Lowered | None = None
-        # by shapes and types of the batch
+        # by structure, shapes and types of the arguments
         self._executables: dict[Any, Future[jax.stages.Compiled]] = {}
         self._calls_ahead = 0
-        self._stopwatch = Stopwatch("compile") if stopwatch is None else stopwatch
+        self._stopwatch = stopwatch or Stopwatch("compile")
 
-    def __call__(self, state: object, batch: object, *more: object) -> Result:
-        """Run the step, compiled for the shapes of this batch; the other arguments usually keep theirs."""
-        compiling = self.begin_to_compile(state, batch, *more)
+    def __call__(self, *arguments: object) -> Result:
+        """Run the step, compiled for arguments of these shapes."""
+        compiling = self.begin_to_compile(*arguments)
         with self._stopwatch.during("compile"):
             executable = compiling.result()
-        result: Result
-        try:
-            # in the caller's thread, with its JAX settings
-            result = executable(state, batch, *more)
-        except TypeError:
-            # Another argument has changed, such as parameters that were cast: JAX recompiles.
-            result = self._jitted(state, batch, *more)
+        # in the caller's thread, with its JAX settings
+        result: Result = executable(*arguments)
         self._calls_ahead += 1
         if self._calls_ahead == MAX_CALLS_AHEAD:
             jax.block_until_ready(result)
             self._calls_ahead = 0
         return result
 
-    def trace(self, state: object, batch: object, *more: object) -> jax.stages.Traced:
+    def trace(self, *arguments: object) -> jax.stages.Traced:
         """Trace the step for arguments of these shapes; the trace can also be lowered for other platforms."""
         with self._stopwatch.during("compile"):
-            return self._jitted.trace(state, batch, *more)
+            return self._jitted.trace(*arguments)
 
     @functools.cached_property
     def flops(self) -> float | None:
-        """FLOPs of the program for the first shape, with a loop's body counted once; None if unknown.
+        """FLOPs of the program for the first shapes, with a loop's body counted once; None if unknown.
 
         Only available after the first call.
         """
-        analysis = None if self._first is None else self._first.cost_analysis()
-        return None if not analysis else float(analysis.get("flops", 0.0)) or None
+        analysis = self._first.cost_analysis() if self._first else None
+        if not analysis or not analysis.get("flops"):
+            return None
+        return float(analysis["flops"])
 
     @property
     def memory(self) -> Memory | None:
-        """Memory of a call on each device, for the first shape; None if the backend does not report it."""
-        analysis = (
-            next(iter(self._executables.values())).result().memory_analysis()
-            if self._executables
-            else None
-        )
-        return (
-            None
-            if analysis is None
-            else Memory(analysis.argument_size_in_bytes, analysis.temp_size_in_bytes)
-        )
+        """Memory of a call on each device, for the first shapes; None if the backend does not report it."""
+        for compiling in self._executables.values():
+            analysis = compiling.result().memory_analysis()
+            if analysis is not None:
+                return Memory(analysis.argument_size_in_bytes, analysis.temp_size_in_bytes)
+        return None
 
-    def begin_to_compile(
-        self, state: object, batch: object, *more: object
-    ) -> Future[jax.stages.Compiled]:
-        """Start to compile in the background for a batch of these shapes, unless that has been done."""
-        shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
-        if shapes not in self._executables:
+    def begin_to_compile(self, *arguments: object) -> Future[jax.stages.Compiled]:
+        """Start to compile in the background for arguments of these shapes, unless that has been done."""
+        leaves, structure = jax.tree.flatten(arguments)
+        key = structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        if key not in self._executables:
             with self._stopwatch.during("compile"):
                 # in the caller's thread, with its JAX settings
-                lowered = self._jitted.lower(state, batch, *more)
+                lowered = self._jitted.lower(*arguments)
             self._first = self._first or lowered
-            self._executables[shapes] = _compiler.submit(lowered.compile)
-        return self._executables[shapes]
+            self._executables[key] = _compiler.submit(lowered.compile)
+        return self._executables[key]
 
 
 @check_arguments
@@ -177,9 +165,10 @@ def prepare_jax(config: TrainingConfig | None = None) -> None:
     """
     keep_freed_memory()
     provide_cpu_devices()
-    if config is not None:
-        join_processes(config)
-    if config is not None and config.compilation_cache is not None:
+    if config is None:
+        return
+    join_processes(config)
+    if config.compilation_cache is not None:
         config.compilation_cache.mkdir(parents=True, exist_ok=True)  # JAX only warns where it can't
         jax.config.update("jax_compilation_cache_dir", str(config.compilation_cache.absolute()))
         # the default leaves out small programs

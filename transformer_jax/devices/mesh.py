@@ -14,8 +14,7 @@ from transformer_jax.devices.specs import AXES, DATA, FSDP, TENSOR, default_spec
 from transformer_jax.errors import InputError
 
 NUM_CPU_DEVICES = "jax_num_cpu_devices"  # the setting of JAX
-# of a batch per CPU device, if the number of devices is not set: with fewer, a small model gains
-# nothing
+# Rows of a batch per CPU device, if the number of devices is not set: a small model gains nothing with fewer.
 MIN_ROWS = 6
 
 
@@ -29,20 +28,15 @@ def choose_devices(config: TrainingConfig, spec_of: SpecOf = default_spec) -> De
         InputError: the mesh can't be parsed, has too many devices, or does not divide the batch or the heads.
     """
     sizes = mesh_sizes(config)
-    splits_params = any(sizes.get(axis, 1) > 1 for axis in (FSDP, TENSOR))
+    splits_params = sizes[FSDP] * sizes[TENSOR] > 1
     if config.strategy == "replicated" and splits_params:
         raise InputError(
             f"strategy is replicated, but mesh is {config.mesh}; it may only have the axis data"
         )
-    sizes = sizes or {
-        DATA: num_data_devices(config.batch_size // config.accumulate, config.num_devices)
-    }
-    shape = [sizes.get(axis, 1) for axis in AXES]
+    shape = [sizes[axis] for axis in AXES]
     mesh = Mesh(np.array(jax.devices()[: math.prod(shape)]).reshape(shape), AXES)
-    partitioned_by_xla = (
-        config.strategy == "sharded" or splits_params or spec_of is not default_spec
-    )
-    return Devices(mesh, partitioned_by_xla, spec_of)
+    is_sharded = config.strategy == "sharded" or splits_params
+    return Devices(mesh, is_sharded or spec_of is not default_spec, spec_of)
 
 
 def own_device() -> Devices:
@@ -70,38 +64,40 @@ def num_data_devices(rows: int, num_devices: int = 0) -> int:
         )
     if num_devices > 0:
         return num_devices
-    most = min(len(devices), rows // MIN_ROWS) if devices[0].platform == "cpu" else 1
-    return max((n for n in range(1, most + 1) if rows % n == 0), default=1)
+    if devices[0].platform != "cpu":
+        return 1
+    number = max(1, min(len(devices), rows // MIN_ROWS))
+    while rows % number:
+        number -= 1
+    return number
 
 
 def mesh_sizes(config: TrainingConfig) -> dict[str, int]:
-    """Parse the sizes of the mesh's axes from `config.mesh`, such as `data=4,fsdp=2`.
+    """Return the sizes of all axes of the mesh, which `config.mesh` gives, for example as `data=4,fsdp=2`.
 
-    If `config.mesh` is None, `data` spans all devices of several processes; for a single process, the result is empty.
+    If `config.mesh` is None, only `data` is larger than 1: all devices of several processes, or those that
+    `num_data_devices` chooses for a single process.
 
     Raises:
         InputError: see `choose_devices`.
     """
-    mesh = config.mesh
-    if mesh is None and jax.process_count() == 1:
-        return {}
-    mesh = f"{DATA}={jax.device_count()}" if mesh is None else mesh
-    sizes: dict[str, int] = {}
+    sizes = dict.fromkeys(AXES, 1)
+    if config.mesh is None and jax.process_count() == 1:
+        rows = config.batch_size // config.accumulate
+        return sizes | {DATA: num_data_devices(rows, config.num_devices)}
+    mesh = f"{DATA}={jax.device_count()}" if config.mesh is None else config.mesh
+    named = set()
     for part in mesh.split(","):
-        axis, equals, size = (text.strip() for text in part.partition("="))
-        if (
-            not equals
-            or axis not in AXES
-            or axis in sizes
-            or not size.isdecimal()
-            or not 0 < int(size) < 2**31
-        ):
+        axis, _, size = (text.strip() for text in part.partition("="))
+        is_size = size.isdecimal() and 0 < int(size) < 2**31
+        if not is_size or axis not in AXES or axis in named:
             raise InputError(
                 f"mesh is {mesh!r}; it must give sizes of the axes {', '.join(AXES)}, e.g."
                 " data=4,fsdp=2"
             )
+        named.add(axis)
         sizes[axis] = int(size)
-    _check_mesh(config, mesh, *(sizes.get(axis, 1) for axis in AXES))
+    _check_mesh(config, mesh, **sizes)
     return sizes
 
 
@@ -111,22 +107,23 @@ def provide_cpu_devices() -> None:
     XLA computes most operations of a small model on one core; two devices with half a batch each keep two cores busy. A
     computation on a single device can still use all cores for its large operations.
     """
-    told = getattr(
-        jax.config, NUM_CPU_DEVICES
-    ) > 0 or "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    if not told:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        with contextlib.suppress(RuntimeError):  # it has begun
-            jax.config.update(NUM_CPU_DEVICES, cores)
+    flags = os.environ.get("XLA_FLAGS", "")
+    if getattr(jax.config, NUM_CPU_DEVICES) > 0 or "host_platform_device_count" in flags:
+        return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    with contextlib.suppress(RuntimeError):  # JAX has begun to compute
+        jax.config.update(NUM_CPU_DEVICES, cores)
 
 
 def _check_mesh(config: TrainingConfig, mesh: str, data: int, fsdp: int, tensor: int) -> None:
-    size, there = data * fsdp * tensor, len(jax.devices())
-    if size > there or (jax.process_count() > 1 and size < there):
+    devices = jax.devices()
+    size = data * fsdp * tensor
+    leaves_some = size < len(devices)
+    if size > len(devices) or (leaves_some and jax.process_count() > 1):
         raise InputError(
-            f"mesh is {mesh}, which takes {size} devices; JAX has {there} of kind"
-            f" {jax.devices()[0].device_kind} here; use at most that many (with several processes,"
-            f" all of them), e.g. data={there}"
+            f"mesh is {mesh}, which takes {size} devices; JAX has {len(devices)} of kind"
+            f" {devices[0].device_kind} here; use at most that many (with several processes,"
+            f" all of them), e.g. data={len(devices)}"
         )
     if config.num_devices not in (0, size):
         raise InputError(
@@ -135,11 +132,10 @@ def _check_mesh(config: TrainingConfig, mesh: str, data: int, fsdp: int, tensor:
         )
     parts = data * fsdp * config.accumulate
     if config.batch_size % parts:
-        below = config.batch_size // parts * parts
+        above = (config.batch_size // parts + 1) * parts
         raise InputError(
             f"mesh is {mesh}; data · fsdp · accumulate, {parts}, must divide batch_size,"
-            f" {config.batch_size}: the nearest that work are"
-            f" {f'{below} and ' if below else ''}{below + parts}"
+            f" {config.batch_size}; the next larger batch size that works is {above}"
         )
     if config.num_heads % tensor:
         raise InputError(f"mesh is {mesh}; tensor must divide num_heads, {config.num_heads}")

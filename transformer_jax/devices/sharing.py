@@ -41,14 +41,12 @@ class Devices:
         """Return the sharding of each array of a training state, or of its shapes."""
 
         def sharding(path: tuple[jax.tree_util.KeyEntry, ...], leaf: Any) -> NamedSharding:
-            spec = (
-                self.spec_of(path_name(path), leaf.shape, self.mesh)
-                if self.partitioned_by_xla
-                else PartitionSpec()
-            )
+            spec = self.spec_of(path_name(path), leaf.shape, self.mesh)
             return NamedSharding(self.mesh, spec)
 
-        return jax.tree_util.tree_map_with_path(sharding, state)
+        if self.partitioned_by_xla:
+            return jax.tree_util.tree_map_with_path(sharding, state)
+        return self._whole(state)
 
     def place(self, state: Tree) -> Tree:
         """Put a training state, or a part of one, on the devices; every process must have all of it."""
@@ -56,8 +54,11 @@ class Devices:
 
     def place_whole(self, tree: Tree) -> Tree:
         """Replicate arrays on each device; every process must have all of them."""
-        shardings: Tree = jax.tree.map(lambda _: NamedSharding(self.mesh, PartitionSpec()), tree)
-        return _placed(tree, shardings)
+        return _placed(tree, self._whole(tree))
+
+    def _whole(self, tree: Tree) -> Tree:
+        whole = NamedSharding(self.mesh, PartitionSpec())
+        return jax.tree.map(lambda _: whole, tree)
 
     def place_rows(self, tree: Tree, rows_axis: int = 0) -> Tree:
         """Put the arrays of a batch on the devices, split by rows; each process passes its own rows."""
@@ -83,16 +84,17 @@ class Devices:
         Raises:
             InputError: the rows are not consecutive, since the mesh interleaves the devices of processes.
         """
-        slices = self.rows().addressable_devices_indices_map((batch_size,)).values()
-        rows = sorted(
-            {row for index in slices if index is not None for row in range(batch_size)[index[0]]}
-        )
-        if len(rows) != rows[-1] + 1 - rows[0]:
+        indices = self.rows().devices_indices_map((batch_size,))
+        rows: set[int] = set()
+        for device in self.mesh.local_devices:
+            rows.update(range(batch_size)[indices[device][0]])
+        begin, end = min(rows), max(rows) + 1
+        if len(rows) != end - begin:
             raise InputError(
                 f"mesh is {dict(self.mesh.shape)}; the rows of a process's devices must be"
                 " consecutive"
             )
-        return RowRange(rows[0], rows[-1] + 1, batch_size)
+        return RowRange(begin, end, batch_size)
 
     def rows_that_divide(self, rows: int) -> int:
         """The smallest number of rows, at least `rows`, that the devices can share."""
@@ -144,11 +146,9 @@ class Devices:
 
     def keep_split(self, state: Tree) -> Tree:
         """Inside a step: constrain the state to the sharding that it had before."""
-        return (
-            jax.lax.with_sharding_constraint(state, self.shardings(state))
-            if self.partitioned_by_xla
-            else state
-        )
+        if not self.partitioned_by_xla:
+            return state
+        return jax.lax.with_sharding_constraint(state, self.shardings(state))
 
     @property
     def kind(self) -> str:
@@ -164,11 +164,9 @@ class Devices:
 
 def _placed(tree: Tree, shardings: Tree) -> Tree:
     # With several processes, `device_put` would compare the processes' arrays one by one.
-    return (
-        jax.device_put(tree, shardings)
-        if jax.process_count() == 1
-        else jax.tree.map(_place, tree, shardings)
-    )
+    if jax.process_count() > 1:
+        return jax.tree.map(_place, tree, shardings)
+    return jax.device_put(tree, shardings)
 
 
 def _place(leaf: Any, sharding: NamedSharding) -> jax.Array:  # an array, or a typed key

@@ -40,28 +40,19 @@ def default_spec(path: str, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> 
         )
     if math.prod(shape) < MIN_SIZE:
         return PartitionSpec()
-    for ending, axes in RULES.items():
+    axes: list[str | None] = [None] * len(shape)
+    for ending, rule in RULES.items():
         # An array that an optimizer keeps for a parameter may have fewer axes.
-        if len(axes) == len(shape) and re.search(rf"(^|/){ending}$", path):
-            return _where_it_divides(shape, axes, mesh)
-    largest = max(
-        (axis for axis in range(len(shape)) if shape[axis] % mesh.shape[FSDP] == 0),
-        key=shape.__getitem__,
-        default=None,
-    )
-    return _where_it_divides(
-        shape, [FSDP if axis == largest else None for axis in range(len(shape))], mesh
-    )
-
-
-def _where_it_divides(
-    shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh | AbstractMesh
-) -> PartitionSpec:
-    names = [
-        name if name is not None and mesh.shape[name] > 1 and size % mesh.shape[name] == 0 else None
-        for size, name in zip(shape, axes, strict=True)
-    ]
-    return PartitionSpec(*names)
+        if len(rule) == len(shape) and re.search(rf"(^|/){ending}$", path):
+            axes = [*rule]
+            break
+    else:
+        divisible = [0 if size % mesh.shape[FSDP] else size for size in shape]
+        axes[divisible.index(max(divisible))] = FSDP
+    for number, axis in enumerate(axes):
+        if axis is not None and (mesh.shape[axis] == 1 or shape[number] % mesh.shape[axis]):
+            axes[number] = None
+    return PartitionSpec(*axes)
 
 
 def path_name(path: tuple[jax.tree_util.KeyEntry, ...]) -> str:

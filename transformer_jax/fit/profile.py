@@ -28,8 +28,7 @@ class ShowProgram(Callback):
                 self._write(line)
             memory = self._runner.program.memory
             if memory is not None:
-                of_device = jax.local_devices()[0].memory_stats() or {}
-                self._write(memory.line(of_device.get("bytes_limit")))
+                self._write(str(memory))
         self._is_first = False
 
 

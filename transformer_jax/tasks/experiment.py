@@ -108,13 +108,11 @@ def _train_one(
     """Train and test one run."""
     config, trained = find_trained(trainer_class, config)
     data = load_data(config)
-    example = data.train_loader.example()
-    if trained is None:
-        trainer = trainer_class(config, data.constants)
-    else:
+    if trained is not None:
         config = config.resolved(len(data.train_loader))  # as `fit` does
-        trainer = trainer_class(config, data.constants, trained.model)
+    trainer = trainer_class(config, data.constants)
     with quietly(config), trainer:  # the run's directory is held until the end
+        example = data.train_loader.example()
         if trained is None:
             # The parameters are not bound to a name here, so that `fit` can free them.
             trainer.fit(
@@ -123,9 +121,9 @@ def _train_one(
                 initial_params=find_initial(trainer, trainer_class_of, example),
             )
         else:
-            check_fits("pretrained", trained, trainer, example)
+            check_fits("pretrained", trained.params, trained.config, trainer, example)
             trainer.adopt(trained.params)
-            print(f"No training: evaluating {trained.what}, results in {trainer.run.path}")
+            print(f"No training: evaluating {config.pretrained}, results in {trainer.run.path}")
         trainer.test_data = data
         more = {} if report is None else report(trainer, data)
         _save_answers(trainer)

@@ -14,23 +14,25 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
         InputError: an argument is missing or unknown.
     """
     parser = Parser(prog="python -m transformer_jax.trained", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="export")
-    export = commands.add_parser(
-        "export", help="export: settings, parameters (safetensors), digests, model card"
+    parser.add_argument(
+        "command",
+        choices=["export"],
+        help="export: settings, parameters (safetensors), digests, model card",
     )
-    export.add_argument(
+    parser.add_argument(
         "run", metavar="RUN", help="directory of a run, or name of an included model"
     )
-    export.add_argument(
+    parser.add_argument(
         "directory", metavar="DIRECTORY", help="directory to write; an earlier export is replaced"
     )
-    export.add_argument("--trainer", **TRAINER)
+    parser.add_argument("--trainer", **TRAINER)
     return parser.parse_args(arguments)
 
 
 def carry_out(command: argparse.Namespace) -> None:
     """Save the model."""
-    load_run(command.run, command.trainer and own_trainer(command.trainer)).save(command.directory)
+    trainer_class = own_trainer(command.trainer) if command.trainer else None
+    load_run(command.run, trainer_class).save(command.directory)
     print(f"Written: {command.directory}")
 
 

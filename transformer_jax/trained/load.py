@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import math
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -12,7 +11,7 @@ from typing import TypeAlias
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax.argument_checks import check_numbers
-from transformer_jax.config import EMA, TrainingConfig
+from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError, meant
 from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.outside_files import Json, outside_file, read_json, standing
@@ -57,20 +56,15 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
         config = config_class.from_json(with_kept_files(config_class, settings, directory))
     except InputError as error:
         raise InputError(f"{directory / CONFIG} cannot be used: {error}") from error
-    results = (
-        read_json(directory / RESULTS, "a run's results")
-        if os.path.lexists(directory / RESULTS)
-        else {}
-    )
+    results = {}
+    if os.path.lexists(directory / RESULTS):
+        results = read_json(directory / RESULTS, "a run's results")
     # a saved model, not a run
     is_saved = any(os.path.lexists(directory / name) for name in (WEIGHTS, PARAMETERS))
-    params = (
-        read_params(directory)
-        if is_saved
-        else _best_params(directory, config, settings | {"task": task}, results)
-    )
+    settings["task"] = task
+    params = read_params(directory) if is_saved else _best_params(directory, config, settings)
     check_numbers(flatten_dict(params, sep="/"), f"the model in {directory}")
-    if not (is_saved or results):
+    if not is_saved and not results:
         warnings.warn(
             f"{directory} is unfinished; these are its best parameters so far", stacklevel=3
         )
@@ -81,41 +75,31 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     return trainer
 
 
-def _best_params(directory: Path, config: TrainingConfig, settings: Json, results: Json) -> Params:
-    """Load the parameters of a run's best checkpoint, which must have the settings in `config.json`.
-
-    If the run's results are of another checkpoint, the best checkpoint was lost; a warning says so.
-    """
+def _best_params(directory: Path, config: TrainingConfig, settings: Json) -> Params:
+    """Load the parameters of a run's best checkpoint, which must have the settings in `config.json`."""
     if not os.path.isdir(directory / CHECKPOINTS):
         raise InputError(f"{directory} has no checkpoint")
     with contextlib.closing(
         Checkpoints(directory / CHECKPOINTS, config.criterion, create=False)
     ) as checkpoints:
-        if (best := checkpoints.best()) is None:
+        best = checkpoints.best()
+        if best is None:
             raise InputError(
                 f"{directory} has no intact checkpoint that was evaluated; continue its training"
             )
-        metrics = checkpoints.metrics(best.step) or {}
     _check_digests(directory, best.origin.get("files", {}), "its checkpoint")
     saved = completed(type(config), best.origin.get("settings", settings))
     # If a run was extended, its best checkpoint may be older than the extension.
-    if changed := differences(saved, settings, config.fields_with("keeps_result") | {"max_epochs"}):
+    may_differ = config.fields_with("keeps_result") | {"max_epochs"}
+    changed = differences(saved, settings, may_differ)
+    if changed:
         raise InputError(
             f"{directory / CONFIG} was damaged or changed after the training: {changed[0][:200]}"
         )
-    metric = config.criterion.metric
-    of_validation = results.get("val")
-    tested = (
-        of_validation.get(metric.removeprefix(EMA)) if isinstance(of_validation, dict) else None
-    )
-    # other rounding
-    if isinstance(tested, float) and not math.isclose(tested, metrics[metric], rel_tol=1e-3):
-        warnings.warn(
-            f"{directory} has lost its best checkpoint: val/{metric} was {tested:.6g}, but is"
-            f" {metrics[metric]:.6g} in the best remaining one",
-            stacklevel=3,
-        )
-    return best.state["opt_state"]["average"] if config.takes_average else best.state["params"]
+    params: Params = best.state["params"]
+    if config.takes_average:
+        params = best.state["opt_state"]["average"]
+    return params
 
 
 def shipped_models() -> list[str]:
@@ -125,11 +109,9 @@ def shipped_models() -> list[str]:
 
 def named_directory(what: str | Path) -> Path:
     """Directory of the included model named `what`, else `what` as a path; `./reverse` is always a path."""
-    return (
-        SHIPPED / what
-        if isinstance(what, str) and what in shipped_models()
-        else standing(Path(what))
-    )
+    if what in shipped_models():
+        return SHIPPED / what
+    return standing(Path(what))
 
 
 def read_params(directory: Path) -> Params:
@@ -140,13 +122,15 @@ def read_params(directory: Path) -> Params:
     """
     with outside_file(directory / DIGESTS, "a list of digests", MAX_CONFIG_BYTES) as file:
         lines = file.read_text(encoding="ascii", errors="replace").splitlines()
-    digests = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    digests: dict[str, str | None] = {}
+    for line in lines:
+        digest, _, name = line.partition("  ")
+        digests[name] = digest
     weights = WEIGHTS if os.path.lexists(directory / WEIGHTS) else PARAMETERS
-    # and their files
-    settings = {name for name in (*digests, *os.listdir(directory)) if name.endswith(".json")}
-    _check_digests(
-        directory, {name: digests.get(name) for name in (*(settings - {RESULTS}), weights)}, DIGESTS
-    )
+    # The settings and the files that they name; the results do not affect the model.
+    names = {name for name in (*digests, *os.listdir(directory)) if name.endswith(".json")}
+    checked = {name: digests.get(name) for name in (*(names - {RESULTS}), weights)}
+    _check_digests(directory, checked, DIGESTS)
     return unflatten_dict(read_weights(directory / weights).arrays, sep="/")
 
 

@@ -1,13 +1,13 @@
 """Find the trained model that `--pretrained` evaluates or from which `--init-from` starts."""
 
+import contextlib
 import dataclasses
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-import flax.linen as nn
 import jax
 from flax.traverse_util import flatten_dict
 from jaxtyping import PRNGKeyArray
@@ -19,8 +19,8 @@ from transformer_jax.errors import InputError
 from transformer_jax.fields import stored_values
 from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.flags import flag_of
-from transformer_jax.nn.blocks import SettingsModule
 from transformer_jax.nn.layer_stacks import unstack_layers
+from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import run_path
 from transformer_jax.runs.settings import (
     CHECKPOINTS,
@@ -39,24 +39,18 @@ from transformer_jax.weights.huggingface.pretrained import (
     model_of_config,
 )
 
+# Fields of models, and the settings of tasks for them.
+SIZES = {name: name for name in ("model_dim", "num_heads", "num_layers", "dim_feedforward")}
+SIZES["num_encoder_layers"] = "num_layers"
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 Config = TypeVar("Config", bound=TrainingConfig)
 
 
-class Trained(NamedTuple):
-    """A trained model."""
-
-    what: str  # its name or path, as the user gave it
-    model: nn.Module
-    params: Params
-    config: TrainingConfig | None  # of its run; None for a model of HuggingFace
-
-
 def find_trained(
     trainer_class: type[TrainerModule], config: Config
-) -> tuple[Config, Trained | None]:
-    """Find the model that `config.pretrained` names; return the config with its settings, and the model or None.
+) -> tuple[Config, TrainerModule | None]:
+    """Find the run that `config.pretrained` names; return the config with its model's settings, and the run or None.
 
     Args:
         trainer_class: trainer of the task, for which the model must have been trained.
@@ -68,26 +62,23 @@ def find_trained(
     what = config.pretrained
     if what is None:
         return config, None
-    trainer = trainer_class(config)
+    name = trainer_class(config).name
 
-    def of_this_task(task: str) -> type[TrainerModule]:
-        if task != trainer.name:
+    def class_of(task: str) -> type[TrainerModule]:
+        if task != name:
             raise InputError(
-                f"pretrained is {what}, a model of the task {task}; it must be a model of"
-                f" {trainer.name}"
+                f"pretrained is {what}, a model of the task {task}; it must be a model of {name}"
             )
         return trainer_class
 
-    trained = _find("pretrained", what, trainer, of_this_task)
-    origin = cast(Config, trained.config)  # the same class, since it is the same task
+    directory = directory_of(what)
+    if directory is None:
+        raise InputError(f"pretrained is {what}; it must be {kinds_of_models()}")
+    run = open_run(directory, class_of)
+    origin = cast(Config, run.config)  # the same class, since it is the same task
     config.check_trained_on(origin, what)
-    of_model = {name: getattr(origin, name) for name in _settings_of_model(type(config))}
-    if isinstance(model := trained.model, SettingsModule):
-        attention = dataclasses.replace(model.settings.attention, implementation=config.attention)
-        trained = trained._replace(
-            model=model.clone(settings=dataclasses.replace(model.settings, attention=attention))
-        )
-    return dataclasses.replace(config, **of_model), trained
+    settings = {name: getattr(origin, name) for name in _settings_of_model(type(config))}
+    return dataclasses.replace(config, **settings), run
 
 
 def settings_of_initial(
@@ -105,33 +96,33 @@ def settings_of_initial(
     what = given.get("init_from")
     if not isinstance(what, str):
         return {}
-    names = _settings_of_model(config_class)
-    parent, name = (
-        given.get("checkpoint_dir", config_class.checkpoint_dir),
-        given.get("name") or task,
-    )
-    for of_run in (True, False):
-        try:
-            directory = (
-                Path(parent) / (name or "") if of_run else initial_directory(what, config_class)
-            )
-            if directory is None:
-                continue
-            if is_of_transformers(directory):
-                return _settings_of_transformers(config_class, directory)
-            task_of_model, settings = read_settings(directory)
-            if task_of_model == task:
-                settings = completed(config_class, settings)
-            if not of_run:
-                settings = with_kept_files(config_class, settings, directory)
-            elif settings.get("init_from") != what:
-                continue
-            return stored_values(
-                config_class, {name: settings[name] for name in names & settings.keys()}
-            )
-        except InputError:
-            continue  # there is no such run yet, or `find_initial` will report the problem
+    parent = given.get("checkpoint_dir", config_class.checkpoint_dir)
+    run = Path(parent) / (given.get("name") or task or "")
+    with contextlib.suppress(InputError):  # there is no such run yet
+        settings = _settings_in(run, config_class, task)
+        if settings.get("init_from") == what:
+            return _chosen(config_class, settings)
+    with contextlib.suppress(InputError):  # `find_initial` will report the problem
+        directory = initial_directory(what, config_class)
+        if directory is None:
+            return {}
+        if is_of_transformers(directory):
+            return _settings_of_transformers(config_class, directory)
+        settings = _settings_in(directory, config_class, task)
+        return _chosen(config_class, with_kept_files(config_class, settings, directory))
     return {}
+
+
+def _settings_in(directory: Path, config_class: type[TrainingConfig], task: str | None) -> Json:
+    """Settings of a run; if it is of this task, with defaults for settings that are newer than the run."""
+    task_of_run, settings = read_settings(directory)
+    return completed(config_class, settings) if task_of_run == task else settings
+
+
+def _chosen(config_class: type[TrainingConfig], settings: Json) -> dict[str, Any]:  # of the fields
+    """The settings that define the model, converted to the types of the fields."""
+    names = _settings_of_model(config_class) & settings.keys()
+    return stored_values(config_class, {name: settings[name] for name in names})
 
 
 def _settings_of_transformers(
@@ -141,19 +132,16 @@ def _settings_of_transformers(
     kept = config_class.kept_files()
     if "architecture" not in kept:
         return {}
-    model: Any = model_of_config(directory / CONFIG)  # its class decides which fields it has
-    sizes = {
-        name: getattr(model, name, None)
-        for name in ("model_dim", "num_heads", "num_layers", "dim_feedforward")
-    }
-    sizes["num_layers"] = sizes["num_layers"] or getattr(model, "num_encoder_layers", None)
-    needed = [
-        field.name
-        for field in dataclasses.fields(config_class)
-        if field.name in kept and field.default is not None
-    ]
-    files = dict.fromkeys(needed, str(directory / TOKENIZER)) | {"architecture": directory / CONFIG}
-    return {name: value for name, value in (files | sizes).items() if value is not None}
+    settings: dict[str, Any] = {"architecture": directory / CONFIG}
+    for field in dataclasses.fields(config_class):
+        if field.name in kept and field.default is not None:
+            settings[field.name] = str(directory / TOKENIZER)
+    model = model_of_config(directory / CONFIG)
+    for name, setting in SIZES.items():  # the model's class decides which fields it has
+        size = getattr(model, name, None)
+        if size is not None:
+            settings[setting] = size
+    return settings
 
 
 def find_initial(
@@ -172,10 +160,11 @@ def find_initial(
         InputError: there is no such model, it cannot be read, is the run itself, does not fit the task, or has another
             number of heads, which the shapes do not show.
     """
-    config = trainer.config
-    if (what := config.init_from) is None:
+    config, what = trainer.config, trainer.config.init_from
+    if what is None:
         return None
-    own, directory = run_path(config, trainer.name), directory_of(what)
+    own = run_path(config, trainer.name)
+    directory = directory_of(what)
     if directory is not None and directory.resolve() == own.resolve():
         raise InputError(
             f"init_from is {what}, this run itself; choose another checkpoint_dir or name"
@@ -185,14 +174,15 @@ def find_initial(
         return type(trainer) if task == trainer.name else trainer_class_of(task)
 
     try:
-        trained = _find("init_from", what, trainer, class_of)
-        if trained.config is not None and (heads := trained.config.num_heads) != config.num_heads:
+        params, origin = _initial(what, type(config), class_of)
+        heads = config.num_heads if origin is None else origin.num_heads
+        if heads != config.num_heads:
             raise InputError(
                 f"num_heads is {config.num_heads}; it must be {heads}, as in the training of {what}"
             )
         if config.init_only is None:
-            check_fits("init_from", trained, trainer, example)
-        return trained.params
+            check_fits("init_from", params, origin, trainer, example)
+        return params
     except InputError as error:
         if not config.resume or not any((own / CHECKPOINTS).glob("[0-9]*")):
             raise
@@ -200,43 +190,43 @@ def find_initial(
         return None
 
 
-def check_fits(setting: str, trained: Trained, trainer: TrainerModule, example: Samples) -> None:
+def check_fits(
+    setting: str,
+    params: Params,
+    origin: TrainingConfig | None,
+    trainer: TrainerModule,
+    example: Samples,
+) -> None:
     """Raise an `InputError` if the parameters are not those of a model of the trainer's task on such samples.
 
     Args:
         setting: name of the setting that names the model.
-        trained: the model.
+        params: parameters of the model.
+        origin: the model's settings; None for a model of HuggingFace.
         trainer: trainer of the task.
         example: an example of the task's data.
     """
+    what = getattr(trainer.config, setting)
     inputs, _ = example
-    # with the task's sizes; `trainer.model` may be the trained one
-    own_model = trainer.create_model()
 
     def initial_params(key: PRNGKeyArray) -> Params:
-        prepared = trainer.model_inputs(trainer.prepare(inputs, trainer.constants))
-        return unstack_layers(own_model.init(key, *prepared)["params"])  # as parameters are stored
+        initial = trainer.initial_params(key, inputs, trainer.constants)
+        return unstack_layers(initial)  # as parameters are stored
 
-    expected = jax.eval_shape(initial_params, jax.random.key(0))
+    expected = flatten_dict(jax.eval_shape(initial_params, jax.random.key(0)), sep="/")
     try:
-        check_shapes(
-            shapes_of(flatten_dict(trained.params, sep="/")),
-            flatten_dict(expected, sep="/"),
-            trained.what,
-        )
+        found = shapes_of(flatten_dict(params, sep="/"))
+        check_shapes(found, expected, what)
     except InputError as error:
-        ours, theirs = trainer.config, trained.config or trainer.config
-        names = [name for name in sorted(_settings_of_model(type(ours))) if hasattr(theirs, name)]
-        changed = {
-            name: getattr(theirs, name)
-            for name in names
-            if getattr(theirs, name) != getattr(ours, name)
-        }
-        flags = [flag_of(name, value) for name, value in changed.items()]
-        fitting = f"; {' '.join(flags)} would fit" if flags else ""
+        flags = []
+        for name in sorted(_settings_of_model(type(trainer.config))):
+            value = getattr(trainer.config, name)
+            fitting = getattr(origin, name, value)
+            if fitting != value:
+                flags.append(flag_of(name, fitting))
+        remedy = f"; {' '.join(flags)} would fit" if flags else ""
         raise InputError(
-            f"{setting} is {trained.what}, which does not fit the task and its data:"
-            f" {error}{fitting}"
+            f"{setting} is {what}, which does not fit the task and its data: {error}{remedy}"
         ) from error
 
 
@@ -258,9 +248,10 @@ def initial_directory(what: str, config_class: type[TrainingConfig]) -> Path | N
     Raises:
         InputError: the model cannot be downloaded.
     """
-    is_name = HUB_NAME.fullmatch(what) is not None and not os.path.exists(what)
-    of_task = "architecture" in config_class.kept_files()
-    return local_directory(what) if is_name and of_task else directory_of(what)
+    may_be_on_hub = "architecture" in config_class.kept_files() and HUB_NAME.fullmatch(what)
+    if may_be_on_hub and not os.path.exists(what):
+        return local_directory(what)
+    return directory_of(what)
 
 
 def kinds_of_models() -> str:
@@ -268,16 +259,15 @@ def kinds_of_models() -> str:
     return f"a run's directory, or an included model ({', '.join(shipped_models())})"
 
 
-def _find(
-    setting: str, what: str, trainer: TrainerModule, trainer_class_of: TrainerClassOf
-) -> Trained:
-    """The model that a setting of a trainer's config names."""
-    is_initial = setting == "init_from"
-    directory = initial_directory(what, type(trainer.config)) if is_initial else directory_of(what)
+def _initial(
+    what: str, config_class: type[TrainingConfig], trainer_class_of: TrainerClassOf
+) -> tuple[Params, TrainingConfig | None]:
+    """Parameters of the model that `init_from` names, and its settings; None for a model of HuggingFace."""
+    directory = initial_directory(what, config_class)
     if directory is None:
-        raise InputError(f"{setting} is {what}; it must be {kinds_of_models()}")
-    if is_initial and is_of_transformers(directory):
-        model, variables = from_transformers(directory, dtype="float32")
-        return Trained(what, model, variables["params"], None)
+        raise InputError(f"init_from is {what}; it must be {kinds_of_models()}")
+    if is_of_transformers(directory):
+        _, variables = from_transformers(directory, dtype="float32")
+        return variables["params"], None
     run = open_run(directory, trainer_class_of)
-    return Trained(what, run.model, run.params, run.config)
+    return run.params, run.config

@@ -1,6 +1,6 @@
 """Weight files (safetensors, Flax, PyTorch), read with their own libraries without running any code in the files.
 
-Not guaranteed: a malicious file can keep `torch.load` busy until you stop the process.
+Not guaranteed: a malicious file can keep `torch.load` busy, or let it fill the memory, until you stop the process.
 """
 
 import pickle
@@ -15,7 +15,7 @@ import numpy as np
 import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, shortened
 from transformer_jax.outside_files import ZIP_START, as_input_error, outside_file
 from transformer_jax.weights.layouts import Arrays
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     import torch
 
 MAX_BYTES = 2**36  # of a file
-OTHER_TYPE = "an unsupported type, such as float8"
-MAX_NAME = 300  # characters in the name of an array
 PICKLE_START = b"\x80"  # of PyTorch's files before version 1.6; later ones are zip archives
 
 
@@ -32,9 +30,7 @@ class WeightFile(NamedTuple):
     """Content of a file of weights."""
 
     arrays: Arrays  # by name; in Flax's and our own files the name is a path, keys joined by "/"
-    # numeric ones of a PyTorch Lightning checkpoint; empty for other files
-    hyperparameters: dict[str, float]
-    is_torch: bool  # whether it is a PyTorch file
+    hyperparameters: dict[str, Any]  # of a PyTorch Lightning checkpoint; empty for other files
 
 
 def read_weights(path: str | Path) -> WeightFile:
@@ -52,18 +48,14 @@ def read_weights(path: str | Path) -> WeightFile:
         with file.open("rb") as stream:
             start = stream.read(9)
         # A safetensors file starts with the header's length, 8 bytes of any value, then the header's first character.
-        is_safetensors = (
-            start[8:] == b"{" and int.from_bytes(start[:8], "little") < file.stat().st_size
-        )
-        if not is_safetensors and start.startswith((ZIP_START, PICKLE_START)):
-            return _read_torch(file, is_zip=start.startswith(ZIP_START))
-        if is_safetensors:
-            with as_input_error(f"{file} has {OTHER_TYPE}", AttributeError):
-                arrays = safetensors.numpy.load_file(file)
+        if start[8:] == b"{":
+            arrays = safetensors.numpy.load_file(file)
+        elif start.startswith((ZIP_START, PICKLE_START)):
+            return _read_torch(file)
         else:
             arrays = flatten_dict(flax.serialization.msgpack_restore(file.read_bytes()), sep="/")
         _check(arrays, np.ndarray, file)
-        return WeightFile(arrays, {}, is_torch=False)
+        return WeightFile(arrays, {})
 
 
 def array_of(tensor: "torch.Tensor") -> np.ndarray:
@@ -73,20 +65,22 @@ def array_of(tensor: "torch.Tensor") -> np.ndarray:
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:  # `Tensor.numpy` does not support it
         return tensor.float().numpy().astype(jnp.bfloat16)
-    with as_input_error(f"a tensor has type {tensor.dtype}, {OTHER_TYPE}", TypeError):
+    with as_input_error("a tensor has an unsupported type", TypeError):
         return tensor.numpy()
 
 
-def _read_torch(path: Path, is_zip: bool) -> WeightFile:
+def _read_torch(path: Path) -> WeightFile:
     import torch
 
-    # `bytearray(n)` is the only call allowed by `weights_only` that can fill the memory.
-    if b"bytearray\n" in (_pickle_in_zip(path) if is_zip else path.read_bytes()):
-        raise InputError(
-            f"{path} creates a bytearray; a weight file must hold only tensors and plain values"
-        )
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # PyTorch does not verify the checksums
+        if damaged is not None:
+            raise InputError(
+                f"{path} was damaged: the checksum of {shortened(damaged)} does not match"
+            )
     try:
-        saved = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+        saved = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # its message advises running the file's code
         raise InputError(
             f"{path} is damaged, or holds objects other than tensors and plain values; it must be a"
@@ -99,43 +93,14 @@ def _read_torch(path: Path, is_zip: bool) -> WeightFile:
         raise InputError(
             f"{path} declares arrays larger than the file; every number must be stored once"
         )
-    stored = saved.get("hyper_parameters", {}) if weights is not saved else {}
-    hyperparameters = {
-        name: value for name, value in stored.items() if isinstance(value, int | float)
-    }
-    return WeightFile(
-        {name: array_of(tensor) for name, tensor in weights.items()}, hyperparameters, is_torch=True
-    )
-
-
-def _pickle_in_zip(path: Path) -> bytes:
-    """The pickle in a PyTorch archive, whose arrays must be uncompressed because they are memory-mapped."""
-    with zipfile.ZipFile(path) as archive:
-        if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-            raise InputError(
-                f"{path} is compressed; it must be an uncompressed archive, as torch.save writes it"
-            )
-        if damaged := archive.testzip():  # PyTorch does not verify the checksums of mapped data
-            raise InputError(
-                f"{path} was damaged: the checksum of {damaged[:MAX_NAME]!r} does not match"
-            )
-        return b"".join(archive.read(name) for name in archive.namelist() if name.endswith(".pkl"))
-
-
-def check_name(name: object, path: Path) -> None:
-    """Raise an `InputError` unless the name of an array in a file is printable and not too long."""
-    if not (isinstance(name, str) and name.isprintable() and len(name) <= MAX_NAME):
-        raise InputError(
-            f"{path} has an array name that is not a text of at most {MAX_NAME} printable"
-            " characters"
-        )
+    arrays = {name: array_of(tensor) for name, tensor in weights.items()}
+    return WeightFile(arrays, dict(saved.get("hyper_parameters", {})))
 
 
 def _check(weights: Mapping[Any, object], wanted: type, path: Path) -> None:
     for name, value in weights.items():
-        check_name(name, path)
         if not isinstance(value, wanted):
             raise InputError(
-                f"{path} has an object of type {type(value).__name__} under {name!r}; it must be an"
-                " array"
+                f"{path} has an object of type {type(value).__name__} under {shortened(name)}; it"
+                " must be an array"
             )

@@ -4,7 +4,7 @@ Parameters are nested dictionaries. A path joins their keys: `encoder/layers_0/s
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import flax.linen as nn
@@ -27,7 +27,6 @@ from transformer_jax.nn.vision import VisionTransformer
 from transformer_jax.trees import Params
 
 Arrays: TypeAlias = dict[str, np.ndarray]  # by name
-Index: TypeAlias = tuple[slice, ...]  # of a part of an array
 Leaf: TypeAlias = np.ndarray | jax.Array  # `jax.Array` when `abstract` traces the shapes
 Kernels: TypeAlias = Sequence[Shaped[Leaf, "*inputs D"]]  # of query, key and value, or their biases
 _TOKENS = jax.ShapeDtypeStruct((1, 1), jnp.int32)
@@ -72,9 +71,8 @@ class Layout(NamedTuple):
     def names(self, paths: Iterable[str]) -> dict[str, list[str]]:
         """Our paths by name in the other program: one path, or three if query, key and value are fused."""
         named: dict[str, list[str]] = {}
-        for path in sorted(
-            paths, key=lambda path: ("key_proj/" in path) + 2 * ("value_proj/" in path)
-        ):
+        # query before key and value
+        for path in sorted(paths, key=lambda path: path.replace("query_proj", "a_proj")):
             named.setdefault(self.name(path), []).append(path)
         return named
 
@@ -121,21 +119,6 @@ class Layout(NamedTuple):
         parts = split(whole, self.num_groups) if len(shapes) > 1 else [whole]
         return {path: part.reshape(shapes[path]) for path, part in zip(shapes, parts, strict=True)}
 
-    def part(
-        self, shapes: Shapes, path: str, index: Index, read: Callable[[Index], np.ndarray]
-    ) -> Shaped[np.ndarray, "..."]:
-        """Read a part of one of our arrays; arrays that are fused or reshaped in the other program are read whole.
-
-        Args:
-            shapes: shapes of our arrays that the other program's array contains, by path.
-            path: which of these arrays.
-            index: the part.
-            read: reads the other program's array, or a part of it.
-        """
-        if len(shapes) > 1 or path in self.reshaped:
-            return self.parts(shapes, read(()))[path][index]
-        return read(index[::-1]).T if self._is_transposed(path) else read(index)
-
     def _is_transposed(self, path: str) -> bool:
         """Whether our array is [in, out] and theirs [out, in]; an embedding [V, D] is the same in both."""
         return self.transposed and path.endswith("kernel")
@@ -158,22 +141,20 @@ def example_inputs(model: nn.Module) -> tuple[jax.ShapeDtypeStruct, ...]:
     Raises:
         InputError: the inputs cannot be derived from the model's fields.
     """
+    features = _features(1, getattr(model, "input_dim", getattr(model, "embed_dim", 1)))
     match model:
         case Transformer():
             sizes = model.source_vocabulary_size, model.target_vocabulary_size
-            return tuple(
-                _features(1, model.model_dim) if size is None else _TOKENS for size in sizes
-            )
+            embedded = _features(1, model.model_dim)
+            return tuple(embedded if size is None else _TOKENS for size in sizes)
         case TransformerLM() | TransformerMLM():
             return (_TOKENS,)
         case VisionTransformer():
             return (_features(*model.image_size, model.num_channels),)
         case TransformerDecoder() | DecoderBlock():
-            return _features(1, model.input_dim), _features(1, model.input_dim)
-        case TransformerEncoder() | EncoderBlock():
-            return (_features(1, model.input_dim),)
-        case TransformerPredictor() | MultiheadAttention():
-            return (_features(1, getattr(model, "embed_dim", 1)),)
+            return features, features
+        case TransformerEncoder() | EncoderBlock() | TransformerPredictor() | MultiheadAttention():
+            return (features,)
     raise InputError(f"{type(model).__name__} needs inputs: activation_names(model, *inputs)")
 
 
@@ -192,7 +173,5 @@ def by_path(params: Params) -> Arrays:
         raise InputError(
             "params has only the key 'params'; it must be the dictionary under that key"
         )
-    return {
-        path: np.asarray(as_array(path, leaf))
-        for path, leaf in flatten_dict(params, sep="/").items()
-    }
+    arrays = flatten_dict(params, sep="/")
+    return {path: np.asarray(as_array(path, leaf)) for path, leaf in arrays.items()}

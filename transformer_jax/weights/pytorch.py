@@ -28,7 +28,7 @@ from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.layers import FeedForward, LayerNorm
 from transformer_jax.nn.positions import Positions
-from transformer_jax.trees import Params
+from transformer_jax.trees import Params, shown
 from transformer_jax.weights.files import array_of, read_weights
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout, abstract_params, by_path
 
@@ -75,15 +75,14 @@ def params_from_torch(
             not those of this model; the message names the first array that is missing, has no counterpart in the
             model, has another shape, or is not finite.
     """
+    like = _params_like(model)
     if isinstance(weights, str | Path):
-        arrays, source = read_weights(weights).arrays, str(weights)
-    else:
-        tensors, source = weights.items(), "the state dict"
-        arrays = {
-            name: array_of(x) if isinstance(x, torch.Tensor) else np.asarray(as_array(name, x))
-            for name, x in tensors
-        }
-    return LAYOUT.to_ours(arrays, _params_like(model), source)
+        return LAYOUT.to_ours(read_weights(weights).arrays, like, str(weights))
+    arrays = {}
+    for name, x in weights.items():
+        array = array_of(x) if isinstance(x, torch.Tensor) else as_array(name, x)
+        arrays[name] = np.asarray(array)
+    return LAYOUT.to_ours(arrays, like, "the state dict")
 
 
 @check_arguments
@@ -115,12 +114,8 @@ def _params_like(model: Model) -> Abstract:
     else:
         check_blocks(model.settings, model.num_heads)
     if isinstance(model, Transformer):
-        check_parts("", model, **SAME_SIZES)
-        if (model.source_vocabulary_size, model.target_vocabulary_size) != (None, None):
-            raise InputError(
-                "model has a vocabulary; it must take features, since torch.nn.Transformer has no"
-                " embeddings"
-            )
+        vocabularies = {"source_vocabulary_size": None, "target_vocabulary_size": None}
+        check_parts("", model, **SAME_SIZES, **vocabularies)
     return abstract_params(model)
 
 
@@ -151,16 +146,14 @@ def check_blocks(settings: BlockSettings, num_heads: int) -> None:
     check_parts("settings.", settings, share_layers=False, norm=LayerNorm, feed_forward=FeedForward)
 
 
-def check_parts(prefix: str, of: object, **plain: object) -> None:
+def check_parts(prefix: str, settings: object, **plain: object) -> None:
     """Raise an `InputError` for the first field with another value than `plain`, which PyTorch cannot represent."""
-    for name, wanted in plain.items():
-        if (value := getattr(of, name)) != wanted:
-            shown, only = (
-                part.__name__ if isinstance(part, type) else repr(part) for part in (value, wanted)
-            )
+    for name, only in plain.items():
+        value = getattr(settings, name)
+        if value != only:
             raise InputError(
-                f"{prefix}{name} is {shown}; it must be {only}, the only value with a counterpart"
-                " in PyTorch"
+                f"{prefix}{name} is {shown(value)}; it must be {shown(only)}, the only value with a"
+                " counterpart in PyTorch"
             )
 
 

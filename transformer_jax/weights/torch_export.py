@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import io
 from pathlib import Path
 
 import flax.linen as nn
@@ -20,16 +19,20 @@ from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.nn.predictor import TransformerPredictor
-from transformer_jax.outside_files import Json, check_written, replacing
+from transformer_jax.outside_files import Json, replacing
 from transformer_jax.trees import Params
 from transformer_jax.weights import torch_model
-from transformer_jax.weights.layouts import TORCH_ENDS, Layout, abstract_params, by_path
-from transformer_jax.weights.pytorch import SAME_SIZES, check_blocks, check_parts, state_dict_of
+from transformer_jax.weights.layouts import abstract_params, by_path
+from transformer_jax.weights.pytorch import (
+    LAYOUT,
+    SAME_SIZES,
+    check_blocks,
+    check_parts,
+    state_dict_of,
+)
 
 SOURCE, WEIGHTS = "model.py", "weights.pt"  # in the directory of an export
 
-# `torch_model` names its arrays like ours: query, key and value are separate.
-LAYOUT = Layout(renames=((r"layers_(\d+)", r"layers/\1"), *TORCH_ENDS), transposed=True)
 # Supported activations of the feed-forward; their names are keys of `torch_model.ACTIVATIONS`.
 ACTIVATIONS = (nn.relu, nn.gelu, nn.silu, nn.tanh, nn.elu, nn.leaky_relu)
 
@@ -58,22 +61,16 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
             parameters are not those of this model, or not finite; or the directory cannot be written, or holds
             something other than an earlier export.
     """
-    content, saved = _content(model, params), io.BytesIO()
-    torch.save(content, saved)
+    content = _content(model, params)
     text = inspect.getsource(torch_model)
 
     def names_of(directory: Path) -> set[str]:
         source = directory / SOURCE
-        return (
-            {SOURCE, WEIGHTS}
-            if source.is_file() and source.read_bytes()[:40] == text[:40].encode()
-            else set()
-        )
+        is_export = source.is_file() and source.read_bytes()[:40] == text[:40].encode()
+        return {SOURCE, WEIGHTS} if is_export else set()
 
     with replacing(directory, f"a {SOURCE} of an earlier export", names_of) as new:
-        (new / WEIGHTS).write_bytes(saved.getvalue())
-        read = torch.load(new / WEIGHTS, weights_only=True)
-        check_written(new / WEIGHTS, content["state_dict"], read["state_dict"])
+        torch.save(content, new / WEIGHTS)
         (new / SOURCE).write_text(text, encoding="utf-8")
     return Path(directory) / SOURCE
 
@@ -81,84 +78,62 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
 def _content(model: nn.Module, params: Params) -> Json:
     """Content of `weights.pt`: arguments of the exported classes, and the weights."""
     if type(model) is TransformerPredictor:  # a subclass may compute something else
-        settings, sizes, inputs = _of_predictor(model, params)
+        sizes = _sizes_of_predictor(model, params)
+        inputs = [jax.ShapeDtypeStruct((1, 1, sizes["num_features"]), jnp.float32)]
     elif type(model) is Transformer:
-        settings, sizes, inputs = _of_transformer(model)
+        sizes, inputs = _sizes_of_transformer(model), []
     else:
-        kind = type(model).__name__
         raise InputError(
-            f"model is a {kind}; it must be a TransformerPredictor or a Transformer, not a subclass"
+            f"model is a {type(model).__name__}; it must be a TransformerPredictor or a Transformer, not a"
+            " subclass"
         )
     check_blocks(model.settings, model.num_heads)
     check_parts("settings.", model.settings, positions=SinusoidalPositions())
-    settings |= _numbers(model, "model_dim", "num_heads", "max_len")
-    settings |= _numbers(model.settings, "norm_first", "dropout_prob", "layer_norm_epsilon")
-    settings["attention_dropout_prob"] = float(model.settings.attention.dropout_prob)
-    settings["activation"] = _activation(model.settings)
+    final_norm = getattr(model, "final_norm", None)
+    settings = {
+        **_numbers(model, "model_dim", "num_heads", "max_len"),
+        **_numbers(model.settings, "norm_first", "dropout_prob", "layer_norm_epsilon"),
+        "dim_feedforward": int(getattr(model, "dim_feedforward", 2 * model.model_dim)),
+        "final_norm": bool(model.settings.norm_first if final_norm is None else final_norm),
+        "attention_dropout_prob": float(model.settings.attention.dropout_prob),
+        "activation": _activation(model.settings),
+    }
     weights = state_dict_of(LAYOUT, params, abstract_params(model, *inputs))
     return {
         "settings": settings,
         "sizes": sizes,
-        "state_dict": {n: array.float() for n, array in weights.items()},
+        "state_dict": {name: tensor.float() for name, tensor in weights.items()},
     }
 
 
-# settings, sizes, inputs
-Described = tuple[dict[str, object], dict[str, object], list[jax.ShapeDtypeStruct]]
-
-
-def _of_predictor(model: TransformerPredictor, params: Params) -> Described:
+def _sizes_of_predictor(model: TransformerPredictor, params: Params) -> Json:
     check_parts("", model, block=EncoderBlock, pools=False)
-    kernel = by_path(params).get("input_layer/kernel")
-    if kernel is None or kernel.ndim != 2 or not kernel.size:
-        raise InputError(
-            "params has no matrix input_layer/kernel; it must be the parameters of the model"
-        )
-    sizes = {
-        "num_features": len(kernel),
+    kernel = by_path(params).get("input_layer/kernel", np.ones(1))  # `state_dict_of` checks it
+    return {
+        "num_features": len(np.atleast_1d(kernel)),
         **_numbers(model, "num_classes", "num_layers", "input_dropout_prob"),
     }
-    inputs = [jax.ShapeDtypeStruct((1, 1, len(kernel)), jnp.float32)]
-    return (
-        {
-            "dim_feedforward": 2 * int(model.model_dim),
-            "final_norm": bool(model.settings.norm_first),
-        },
-        sizes,
-        inputs,
-    )
 
 
-def _of_transformer(model: Transformer) -> Described:
-    check_parts(
-        "",
-        model,
-        encoder_block=EncoderBlock,
-        decoder_block=DecoderBlock,
-        embeddings=EmbeddingSettings(),
-    )
-    check_parts("", model, **SAME_SIZES)
+def _sizes_of_transformer(model: Transformer) -> Json:
+    parts = {"encoder_block": EncoderBlock, "decoder_block": DecoderBlock}
+    check_parts("", model, **parts, **SAME_SIZES, embeddings=EmbeddingSettings())
     vocabularies = "source_vocabulary_size", "target_vocabulary_size"
+    sizes = _numbers(
+        model, *vocabularies, "num_encoder_layers", "num_decoder_layers", "tie_embeddings"
+    )
     for name in vocabularies:
-        if getattr(model, name) is None:
+        if sizes[name] is None:
             raise InputError(
                 f"{name} is None; it must be a size, since only a Transformer over tokens can be"
                 " exported"
             )
-    sizes = _numbers(
-        model, *vocabularies, "num_encoder_layers", "num_decoder_layers", "tie_embeddings"
-    )
-    final_norm = model.settings.norm_first if model.final_norm is None else model.final_norm
-    settings: dict[str, object] = {
-        "dim_feedforward": int(model.dim_feedforward),
-        "final_norm": bool(final_norm),
-    }
-    return settings, sizes, []
+    return sizes
 
 
-def _numbers(of: object, *names: str) -> dict[str, object]:
+def _numbers(settings: object, *names: str) -> Json:
     """Fields by name, as Python numbers."""
-    return {name: np.asarray(getattr(of, name)).item() for name in names}
+    return {name: np.asarray(getattr(settings, name)).item() for name in names}
 
 
 def _activation(settings: BlockSettings) -> str:

@@ -1,15 +1,15 @@
-"""Transformer in PyTorch, exported from transformer-jax; it needs only PyTorch.
+"""Transformer in PyTorch, exported from transformer-jax; it needs only PyTorch, 2.5 or newer.
 
     model = load_model()  # with the trained weights, from weights.pt beside this file
 
 A `TransformerPredictor` takes features, `model(x)`; a `Transformer` takes token ids, `model(source, target,
-source_mask)`. Attributes have the same names as in the JAX modules.
+source_mask)`. Attributes have the same names as in the JAX modules; blocks are PyTorch's own layers.
 
-B batch, T query or target length, S key or source length, D model width, H heads, d = D / H, F feed-forward width,
-L layers, C classes, V vocabulary.
+B batch, T query or target length, S key or source length, D model width, H heads, F feed-forward width, L layers,
+C classes, V vocabulary.
 """
 
-from collections.abc import Callable
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,14 +18,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 WEIGHTS = Path(__file__).with_name("weights.pt")
+# Not `functional.relu` or `functional.gelu` themselves: PyTorch then calls its fast inference kernel, which returns NaN
+# for a query that sees no key.
 ACTIVATIONS = {
-    "relu": nn.ReLU(),
-    "gelu": nn.GELU(approximate="tanh"),
-    "exact_gelu": nn.GELU(),
-    "silu": nn.SiLU(),
-    "tanh": nn.Tanh(),
-    "elu": nn.ELU(),
-    "leaky_relu": nn.LeakyReLU(),
+    "relu": torch.relu,
+    "gelu": functools.partial(functional.gelu, approximate="tanh"),
+    "exact_gelu": functools.partial(functional.gelu, approximate="none"),
+    "silu": functional.silu,
+    "tanh": torch.tanh,
+    "elu": functional.elu,
+    "leaky_relu": functional.leaky_relu,
 }
 
 
@@ -52,13 +54,12 @@ class PositionalEncoding(nn.Module):
 
     def __init__(self, model_dim: int, max_len: int) -> None:
         super().__init__()
-        position = torch.arange(max_len, dtype=torch.float64)[:, None]  # [T 1]
-        angle = position * 10000.0 ** (
-            -torch.arange(0, model_dim, 2, dtype=torch.float64) / model_dim
-        )
-        table = torch.empty(max_len, model_dim)
-        table[:, 0::2] = angle.sin()
-        table[:, 1::2] = angle[:, : model_dim // 2].cos()
+        frequencies = 10000.0 ** (-torch.arange(0, model_dim, 2, dtype=torch.float64) / model_dim)
+        angles = torch.arange(max_len)[:, None] * frequencies
+        table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(
+            1
+        )  # [max_len, D or D + 1]
+        table = table[:, :model_dim].float()
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -68,81 +69,32 @@ class PositionalEncoding(nn.Module):
         return x + self.table[:length]
 
 
-class MultiheadAttention(nn.Module):
-    """Attend from `x` `[B, T, D]` to `memory` `[B, S, D]`; a query that sees no key gets zeros."""
+class Stack(nn.Module):
+    """Blocks of an encoder or a decoder, with a LayerNorm after the last one if `final_norm` is set."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, num_layers: int, is_decoder: bool = False) -> None:
         super().__init__()
-        model_dim = settings.model_dim
+        layer_class = nn.TransformerDecoderLayer if is_decoder else nn.TransformerEncoderLayer
         self.num_heads = settings.num_heads
-        self.dropout_prob = settings.attention_dropout_prob
-        self.query_proj = nn.Linear(model_dim, model_dim)
-        self.key_proj = nn.Linear(model_dim, model_dim)
-        self.value_proj = nn.Linear(model_dim, model_dim)
-        self.output_proj = nn.Linear(model_dim, model_dim)
-
-    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
-        query = self.split_heads(self.query_proj(x))  # [B H T d]
-        key = self.split_heads(self.key_proj(memory))  # [B H S d]
-        value = self.split_heads(self.value_proj(memory))
-        dropout = self.dropout_prob if self.training else 0.0
-        if mask is None:
-            values = functional.scaled_dot_product_attention(query, key, value, None, dropout)
-        else:
-            # Before PyTorch 2.5, a softmax over no key is NaN: a query without keys attends to all, then gets zeros.
-            sees = mask.any(-1, keepdim=True)
-            values = functional.scaled_dot_product_attention(
-                query, key, value, mask | ~sees, dropout
+        self.layers = nn.ModuleList()
+        for _ in range(num_layers):
+            layer = layer_class(
+                settings.model_dim,
+                settings.num_heads,
+                settings.dim_feedforward,
+                settings.dropout_prob,
+                ACTIVATIONS[settings.activation],
+                settings.layer_norm_epsilon,
+                batch_first=True,
+                norm_first=settings.norm_first,
             )
-            values = values.masked_fill(~sees, 0.0)
-        return self.output_proj(values.transpose(1, 2).flatten(2))  # [B T D]
-
-    def split_heads(self, x: Tensor) -> Tensor:
-        """`[B, T, D]` as `[B, H, T, d]`."""
-        return x.view(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
-
-
-class FeedForward(nn.Module):
-    """Two linear layers, applied to each position separately."""
-
-    def __init__(self, settings: Settings) -> None:
-        super().__init__()
-        self.expand = nn.Linear(settings.model_dim, settings.dim_feedforward)
-        self.activation = ACTIVATIONS[settings.activation]
-        self.dropout = nn.Dropout(settings.dropout_prob)
-        self.contract = nn.Linear(settings.dim_feedforward, settings.model_dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.contract(self.dropout(self.activation(self.expand(x))))
-
-
-class Residual(nn.Module):
-    """Residual connection around a sub-layer, with its dropout and its LayerNorm."""
-
-    def __init__(self, settings: Settings) -> None:
-        super().__init__()
-        self.norm_first = settings.norm_first
-        self.norm = nn.LayerNorm(settings.model_dim, eps=settings.layer_norm_epsilon)
-        self.dropout = nn.Dropout(settings.dropout_prob)
-
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.norm_first:
-            return x + self.dropout(sublayer(self.norm(x)))
-        return self.norm(x + self.dropout(sublayer(x)))
-
-
-class Block(nn.Module):
-    """Self-attention, attention to the encoder's output (decoder only), then feed-forward."""
-
-    def __init__(self, settings: Settings, is_decoder: bool) -> None:
-        super().__init__()
-        self.self_attn = MultiheadAttention(settings)
-        self.self_attn_residual = Residual(settings)
-        if is_decoder:
-            self.cross_attn = MultiheadAttention(settings)
-            self.cross_attn_residual = Residual(settings)
-        self.feed_forward = FeedForward(settings)
-        self.feed_forward_residual = Residual(settings)
+            self.layers.append(layer)
+        self.norm = nn.Identity()
+        if settings.final_norm:
+            self.norm = nn.LayerNorm(settings.model_dim, settings.layer_norm_epsilon)
+        for module in self.modules():
+            if isinstance(module, nn.MultiheadAttention):
+                module.dropout = settings.attention_dropout_prob
 
     def forward(
         self,
@@ -151,31 +103,24 @@ class Block(nn.Module):
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
     ) -> Tensor:
-        x = self.self_attn_residual(x, lambda h: self.self_attn(h, h, mask))
+        """Run the blocks on `x` `[B, T, D]`; a decoder's also attend to `memory` `[B, S, D]`, the encoder's output."""
+        inputs = [self.hidden_keys(mask, x, x)]
         if memory is not None:
-            x = self.cross_attn_residual(x, lambda h: self.cross_attn(h, memory, memory_mask))
-        return self.feed_forward_residual(x, self.feed_forward)
-
-
-class Stack(nn.Module):
-    """Blocks of an encoder or a decoder, with a LayerNorm after the last one if `final_norm` is set."""
-
-    def __init__(self, settings: Settings, num_layers: int, is_decoder: bool = False) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(Block(settings, is_decoder) for _ in range(num_layers))
-        norm = nn.LayerNorm(settings.model_dim, eps=settings.layer_norm_epsilon)
-        self.norm = norm if settings.final_norm else nn.Identity()
-
-    def forward(self, x: Tensor, *inputs: Tensor | None) -> Tensor:
+            inputs = [memory, *inputs, self.hidden_keys(memory_mask, x, memory)]
         for layer in self.layers:
             x = layer(x, *inputs)
         return self.norm(x)
 
+    def hidden_keys(self, mask: Tensor | None, x: Tensor, memory: Tensor) -> Tensor | None:
+        """Convert a mask to PyTorch's `[B·H, T, S]`, where True hides a key; the attention of `x` is to `memory`."""
+        if mask is None:
+            return None
+        shape = x.shape[0], self.num_heads, x.shape[1], memory.shape[1]
+        return ~with_heads_axis(mask).expand(shape).flatten(0, 1)
 
-def expand_mask(mask: Tensor | None) -> Tensor | None:
+
+def with_heads_axis(mask: Tensor) -> Tensor:
     """Convert a mask `[T, S]`, `[B, T, S]` or `[B, H, T, S]` to booleans that broadcast against `[B, H, T, S]`."""
-    if mask is None:
-        return None
     return mask.bool().unsqueeze(1) if mask.dim() == 3 else mask.bool()
 
 
@@ -218,7 +163,7 @@ class TransformerPredictor(nn.Module):
         x = self.input_layer(self.input_dropout(x))  # [B T D]
         if add_positional_encoding:
             x = self.positional_encoding(x)
-        x = self.encoder(x, expand_mask(mask))
+        x = self.encoder(x, mask)
         x = functional.relu(self.output_norm(self.output_hidden(x)))
         return self.output_layer(self.output_dropout(x))
 
@@ -268,7 +213,7 @@ class Transformer(nn.Module):
 
     def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Tensor:
         """Output of the encoder `[B, S, D]`."""
-        return self.encoder(self.embed(source, self.source_embedding), expand_mask(source_mask))
+        return self.encoder(self.embed(source, self.source_embedding), source_mask)
 
     def decode(
         self,
@@ -278,18 +223,15 @@ class Transformer(nn.Module):
         source_mask: Tensor | None = None,
     ) -> Tensor:
         """Logits `[B, T, V]` of the token after each position, given the encoder's output."""
-        x = self.embed(
-            target, self.source_embedding if self.tie_embeddings else self.target_embedding
-        )
+        embedding = self.source_embedding if self.tie_embeddings else self.target_embedding
+        x = self.embed(target, embedding)
         mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()  # [T T]
-        if (visible := expand_mask(target_mask)) is not None:
-            mask = mask & visible
-        x = self.decoder(x, mask, memory, expand_mask(source_mask))
-        return (
-            functional.linear(x, self.source_embedding.weight)
-            if self.tie_embeddings
-            else self.output_layer(x)
-        )
+        if target_mask is not None:
+            mask = mask & with_heads_axis(target_mask)
+        x = self.decoder(x, mask, memory, source_mask)
+        if self.tie_embeddings:
+            return functional.linear(x, embedding.weight)
+        return self.output_layer(x)
 
     def embed(self, tokens: Tensor, embedding: nn.Embedding) -> Tensor:
         """Embeddings `[B, T, D]`, scaled, with positions."""

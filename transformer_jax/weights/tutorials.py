@@ -13,8 +13,8 @@ from transformer_jax.errors import InputError
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Params
-from transformer_jax.weights.files import WeightFile, read_weights
-from transformer_jax.weights.layouts import TORCH_ENDS, Layout, abstract_params
+from transformer_jax.weights.files import read_weights
+from transformer_jax.weights.layouts import TORCH_ENDS, Arrays, Layout, abstract_params
 
 FLAX_RENAMES = (
     ("^encoder/", "transformer/"),
@@ -35,6 +35,8 @@ LIGHTNING_RENAMES = (
     (r"_(\d+)/", r"/\1/"),
     *TORCH_ENDS,
 )
+FLAX = Layout(FLAX_RENAMES, transposed=False)
+LIGHTNING = Layout(LIGHTNING_RENAMES, transposed=True)
 
 
 def load_tutorial_weights(
@@ -58,8 +60,11 @@ def load_tutorial_weights(
             differs from the file's, or does not divide the width.
     """
     file, source = read_weights(path), str(path)
-    layout = Layout(LIGHTNING_RENAMES if file.is_torch else FLAX_RENAMES, transposed=file.is_torch)
-    num_features, model_dim, num_classes, num_layers = _sizes(file, layout, source)
+    is_lightning = "output_net.4.weight" in file.arrays
+    layout = LIGHTNING if is_lightning else FLAX
+    num_features, model_dim = _kernel_shape(file.arrays, layout, "input_layer/kernel", source)
+    _, num_classes = _kernel_shape(file.arrays, layout, "output_layer/kernel", source)
+    layers = {layer for name in file.arrays for layer in re.findall(r"layers[._]\d+", name)}
     stored = file.hyperparameters
     heads = stored.get("num_heads", num_heads)
     if heads is None:
@@ -70,36 +75,25 @@ def load_tutorial_weights(
         raise InputError(f"num_heads is {num_heads}; that of {source} is {heads}")
     settings = BlockSettings(
         dropout_prob=stored.get("dropout", 0.0),
-        layer_norm_epsilon=1e-5 if file.is_torch else 1e-6,  # the defaults of PyTorch and of Flax
+        layer_norm_epsilon=1e-5 if is_lightning else 1e-6,  # the defaults of PyTorch and of Flax
     )
-    dropout_prob = stored.get("input_dropout", 0.0)
     model = TransformerPredictor(
         model_dim,
         num_classes,
-        heads,  # type: ignore[arg-type]
-        num_layers,
-        None,
-        dropout_prob,
-        settings,
+        heads,
+        max(1, len(layers)),  # so that a file without layers is an error that names an array
+        input_dropout_prob=stored.get("input_dropout", 0.0),
+        settings=settings,
     )
     like = abstract_params(model, jax.ShapeDtypeStruct((1, 1, num_features), jnp.float32))
     return model, layout._replace(num_groups=model.num_heads).to_ours(file.arrays, like, source)
 
 
-def _sizes(file: WeightFile, layout: Layout, source: str) -> tuple[int, int, int, int]:
-    """Input features, model width, classes and layers, from the arrays' shapes."""
-
-    def kernel_shape(path: str) -> tuple[int, int]:
-        name = layout.name(path)
-        if name not in file.arrays or file.arrays[name].ndim != 2 or not file.arrays[name].size:
-            raise InputError(f"{source} is not a model of the tutorials: it has no matrix {name}")
-        inputs, outputs = file.arrays[name].shape[:: -1 if layout.transposed else 1]
-        return inputs, outputs
-
-    layers = {layer for name in file.arrays for layer in re.findall(r"layers[._]\d+", name)}
-    # At least one layer, so that a file without layers gives an error that names an array.
-    return (
-        *kernel_shape("input_layer/kernel"),
-        kernel_shape("output_layer/kernel")[1],
-        max(1, len(layers)),
-    )
+def _kernel_shape(arrays: Arrays, layout: Layout, path: str, source: str) -> tuple[int, int]:
+    """Widths of the inputs and of the outputs of a kernel of ours, from a file's array."""
+    name = layout.name(path)
+    kernel = arrays.get(name)
+    if kernel is None or kernel.ndim != 2 or not kernel.size:
+        raise InputError(f"{source} is not a model of the tutorials: it has no matrix {name}")
+    inputs, outputs = kernel.T.shape if layout.transposed else kernel.shape
+    return inputs, outputs

@@ -64,4 +64,4 @@ def fetch_weights(data_dir: Path) -> None:
     target = weights_file(data_dir)
     if not target.is_file():
         what = "ResNet-34's ImageNet weights"
-        download(URLS["resnet34"], target, what, more=OTHERWISE, max_bytes=MAX_BYTES)
+        download(URLS["resnet34"], target, what, more=OTHERWISE)

@@ -1,16 +1,19 @@
 """ALBERT (Lan et al. 2020): encoders whose layers share their parameters, with embeddings of a separate width."""
 
 from transformer_jax.argument_checks import Shapes
-from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.masked_language_model import TransformerMLM
-from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.outside_files import Json
-from transformer_jax.weights.huggingface.bert import CLASSES, EMBEDDINGS, ENDS, head_fields
-from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
-from transformer_jax.weights.huggingface.family import SIZES, Family, Renames, labels_of, sizes_of
+from transformer_jax.weights.huggingface.bert import (
+    CLASSES,
+    EMBEDDINGS,
+    masked_config,
+    masked_model,
+)
+from transformer_jax.weights.huggingface.config_keys import ConfigKeys
+from transformer_jax.weights.huggingface.family import SIZES, Family, Renames
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
-ALBERT_SIZES = {**SIZES, "embedding_dim": "embedding_size", "num_types": "type_vocab_size"}
+ALBERT_SIZES = {**SIZES, "embedding_dim": "embedding_size"}
 RENAMES: Renames = (
     *EMBEDDINGS,
     ("^embedding_projection", "encoder/embedding_hidden_mapping_in"),
@@ -31,35 +34,22 @@ RENAMES: Renames = (
 )
 
 
-def create(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
+def build(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
     """The model of a `config.json`, with the head of its architecture."""
-    # groups of shared layers, and layers in each group
-    for name in ("num_hidden_groups", "inner_group_num"):
-        keys.one_of(name, 1)
-    keys.one_of("tie_word_embeddings", True)
-    keys.one_of("position_embedding_type", "absolute")
-    return TransformerMLM(
-        **keys.sizes(ALBERT_SIZES),
-        settings=BlockSettings(
-            activation=keys.activation("hidden_act", "gelu_new"),
-            layer_norm_epsilon=keys.take("layer_norm_eps", float, 1e-12),
-            share_layers=True,
-            positions=LearnedPositions(),
-        ),
-        **head_fields(keys, shapes, "predictions.dense.weight"),
-        has_pooler="albert.pooler.weight" in shapes,
+    return masked_model(
+        keys,
+        shapes,
+        tokens="predictions.dense.weight",
+        pooler="albert.pooler.weight",
+        sizes=ALBERT_SIZES,
+        activation="gelu_new",
+        share_layers=True,
     )
 
 
 def configure(model: TransformerMLM) -> Json:
     """The `config.json` of a model."""
-    return {
-        "architectures": ["Albert" + ENDS[model.head]],
-        **sizes_of(model, ALBERT_SIZES),
-        "hidden_act": WORDS[model.settings.activation],
-        "layer_norm_eps": model.settings.layer_norm_epsilon,
-        **labels_of(model),
-    }
+    return masked_config(model, "Albert", ALBERT_SIZES)
 
 
 def layout(model: TransformerMLM) -> Layout:
@@ -69,7 +59,7 @@ def layout(model: TransformerMLM) -> Layout:
 
 ALBERT = Family(
     ("albert",),
-    create,
+    build,
     configure,
     layout,
     prefix="albert.",
@@ -78,4 +68,10 @@ ALBERT = Family(
         "predictions.decoder.bias": "predictions.bias",
     },
     ignored=r"position_ids$|^sop_classifier\.|^predictions\.|^classifier\.",
+    fixed={
+        "num_hidden_groups": 1,  # groups of shared layers
+        "inner_group_num": 1,  # layers in each group
+        "tie_word_embeddings": True,
+        "position_embedding_type": "absolute",
+    },
 )

@@ -1,5 +1,6 @@
 """BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019): encoders, masked language models, classifiers."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from transformer_jax.argument_checks import Shapes
@@ -28,16 +29,25 @@ EMBEDDINGS: Renames = (
     ("^embedding_norm", "embeddings/LayerNorm"),
 )
 CLASSES: Renames = (("^output_layer", "classifier"),)
-BERT_HEADS: Renames = (
+BERT_RENAMES: Renames = (
+    *EMBEDDINGS,
+    *BLOCKS,
     ("^output_hidden", "cls/predictions/transform/dense"),
     ("^output_norm", "cls/predictions/transform/LayerNorm"),
     ("^output_bias", "cls/predictions/bias"),
     *CLASSES,
+    ("^(embeddings|encoder|pooler)/", r"bert/\1/"),
+    *TORCH_ENDS,
 )
-ROBERTA_HEADS: Renames = (
+ROBERTA_RENAMES: Renames = (
+    *EMBEDDINGS,
+    *BLOCKS,
     ("^output_hidden", "lm_head/dense"),
     ("^output_norm", "lm_head/layer_norm"),
     ("^output_bias", "lm_head/bias"),
+    *CLASSES,
+    ("^(embeddings|encoder|pooler)/", r"roberta/\1/"),
+    *TORCH_ENDS,
 )
 # RoBERTa's classifier of texts has the pooler inside.
 ROBERTA_CLASSES: Renames = (
@@ -51,26 +61,26 @@ ENDS: dict[Head, str] = {
     "token_classes": "ForTokenClassification",
     "none": "Model",
 }
+FIXED = {
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+    "position_embedding_type": "absolute",  # others have arrays, which `transformers` 5 drops
+}
 REFUSED = "ForMultipleChoice", "ForNextSentencePrediction", "ForQuestionAnswering"
 BARE = "AlbertModel", "BertModel", "RobertaModel", "XLMRobertaModel"
 CLASSIFIERS = "classifier.weight", "classifier.out_proj.weight"  # the latter for texts in RoBERTa
-# The keys of Google's original files, which have no `model_type`.
-GOOGLE_KEYS = frozenset({
-    "attention_probs_dropout_prob", "hidden_act", "hidden_dropout_prob", "hidden_size", "initializer_range",
-    "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers", "type_vocab_size",
-    "vocab_size",
-})  # fmt: skip
 
 
 def is_first_bert(config: Json) -> bool:
-    """Whether a `config.json` without a `model_type` describes a BERT, judging by its class or its keys.
+    """Whether a `config.json` without a `model_type` describes a BERT, judging by its class or its two token types.
 
-    RoBERTa files of that time have the same keys, but one token type instead of two.
+    RoBERTa files of that time have one token type.
     """
     classes = config.get("architectures")
     if isinstance(classes, list) and classes:
         return str(classes[0]).startswith("Bert")
-    return config.keys() >= GOOGLE_KEYS and config["type_vocab_size"] == 2
+    return config.get("type_vocab_size") == 2
 
 
 def head_fields(keys: ConfigKeys, shapes: Shapes, tokens: str) -> dict[str, Any]:
@@ -99,64 +109,101 @@ def head_fields(keys: ConfigKeys, shapes: Shapes, tokens: str) -> dict[str, Any]
     return {"head": head, "num_classes": num_classes}
 
 
-def create(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
-    """The model of a `config.json`, with the head of its architecture."""
-    is_roberta = keys.take("model_type", str) != "bert"
-    for name in ("is_decoder", "add_cross_attention"):
-        keys.one_of(name, False)
-    keys.one_of("tie_word_embeddings", True)
-    # others have arrays, which `transformers` 5 drops
-    keys.one_of("position_embedding_type", "absolute")
-    tokens = "lm_head.dense.weight" if is_roberta else "cls.predictions.transform.dense.weight"
-    head = head_fields(keys, shapes, tokens)
-    activation = keys.activation("hidden_act", "gelu")
-    has_other_pooler = is_roberta and head["head"] == "classes"  # in the classifier
-    if is_roberta and head["head"] == "tokens":  # this head has gelu, whatever the config says
-        keys.one_of("hidden_act", "gelu")
+def masked_model(
+    keys: ConfigKeys,
+    shapes: Shapes,
+    *,
+    tokens: str,
+    pooler: str,
+    sizes: Mapping[str, str] = SIZES,
+    activation: str = "gelu",
+    share_layers: bool = False,
+    pad_token: int | None = None,
+) -> TransformerMLM:
+    """The model of a `config.json`, with the head of its architecture.
+
+    Args:
+        keys: keys of the `config.json`.
+        shapes: shapes of the arrays.
+        tokens: name of an array of the head for masked tokens.
+        pooler: name of an array of the pooler.
+        sizes: the model's fields and their keys.
+        activation: default of the key `hidden_act`.
+        share_layers: whether all layers share their arrays.
+        pad_token: id of padding, which has no position; None if positions count padding.
+    """
     return TransformerMLM(
-        **keys.sizes(SIZES),
+        **keys.sizes(sizes),
         num_types=keys.take("type_vocab_size", int),
         settings=BlockSettings(
-            activation=activation,
+            activation=keys.activation("hidden_act", activation),
             layer_norm_epsilon=keys.take("layer_norm_eps", float, 1e-12),
+            share_layers=share_layers,
             positions=LearnedPositions(),
         ),
-        **head,
-        has_pooler=f"{'roberta' if is_roberta else 'bert'}.pooler.dense.weight" in shapes
-        and not has_other_pooler,
-        pad_token=keys.take("pad_token_id", int, 1) if is_roberta else None,
+        **head_fields(keys, shapes, tokens),
+        has_pooler=pooler in shapes,
+        pad_token=pad_token,
     )
 
 
-def configure(model: TransformerMLM) -> Json:
-    """The `config.json` of a model."""
-    is_roberta = model.pad_token is not None
-    name = "Roberta" if is_roberta else "Bert"
+def masked_config(model: TransformerMLM, name: str, sizes: Mapping[str, str] = SIZES) -> Json:
+    """The `config.json` of a model; `name` begins the names of the family's classes in `transformers`."""
     return {
-        "model_type": name.lower(),
         "architectures": [name + ENDS[model.head]],
-        **sizes_of(model, SIZES),
+        **sizes_of(model, sizes),
         "type_vocab_size": model.num_types,
         "hidden_act": WORDS[model.settings.activation],
         "layer_norm_eps": model.settings.layer_norm_epsilon,
-        **({"pad_token_id": model.pad_token} if is_roberta else {}),
         **labels_of(model),
     }
 
 
+def build(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
+    """The BERT of a `config.json`."""
+    tokens = "cls.predictions.transform.dense.weight"
+    return masked_model(keys, shapes, tokens=tokens, pooler="bert.pooler.dense.weight")
+
+
+def configure(model: TransformerMLM) -> Json:
+    """The `config.json` of a BERT."""
+    return masked_config(model, "Bert")
+
+
 def layout(model: TransformerMLM) -> Layout:
-    """Names of the model's arrays."""
-    is_roberta = model.pad_token is not None
-    heads = BERT_HEADS
-    if is_roberta:
-        heads = (*ROBERTA_HEADS, *(ROBERTA_CLASSES if model.head == "classes" else CLASSES))
-    base = ("^(embeddings|encoder|pooler)/", rf"{'roberta' if is_roberta else 'bert'}/\1/")
-    return Layout((*EMBEDDINGS, *BLOCKS, *heads, base, *TORCH_ENDS), transposed=True)
+    """Names of a BERT's arrays."""
+    return Layout(BERT_RENAMES, transposed=True)
+
+
+def build_roberta(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
+    """The RoBERTa of a `config.json`."""
+    model = masked_model(
+        keys,
+        shapes,
+        tokens="lm_head.dense.weight",
+        pooler="roberta.pooler.dense.weight",
+        pad_token=keys.take("pad_token_id", int, 1),
+    )
+    if model.head == "tokens":  # this head has gelu, whatever the config says
+        keys.one_of("hidden_act", "gelu")
+    # A classifier of texts has its own pooler.
+    return model.clone(has_pooler=False) if model.head == "classes" else model
+
+
+def configure_roberta(model: TransformerMLM) -> Json:
+    """The `config.json` of a RoBERTa."""
+    return masked_config(model, "Roberta") | {"pad_token_id": model.pad_token}
+
+
+def layout_roberta(model: TransformerMLM) -> Layout:
+    """Names of a RoBERTa's arrays."""
+    classes = ROBERTA_CLASSES if model.head == "classes" else ()
+    return Layout((*classes, *ROBERTA_RENAMES), transposed=True)
 
 
 BERT = Family(
     ("bert",),
-    create,
+    build,
     configure,
     layout,
     prefix="bert.",
@@ -165,13 +212,18 @@ BERT = Family(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     ignored=r"position_ids$|^cls\.|^classifier\.",
+    fixed=FIXED,
 )
-ROBERTA = BERT._replace(
-    model_types=("roberta", "xlm-roberta"),
+ROBERTA = Family(
+    ("roberta", "xlm-roberta"),
+    build_roberta,
+    configure_roberta,
+    layout_roberta,
     prefix="roberta.",
     copies={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
     ignored=r"position_ids$|^lm_head\.|^classifier\.|^roberta\.pooler\.",
+    fixed=FIXED,
 )

@@ -136,7 +136,7 @@ class ConfigKeys:
         """Raise an `InputError` if a key could change what the model computes and was not taken."""
         for name, value in self.others().items():
             if name in UNSUPPORTED and value not in (None, *UNSUPPORTED[name]):
-                shown = f"{self.source} has {name} = {shortened(value)}"
                 raise InputError(
-                    f"{shown}, which is not supported: it could change what the model computes"
+                    f"{self.source} has {name} = {shortened(value)}, which is not supported: it could"
+                    " change what the model computes"
                 )

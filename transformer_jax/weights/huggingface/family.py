@@ -43,9 +43,9 @@ class Family(NamedTuple):
     """Models whose `config.json` has one of these `model_type`s."""
 
     model_types: tuple[str, ...]
-    # from config.json and the arrays' shapes
-    create: Callable[[ConfigKeys, Shapes], SettingsModule]
-    # to the config: the keys that `create` takes, and `architectures`
+    # the model, from a config.json and the arrays' shapes
+    build: Callable[[ConfigKeys, Shapes], SettingsModule]
+    # the config, from a model: the keys that `build` takes, and `architectures`
     configure: Callable[[Any], Json]
     layout: Callable[[Any], Layout]
     prefix: str  # of all array names outside the head; files without a head may lack it
@@ -53,3 +53,15 @@ class Family(NamedTuple):
     copies: Mapping[str, str] = {}
     # pattern of arrays that a file may have beside the model's: buffers and other heads
     ignored: str = "$^"
+    # config keys of which only one value is supported, the default
+    fixed: Mapping[str, object] = {}
+    # other names of config keys in `transformers`; a file with both must give both the same value
+    aliases: Mapping[str, str] = {}
+
+    def create(self, keys: ConfigKeys, shapes: Shapes) -> SettingsModule:
+        """Create the model of a `config.json` and of arrays with these shapes."""
+        for name, only_value in self.fixed.items():
+            keys.one_of(name, only_value)
+        for name, other in self.aliases.items():
+            keys.same(name, other)
+        return self.build(keys, shapes)

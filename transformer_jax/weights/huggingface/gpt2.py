@@ -31,27 +31,11 @@ GPT2_SIZES = {
     "num_layers": "n_layer",
     "max_len": "n_positions",
 }
-SAME = {
-    "hidden_size": "n_embd",
-    "max_position_embeddings": "n_positions",
-    "num_attention_heads": "n_head",
-    "num_hidden_layers": "n_layer",
-}
 
 
-def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
+def build(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
     """The model of a `config.json`."""
     sizes = keys.sizes(GPT2_SIZES)
-    for name, other in SAME.items():
-        keys.same(name, other)
-    keys.one_of("scale_attn_weights", True)
-    for name in (
-        "scale_attn_by_inverse_layer_idx",
-        "reorder_and_upcast_attn",
-        "add_cross_attention",
-    ):
-        keys.one_of(name, False)
-    keys.one_of("tie_word_embeddings", True)
     return TransformerLM(
         **sizes,
         dim_feedforward=keys.take("n_inner", Size | None, None) or 4 * sizes["model_dim"],
@@ -83,10 +67,23 @@ def layout(model: TransformerLM) -> Layout:
 
 GPT2 = Family(
     ("gpt2",),
-    create,
+    build,
     configure,
     layout,
     prefix="transformer.",
     copies={TIED_HEAD: "transformer.wte.weight"},
     ignored=r"\.attn\.(masked_)?bias$",
+    fixed={
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "reorder_and_upcast_attn": False,
+        "add_cross_attention": False,
+        "tie_word_embeddings": True,
+    },
+    aliases={
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
 )

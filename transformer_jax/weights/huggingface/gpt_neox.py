@@ -27,7 +27,7 @@ RENAMES = (
 )
 
 
-def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
+def build(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
     """The model of a `config.json`."""
     is_parallel = keys.take("use_parallel_residual", bool, True)
     has_bias = keys.take("attention_bias", bool, True)
@@ -75,7 +75,7 @@ def layout(model: TransformerLM) -> Layout:
 
 GPT_NEOX = Family(
     ("gpt_neox",),
-    create,
+    build,
     configure,
     layout,
     prefix="gpt_neox.",

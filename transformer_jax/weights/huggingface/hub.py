@@ -16,7 +16,8 @@ def local_directory(what: str | Path) -> Path:
     Raises:
         InputError: there is no such directory, and no such model on the hub or no network.
     """
-    if (directory := standing(Path(what))).is_dir():
+    directory = standing(Path(what))
+    if directory.is_dir():
         return directory
     try:
         import huggingface_hub

@@ -31,7 +31,7 @@ RENAMES = (
 )
 
 
-def create(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
+def build(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
     """The model of a `config.json`."""
     kind = keys.take("model_type", str)
     has_input_bias = kind == "qwen2" or keys.take("attention_bias", bool, False)
@@ -98,7 +98,7 @@ def layout(model: TransformerLM) -> Layout:
 
 LLAMA = Family(
     ("llama", "qwen2", "qwen3"),
-    create,
+    build,
     configure,
     layout,
     prefix="model.",

@@ -35,24 +35,12 @@ MARIAN_SIZES = {
     "num_decoder_heads": "decoder_attention_heads",
     "decoder_dim_feedforward": "decoder_ffn_dim",
 }
-SAME = {
-    "hidden_size": "d_model",
-    "num_attention_heads": "encoder_attention_heads",
-    "num_hidden_layers": "encoder_layers",
-}
 
 
-def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
+def build(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     """The model of a `config.json`."""
-    sizes = keys.sizes(MARIAN_SIZES)
-    keys.one_of("is_encoder_decoder", True)
-    keys.one_of("decoder_vocab_size", sizes["source_vocabulary_size"], None)
-    for name in ("share_encoder_decoder_embeddings", "tie_word_embeddings"):
-        keys.one_of(name, True)
-    for name, other in SAME.items():
-        keys.same(name, other)
     return Transformer(
-        **sizes,
+        **keys.sizes(MARIAN_SIZES),
         settings=BlockSettings(
             activation=keys.activation("activation_function", "gelu"),
             layer_norm_epsilon=1e-5,
@@ -91,7 +79,7 @@ def layout(model: Transformer) -> Layout:
 
 MARIAN = Family(
     ("marian",),
-    create,
+    build,
     configure,
     layout,
     prefix="model.",
@@ -100,4 +88,15 @@ MARIAN = Family(
         "model.shared.weight",
     ),
     ignored=r"embed_positions\.weight$",
+    fixed={
+        "is_encoder_decoder": True,
+        "share_encoder_decoder_embeddings": True,
+        "tie_word_embeddings": True,
+    },
+    aliases={
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+        "decoder_vocab_size": "vocab_size",
+    },
 )

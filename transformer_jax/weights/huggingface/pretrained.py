@@ -1,6 +1,5 @@
 """Load a directory of HuggingFace Transformers as a model with its variables."""
 
-import functools
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -34,8 +33,6 @@ from transformer_jax.weights.layouts import abstract_params
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"  # beside the weights
 SENTENCE_CONFIG = "config_sentence_transformers.json"  # of a model of `sentence-transformers`
 ALL = GPT2, GPT_NEOX, LLAMA, BERT, ROBERTA, ALBERT, VIT, T5, MARIAN
-# most layers of a model whose layers share their arrays; other models have arrays for each layer
-SHARED_LAYERS = 100
 FAMILIES = {name: family for family in ALL for name in family.model_types}
 
 
@@ -54,8 +51,8 @@ def from_transformers(
         directory: directory with `config.json` and `model.safetensors`, or several safetensors files with their index;
             or the name of a model on HuggingFace's hub, which is then downloaded.
         dtype: type of the variables; None keeps the stored types.
-        sharding: function from the path and shape of an array to its sharding. A process reads only the parts on its
-            own devices, but reads fused query, key and value whole. None: whole arrays, on the first device.
+        sharding: function from the path and shape of an array to its sharding. A process reads one array at a time,
+            and keeps the parts on its own devices. None: whole arrays, on the first device.
 
     Raises:
         InputError: the directory or a file cannot be read, the model's family is not in `FAMILIES`, a key of the config
@@ -73,14 +70,6 @@ def from_transformers(
     shapes = {name: stored.shapes[theirs] for name, theirs in names.items()}
     model = family.create(keys, shapes)
     keys.finish()
-    num_layers = sum(
-        getattr(model, f"num_{part}layers", 0) for part in ("", "encoder_", "decoder_")
-    )
-    if num_layers > max(len(shapes), SHARED_LAYERS):
-        raise InputError(
-            f"{directory / CONFIG} says {num_layers} layers, but the files have only {len(shapes)}"
-            " arrays"
-        )
     layout, like = family.layout(model), abstract_params(model)
     expected = layout.abstract(like)
     _drop_copies(family, stored, names, shapes, expected)
@@ -89,18 +78,15 @@ def from_transformers(
             del shapes[name]
     check_shapes(shapes, expected, f"{keys.architecture or 'the model'} in {directory}")
     params: dict[str, jax.Array] = {}
-    largest_first = sorted(layout.names(like).items(), key=lambda named: -expected[named[0]].size)
-    # so that only small arrays exist twice when memory is nearly full
-    for name, paths in largest_first:
-        ours = {path: like[path].shape for path in paths}
-        read = functools.partial(stored.read, names[name], dtype)
-        if sharding is None:
-            parts = layout.parts(ours, read())
-            params |= {path: jnp.array(part).block_until_ready() for path, part in parts.items()}
-            continue
-        for path, shape in ours.items():
-            part_at = functools.partial(layout.part, ours, path, read=read)
-            params[path] = jax.make_array_from_callback(shape, sharding(path, shape), part_at)
+    # The largest first, so that only small arrays exist twice when memory is nearly full.
+    for name, paths in sorted(layout.names(like).items(), key=lambda item: -expected[item[0]].size):
+        whole = stored.read(names[name], dtype)
+        for path, part in layout.parts({path: like[path].shape for path in paths}, whole).items():
+            if sharding is None:
+                params[path] = jnp.array(part).block_until_ready()
+            else:
+                placed = sharding(path, part.shape)
+                params[path] = jax.make_array_from_callback(part.shape, placed, part.__getitem__)
     return model, {"params": unflatten_dict(params, sep="/")}
 
 
@@ -151,11 +137,8 @@ def _names(family: Family, shapes: Shapes) -> dict[str, str]:
     names: dict[str, str] = {}
     for theirs in shapes:
         name = f"{family.prefix}{theirs}" if lacks_prefix else theirs
-        name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
-            "LayerNorm.beta", "LayerNorm.bias"
-        )
-        if name in names:
-            raise InputError(f"{names[name]} and {theirs} are the same array of the model")
+        name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
+        name = name.replace("LayerNorm.beta", "LayerNorm.bias")
         names[name] = theirs
     return names
 
@@ -173,11 +156,11 @@ def _drop_copies(
         InputError: a duplicate differs from its original.
     """
     for copy, original in family.copies.items():
-        if copy not in names or copy in expected or original not in names:
+        if copy not in shapes or copy in expected or original not in shapes:
             continue
         if not np.array_equal(stored.read(names[copy]), stored.read(names[original])):
             raise InputError(
                 f"{names[copy]} in {stored.directory} differs from {names[original]}; in this model"
                 " they must be equal"
             )
-        del names[copy], shapes[copy]
+        del shapes[copy]

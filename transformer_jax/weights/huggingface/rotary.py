@@ -2,14 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any
 
 import numpy as np
 
-from transformer_jax.argument_checks import Positive, Size, check_fields
-from transformer_jax.errors import InputError, check_value, shortened
+from transformer_jax.argument_checks import Positive, Size
+from transformer_jax.errors import InputError
 from transformer_jax.nn.position_kinds import RotaryPositions
-from transformer_jax.nn.positions import Positions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys
 
@@ -41,7 +40,6 @@ class Llama3Scaling:
 
 
 SCALINGS = {"linear": LinearScaling, "llama3": Llama3Scaling}
-KINDS = ("default", *SCALINGS)
 
 
 def rotary_positions(
@@ -57,44 +55,34 @@ def rotary_positions(
     Raises:
         InputError: the config has a kind of positions or an entry that is not supported, or that its family ignores.
     """
-    older, newer = (
-        keys.take(name, Mapping | None, None) for name in ("rope_scaling", "rope_parameters")
-    )
-    rope: Json = dict(older or newer or {})  # the older one wins in `transformers` too
-    kind = rope.pop("rope_type", rope.pop("type", "default"))
-    check_value(f"rope_type in {keys.source}", kind, Literal[KINDS])
-    base = float(
-        check_value(f"rope_theta in {keys.source}", rope.pop("rope_theta", base), int | float)
-    )
-    rotated = rope.pop("partial_rotary_factor", 1.0 if fraction is None else fraction)
-    if fraction is None and rotated != 1:
-        shown = f"partial_rotary_factor in {keys.source} is {shortened(rotated)}"
-        raise InputError(f"{shown}; it must be 1, since models of this family rotate whole heads")
+    older = keys.take("rope_scaling", Mapping | None, None)
+    newer = keys.take("rope_parameters", Mapping | None, None)
+    entries = dict(older or newer or {})  # the older one wins in `transformers` too
+    if "type" in entries:
+        entries.setdefault("rope_type", entries.pop("type"))
+    rope = ConfigKeys(entries, f"rope_parameters in {keys.source}")
+    kind = rope.one_of("rope_type", "default", *SCALINGS)
+    base = float(rope.take("rope_theta", int | float, base))
+    if fraction is None:
+        rotated = rope.one_of("partial_rotary_factor", 1.0)
+    else:
+        rotated = rope.take("partial_rotary_factor", int | float, fraction)
     scaling = None
     if kind != "default":
-        names = [field.name for field in dataclasses.fields(SCALINGS[kind])]
-        if missing := [name for name in names if name not in rope]:
-            raise InputError(f"rope_parameters in {keys.source} lacks {missing[0]}")
-        scaling = SCALINGS[kind](*(rope.pop(name) for name in names))
-        check_fields(scaling)
-    if rope:
-        raise InputError(
-            f"rope_parameters in {keys.source} has {next(iter(rope))}, which is not supported"
-        )
+        fields = dataclasses.fields(SCALINGS[kind])
+        scaling = SCALINGS[kind](*(rope.take(field.name, field.type) for field in fields))
+    for name in rope.others():
+        raise InputError(f"{rope.source} has {name}, which is not supported")
     return RotaryPositions(base, rotated, in_halves=True, scaling=scaling)
 
 
-def rope_parameters(positions: Positions) -> Json:
+def rope_parameters(positions: Any) -> Json:
     """The entry of a config for these positions.
 
     Raises:
-        InputError: they are not rotary.
+        AttributeError: they are not rotary.
         KeyError: their scaling is not in `SCALINGS`.
     """
-    if not isinstance(positions, RotaryPositions):
-        raise InputError(
-            f"settings.positions is {positions}; it must be RotaryPositions(in_halves=True)"
-        )
     entry: Json = {
         "rope_type": "default",
         "rope_theta": positions.base,

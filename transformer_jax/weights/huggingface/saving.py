@@ -94,9 +94,10 @@ def save_transformers(
     dtypes = {str(array.dtype) for array in arrays.values()}
     content["dtype"] = dtypes.pop() if len(dtypes) == 1 else "float32"
     with replacing(directory, f"a {CONFIG} of transformers", _names_of, STAYING) as new:
-        for path in set() if source is None else _found(source, COPIED):
-            copy = shutil.copytree if path.is_dir() else shutil.copyfile
-            copy(path, new / path.name)
+        if source is not None:
+            for path in _found(source, COPIED):
+                copy = shutil.copytree if path.is_dir() else shutil.copyfile
+                copy(path, new / path.name)
         (new / CONFIG).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
         write_arrays(
             new / SINGLE, family.layout(model).to_theirs(arrays), metadata={"format": "pt"}
@@ -105,15 +106,14 @@ def save_transformers(
 
 def _names_of(directory: Path) -> set[str]:
     """Names of the files of a `transformers` model; none if the directory does not hold one."""
-    return (
-        {path.name for path in _found(directory, REPLACED)}
-        if is_of_transformers(directory)
-        else set()
-    )
+    if not is_of_transformers(directory):
+        return set()
+    return {path.name for path in _found(directory, REPLACED)}
 
 
 def _found(directory: Path, patterns: tuple[str, ...]) -> set[Path]:
-    return {path for pattern in patterns for path in directory.glob(pattern)}
+    paths: set[Path] = set()
+    return paths.union(*map(directory.glob, patterns))
 
 
 def _kept_entries(directory: Path) -> Json:
@@ -152,17 +152,14 @@ def _family_of(
         try:
             config = {"model_type": family.model_types[0], **family.configure(plain)}
             has_labels = len(kept.get("id2label") or ()) == len(config.get("id2label", ()))
-            config |= {
-                name: value for name, value in kept.items() if has_labels or name not in LABELS
-            } | given
+            for name, value in kept.items():
+                if has_labels or name not in LABELS:
+                    config[name] = value
+            config |= given
             keys = ConfigKeys(config, CONFIG)
             made = family.create(keys, shapes_of(family.layout(plain).abstract(like)))
-        except (
-            ValueError,
-            TypeError,
-            AttributeError,
-            KeyError,
-        ):  # the family has no such key, part or array
+        # The family has no such key, part or array.
+        except (ValueError, TypeError, AttributeError, KeyError):
             continue
         # `==` is False for equal `functools.partial`s
         if type(made) is type(plain) and repr(made) == repr(plain):

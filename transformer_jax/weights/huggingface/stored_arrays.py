@@ -14,10 +14,9 @@ import safetensors
 from jax.typing import DTypeLike
 
 from transformer_jax.argument_checks import Shapes, check_numbers
-from transformer_jax.errors import InputError, shortened
-from transformer_jax.outside_files import as_input_error, outside_file, read_json
-from transformer_jax.weights.files import MAX_BYTES, OTHER_TYPE, check_name
-from transformer_jax.weights.layouts import Index
+from transformer_jax.errors import InputError
+from transformer_jax.outside_files import MAX_JSON_BYTES, outside_file
+from transformer_jax.weights.files import MAX_BYTES
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Converts all arrays of the pickled files, including duplicates and transposed views of other arrays.
@@ -36,8 +35,7 @@ class StoredArrays:
         directory: directory of the files.
 
     Raises:
-        InputError: there is no such file, a file is damaged, two files have an array of the same name, or the index
-            names a file outside the directory.
+        InputError: there is no such file, or a file is damaged.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -47,32 +45,23 @@ class StoredArrays:
         for path in self._paths():
             with _opened(path) as file:
                 for name in file.keys():  # noqa: SIM118  # it is not a mapping
-                    if name in self._files:
-                        raise InputError(
-                            f"{path} and another file of {directory} both have {shortened(name)}"
-                        )
-                    check_name(name, path)
                     self._files[name] = path
                     self.shapes[name] = tuple(file.get_slice(name).get_shape())
 
-    def read(self, name: str, dtype: DTypeLike | None = None, part: Index = ()) -> np.ndarray:
-        """Read a copy of one array, or of a part of it; nothing else of the file is read.
+    def read(self, name: str, dtype: DTypeLike | None = None) -> np.ndarray:
+        """Read a copy of one array; nothing else of the file is read.
 
         Args:
             name: name of the array.
             dtype: type to convert to; None keeps the stored type.
-            part: slices of the first axes; the other axes are read whole.
 
         Raises:
             InputError: the array cannot be read, is not of a floating-point type, or is not finite in `dtype`.
         """
         # The file is opened for each array: pages that were read count as memory until it is closed.
         path = self._files[name]
-        with (
-            _opened(path) as file,
-            as_input_error(f"{name} in {path} has {OTHER_TYPE}", AttributeError),
-        ):
-            array: np.ndarray = file.get_slice(name)[part]
+        with _opened(path) as file:
+            array: np.ndarray = file.get_tensor(name)
         if dtype is not None and jnp.issubdtype(array.dtype, jnp.floating):
             with np.errstate(over="ignore"):  # infinite values are rejected below
                 array = array.astype(jnp.dtype(dtype), copy=False)
@@ -84,24 +73,19 @@ class StoredArrays:
         if (directory / SINGLE).exists():
             return [directory / SINGLE]
         if not (directory / INDEX).exists():
-            command = shlex.join(
-                [sys.executable, "-c", CONVERSION.format(json.dumps(str(directory)))]
-            )
-            remedy = f"; pickled files are not supported. Convert them with: {command}"
-            is_pickled = any(directory.glob("pytorch_model*.bin"))
-            raise InputError(f"{directory} has no {SINGLE}{remedy if is_pickled else ''}")
-        index = read_json(directory / INDEX, "an index of safetensors files").get("weight_map")
-        if not isinstance(index, dict) or not all(isinstance(file, str) for file in index.values()):
-            raise InputError(
-                f"{directory / INDEX} has no weight_map from names of arrays to names of files"
-            )
-        for file in index.values():
-            if file != Path(file).name or not file.endswith(".safetensors"):
-                raise InputError(
-                    f"{directory / INDEX} names {shortened(file)}; it must be a file beside the"
-                    " index"
-                )
-        return [directory / file for file in sorted(set(index.values()))]
+            problem = f"{directory} has no {SINGLE}"
+            if any(directory.glob("pytorch_model*.bin")):
+                conversion = CONVERSION.format(json.dumps(str(directory)))
+                command = shlex.join([sys.executable, "-c", conversion])
+                problem += f"; pickled files are not supported. Convert them with: {command}"
+            raise InputError(problem)
+        kind = "an index of safetensors files, with a weight_map"
+        with outside_file(directory / INDEX, kind, MAX_JSON_BYTES) as file:
+            # only files beside the index
+            names = {
+                Path(name).name for name in json.loads(file.read_bytes())["weight_map"].values()
+            }
+            return [directory / name for name in sorted(names)]
 
 
 @contextlib.contextmanager

@@ -2,9 +2,9 @@
 
 import functools
 import math
+from typing import Any
 
 from transformer_jax.argument_checks import Shapes, Size
-from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import AttentionSettings
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.embeddings import EmbeddingSettings
@@ -43,28 +43,20 @@ T5_SIZES = {
     "num_encoder_layers": "num_layers",
     "dim_feedforward": "d_ff",
 }
-SAME = {
-    "hidden_size": "d_model",
-    "num_attention_heads": "num_heads",
-    "num_hidden_layers": "num_layers",
-}
 
 
-def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
+def build(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     """The model of a `config.json`."""
-    *gated, word = keys.take("feed_forward_proj", str, "relu").split("-")
-    word = "gelu_new" if gated and word == "gelu" else word
-    if gated not in ([], ["gated"]) or word not in ACTIVATIONS:
-        raise InputError(f"feed_forward_proj in {keys.source} is not supported")
+    kinds = [*ACTIVATIONS, *(f"gated-{word}" for word in ACTIVATIONS)]
+    gated, _, word = keys.one_of("feed_forward_proj", "relu", *kinds).rpartition("-")
+    if gated and word == "gelu":
+        word = "gelu_new"
     keys.one_of("dense_act_fn", word)
     keys.one_of("is_gated_act", bool(gated))
-    keys.one_of("is_encoder_decoder", True)
     is_scaled = keys.take(
         "scale_decoder_outputs", bool, keys.take("tie_word_embeddings", bool, True)
     )
     sizes = keys.sizes(T5_SIZES)
-    for name, other in SAME.items():
-        keys.same(name, other)
     scale = 1 / math.sqrt(sizes["model_dim"]) if is_scaled else 1.0
     # without arrays, a separate one
     has_own_output = not is_scaled and (TIED_HEAD in shapes or not shapes)
@@ -99,11 +91,8 @@ def create(keys: ConfigKeys, shapes: Shapes) -> Transformer:
 
 def configure(model: Transformer) -> Json:
     """The `config.json` of a model."""
-    settings, positions = model.settings, model.settings.positions
-    if not isinstance(positions, RelativePositions):
-        raise InputError(
-            f"settings.positions is {positions}; it must be RelativePositions(is_shared=True)"
-        )
+    settings = model.settings
+    positions: Any = settings.positions  # RelativePositions, or this model is not a T5
     word = WORDS[settings.activation]
     is_gated = _is_gated(model)
     name = {"gelu_new": "gelu"}.get(word, word) if is_gated else word
@@ -139,11 +128,17 @@ def layout(model: Transformer) -> Layout:
 
 T5 = Family(
     ("t5",),
-    create,
+    build,
     configure,
     layout,
     prefix="",
     copies=dict.fromkeys(
         (TIED_HEAD, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"
     ),
+    fixed={"is_encoder_decoder": True},
+    aliases={
+        "hidden_size": "d_model",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "num_layers",
+    },
 )

@@ -7,7 +7,7 @@ from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.nn.vision import VisionTransformer
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
-from transformer_jax.weights.huggingface.family import SIZES, Family, labels_of, sizes_of
+from transformer_jax.weights.huggingface.family import Family, labels_of, sizes_of
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
 RENAMES = (
@@ -27,16 +27,19 @@ RENAMES = (
     *TORCH_ENDS,
 )
 VIT_SIZES = {
-    field: SIZES[field] for field in ("model_dim", "num_heads", "num_layers", "dim_feedforward")
+    "model_dim": "hidden_size",
+    "num_heads": "num_attention_heads",
+    "num_layers": "num_hidden_layers",
+    "dim_feedforward": "intermediate_size",
+    "patch_size": "patch_size",
+    "num_channels": "num_channels",
 }
-VIT_SIZES |= {"patch_size": "patch_size", "num_channels": "num_channels"}
 
 
-def create(keys: ConfigKeys, shapes: Shapes) -> VisionTransformer:
+def build(keys: ConfigKeys, shapes: Shapes) -> VisionTransformer:
     """The model of a `config.json`, with the heads whose arrays exist."""
     image = keys.take("image_size", int | tuple[int, int], 224)
     height, width = image if isinstance(image, tuple) else (image, image)
-    keys.one_of("pooler_act", "tanh")
     sizes = keys.sizes(VIT_SIZES)
     keys.one_of("head_dim", sizes["model_dim"] // sizes["num_heads"])
     return VisionTransformer(
@@ -80,4 +83,4 @@ def layout(model: VisionTransformer) -> Layout:
     return Layout(RENAMES, transposed=True, reshaped=reshaped)
 
 
-VIT = Family(("vit",), create, configure, layout, prefix="vit.")
+VIT = Family(("vit",), build, configure, layout, prefix="vit.", fixed={"pooler_act": "tanh"})
