@@ -57,7 +57,7 @@ def visible(text: str, keep: str = "", length: int = MAX_SIZE) -> str:
 
 def meant(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean …?` with the known name that resembles an unknown one, or an empty string."""
-    near = difflib.get_close_matches(name, list(known), n=1)
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
     return f"; did you mean {near[0]}?" if near else ""
 
 

@@ -182,4 +182,4 @@ def _answered_lines(
 
 
 if __name__ == "__main__":
-    run(read_command, carry_out)
+    run(read_command, carry_out, PROGRAM)
