@@ -46,7 +46,7 @@ def test_an_exported_config_has_the_defaults_of_the_settings_that_do_not_change_
         ({"min_lr": 1e-40}, "min_lr is 1e-40; in float32 it must be 0, or from 1.2e-38"),
         ({"dropout_prob": 1e-60}, "dropout_prob is 1e-60; in float32 it must be 0, or from 1.2e-38"),
         ({"init_from": "a", "pretrained": "b"}, "pretrained is b, so nothing is trained, but init_from is a; give one"),
-        ({"num_devices": 5}, "num_devices is 5; it must be a divisor of batch_size, 128"),
+        ({"num_devices": 5}, "num_devices is 5; it must be a divisor of batch_size / accumulate, 128"),
         ({"accumulate": 5}, "accumulate is 5; it must be a divisor of batch_size, 128"),
         ({"accumulate": 64, "num_devices": 4}, "num_devices is 4; it must be a divisor of batch_size / accumulate, 2"),
         ({"seed": -1}, "seed is -1; it must be at least 0"),
