@@ -28,8 +28,6 @@ FORMAT = 5
 # that is still read; its checkpoints have a digest of the arrays instead of digests of the files
 OLDEST_FORMAT = 4
 MISSING = "missing"  # shown for a setting that a run does not have
-# a task may choose the others by the number of epochs
-FOLLOWING_EPOCHS = {"max_epochs", "warmup", "eval_every"}
 REMEDY = "choose another checkpoint_dir or name, or restore what differs to continue that run"
 
 
@@ -203,7 +201,7 @@ def read_config_file(path: Path) -> ConfigFile:
     return ConfigFile(path, True, task, settings)
 
 
-def check_settings(path: Path, stored: Json, settings: Json, ignored: Collection[str]) -> None:
+def check_settings(path: Path, stored: Json, settings: Json, ignored: Collection[str] = ()) -> None:
     """Raise an `InputError` if settings differ."""
     if differing := differences(stored, settings, ignored):
         raise InputError(

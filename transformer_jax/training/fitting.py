@@ -14,7 +14,7 @@ from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.loader import Loader
 from transformer_jax.devices.processes import check_same
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.settings import FOLLOWING_EPOCHS, description
+from transformer_jax.runs.settings import description
 from transformer_jax.training.checks import check_num_steps, with_criterion
 from transformer_jax.training.evaluator import Evaluator
 from transformer_jax.training.journal import Journal
@@ -43,13 +43,12 @@ def training(
     """
     train_loader, val_loader = loaders
     task.stopwatch.reset()
-    derived = frozenset(name for name in FOLLOWING_EPOCHS if getattr(task.config, name) is None)
     task.config = task.config.resolved(len(train_loader))
     num_steps = check_num_steps(task.config, train_loader)
     programs = create_programs(task, train_loader, num_steps, initial_params)
     names = evaluator.begin_to_compile(programs.shapes.params, train_loader)
     task.config = with_criterion(task.config, names)
-    task.run = run = _open_run(task, programs.chosen_params, loaders, derived)
+    task.run = run = _open_run(task, programs.chosen_params, loaders)
     try:
         for name, content in task.model_files().items():
             run.save_text(name, content)
@@ -80,19 +79,14 @@ def training(
 
 
 def _open_run(
-    task: "TrainerModule",
-    chosen: InitialParams | None,
-    loaders: tuple[Loader, Loader],
-    derived: frozenset[str],
+    task: "TrainerModule", chosen: InitialParams | None, loaders: tuple[Loader, Loader]
 ) -> RunDirectory:
-    """Open the run's directory for these data; `derived` names the settings that follow from the data."""
+    """Open the run's directory for these data."""
     files = task.model_files()
     data = fingerprint([loader.dataset for loader in loaders], task.constants, [*files.values()])
     check_same({"the data": data})
     model = flatten_dict({"model": description(_model_of_run(task))}, sep=".")
-    return RunDirectory(
-        task.config, task.name, data, chosen and chosen.digest, files, derived, model
-    )
+    return RunDirectory(task.config, task.name, data, chosen and chosen.digest, files, model)
 
 
 def _model_of_run(task: "TrainerModule") -> nn.Module:
