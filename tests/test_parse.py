@@ -171,13 +171,13 @@ def test_help_is_one_sentence_then_the_flags_in_groups_then_the_rules(capsys):
     text = " ".join(capsys.readouterr().out.split())
     parts = [
         "[OPTIONS] Learn a task of one's own. It is a small one. options: -h, --help",
-        "--kind {one,two} kind of the data (default: one)",
-        "--config PATH|none ",
-        "task: --length INT numbers in a sequence (default: 11)",
-        "--width INT width of the first layer (default: 5)",
-        "--folder PATH|none directory of the data (default: none)",
-        "--mix [FLOAT ...] shares of the sources (default: (1.5,))",
-        "--order {up,down} direction of the numbers (default: up)",
+        "--kind <one of one, two> kind of the data (default: one)",
+        "--config <Path or None> ",
+        "task: --length <int> numbers in a sequence (default: 11)",
+        "--width <int> width of the first layer (default: 5)",
+        "--folder <Path or None> directory of the data (default: none)",
+        "--mix [<float> ...] shares of the sources (default: (1.5,))",
+        "--order <one of up, down> direction of the numbers (default: up)",
         "--shuffled, --no-shuffled draw the sequences in another order (default: False)",
     ]
     for title, group in GROUPS.items():

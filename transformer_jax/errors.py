@@ -15,7 +15,6 @@ import numpy as np
 MAX_SIZE = 2**31 - 1  # XLA counts in 32 bits
 # positive numbers of float32, without those that XLA rounds to 0
 SMALLEST, LARGEST = 1.2e-38, 3.4e38
-MAX_INT_BITS = 63  # JSON allows integers of any size
 # An annotation: a class, a union, a `Literal`. Python has no common type for these.
 TypeHint: TypeAlias = object
 # classes whose instances are converted to another class
@@ -96,16 +95,12 @@ def check_value(name: str, value: object, hint: TypeHint) -> Any:
         numbers of NumPy to numbers of Python.
 
     Raises:
-        InputError: the value has another type, or is an integer of more than `MAX_INT_BITS`.
+        InputError: the value has another type, or is too large for it.
     """
-    if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:  # too long to show
-        raise InputError(
-            f"{name} is an integer of {value.bit_length()} bits; it may have at most {MAX_INT_BITS}"
-        )
     try:
         return _converted(name, value, hint)
-    except TypeError:
-        raise InputError(f"{name} is {shortened(value)}; it must be {_described(hint)}") from None
+    except (TypeError, OverflowError):
+        raise InputError(f"{name} is {shortened(value)}; it must be {described(hint)}") from None
 
 
 def _converted(name: str, value: Any, hint: TypeHint) -> Any:
@@ -151,10 +146,11 @@ def _is_checked(kind: Any) -> bool:
     return is_meant and not getattr(kind, "_is_protocol", False)
 
 
-def _described(hint: TypeHint) -> str:
+def described(hint: TypeHint) -> str:
+    """Describe the values of a type, for an error message or a help text."""
     kind, arguments = get_origin(hint), get_args(hint)
     if kind in (Union, UnionType):
-        return " or ".join(map(_described, arguments))
+        return " or ".join(map(described, arguments))
     if kind is Literal:
         return f"one of {', '.join(map(str, arguments))}"
     if hint is NoneType:

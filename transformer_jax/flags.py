@@ -10,21 +10,13 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, NoReturn, get_args, get_origin
+from typing import Any, NoReturn, get_args, get_origin
 
 from transformer_jax.config import TrainingConfig
-from transformer_jax.errors import InputError, TypeHint, meant
+from transformer_jax.errors import InputError, TypeHint, described, meant
 from transformer_jax.fields import from_text, type_hints
 from transformer_jax.setting_groups import GROUPS, RunSettings
 
-METAVARS: Mapping[TypeHint, str] = {
-    int: "INT",
-    float: "FLOAT",
-    str: "TEXT",
-    Path: "PATH",
-    NoneType: "none",
-}
 # names in other programs that are too different for close matches
 OTHER_NAMES: Mapping[str, str] = {
     "--learning-rate": "--lr",
@@ -164,18 +156,9 @@ def _flag(name: str) -> str:
 def _form(hint: TypeHint) -> dict[str, Any]:  # arguments of `add_argument`
     if hint is bool:
         return {"action": argparse.BooleanOptionalAction}
-    return {"nargs": "*" if get_origin(hint) is tuple else None, "metavar": _metavar(hint)}
-
-
-def _metavar(hint: TypeHint) -> str:
-    kind, arguments = get_origin(hint), get_args(hint)
-    if kind is Literal:
-        return f"{{{','.join(map(str, arguments))}}}"
-    if kind is tuple:
-        return _metavar(arguments[0])
-    if arguments:  # of a union
-        return "|".join(map(_metavar, arguments))
-    return METAVARS.get(hint, "VALUE")
+    if get_origin(hint) is tuple:
+        return {"nargs": "*", "metavar": f"<{described(get_args(hint)[0])}>"}
+    return {"metavar": f"<{described(hint)}>"}
 
 
 def _value(name: str, given: str | bool | list[str], hint: TypeHint) -> Any:

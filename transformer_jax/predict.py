@@ -88,17 +88,10 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     chosen.inputs += [] if chosen.prompt is None else [chosen.prompt]
     if not chosen.inputs and chosen.input is None and not chosen.interactive:
         raise InputError("there is no input: give INPUT, --input FILE or --interactive")
-    if (output := chosen.output) is not None:
+    if chosen.output is not None:
         if chosen.interactive:
-            raise InputError(f"--output is {output}, but --interactive prints its answers")
-        check_output(output, prediction_table([]))
-        if (
-            chosen.input is not None
-            and output.exists()
-            and chosen.input.exists()
-            and output.samefile(chosen.input)
-        ):
-            raise InputError(f"--output is {output}, the file of the inputs; choose another file")
+            raise InputError(f"--output is {chosen.output}, but --interactive prints its answers")
+        check_output(chosen.output, prediction_table([]))
     names = ("max_new", "temperature", "top_k", "top_p", "seed")
     chosen.draws = {
         name: getattr(chosen, name) for name in names if getattr(chosen, name) is not None
