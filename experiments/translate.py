@@ -83,7 +83,7 @@ def trained_translator(config: TranslationConfig) -> TranslationTrainer:
         )
     chosen = {name: given[name] for name in OF_SEARCH if name in given}
     search = dataclasses.replace(trainer.config, **chosen)
-    search.check_idle(chosen)
+    search.check_idle()
     translator = TranslationTrainer(search)
     translator.params = trainer.params
     return translator

@@ -55,9 +55,13 @@ R = TypeVar("R")
 
 def check_fields(instance: Any) -> None:
     """Raise an `InputError` unless each field passes `check_value` with its annotation."""
-    # a class can be hashed
-    for name, hint in _hints(type(instance)).items():  # type: ignore[arg-type]
-        check_value(name, getattr(instance, name), hint)
+    try:
+        hints = _hints(type(instance))
+    except NameError:  # a user's class with annotations that only a type checker can resolve
+        return
+    for field in dataclasses.fields(instance):
+        if field.name not in ("parent", "name"):  # of every Flax module
+            check_value(field.name, getattr(instance, field.name), hints[field.name])
 
 
 def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
@@ -66,7 +70,7 @@ def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        hints = _argument_hints(function)
+        hints = _hints(function)
         for name, value in signature.bind(*args, **kwargs).arguments.items():
             check_value(name, value, hints.get(name))
         return function(*args, **kwargs)
@@ -74,24 +78,11 @@ def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-# evaluated at the first call, since annotations may refer to later definitions
 @functools.cache
-def _argument_hints(function: Callable[..., object]) -> dict[str, TypeHint]:
-    hints = get_type_hints(function, include_extras=True)
+def _hints(described: Callable[..., object]) -> dict[str, TypeHint]:
+    """Return the annotations of a function or class, evaluated, since they may refer to later definitions."""
+    hints = get_type_hints(described, include_extras=True)
     return {name: getattr(hint, "__bound__", None) or hint for name, hint in hints.items()}
-
-
-@functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
-    try:
-        hints = get_type_hints(kind, include_extras=True)
-    except NameError:  # a user's class with annotations that only a type checker can resolve
-        return {}
-    return {
-        field.name: hints[field.name]
-        for field in dataclasses.fields(kind)
-        if field.name not in ("parent", "name")
-    }
 
 
 def check_sequence(name: str, x: object, width: int | None = None) -> None:

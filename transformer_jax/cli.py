@@ -18,7 +18,7 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.errors import InputError, check_value, in_one_line, visible
 from transformer_jax.fields import type_hints
-from transformer_jax.flags import check_known, escape_output, flag_parser, read_flags
+from transformer_jax.flags import check_known, end_with, escape_output, flag_parser, read_flags
 from transformer_jax.runs.settings import ConfigFile, read_config_file
 from transformer_jax.trained.named import settings_of_initial
 from transformer_jax.training.signals import Interrupted, end_at_signals, raise_at_signals
@@ -187,9 +187,4 @@ def _exit(program: str, error: BaseException) -> NoReturn:
         line, status = f"{error}\n", error.exit_status
     elif isinstance(error, BrokenPipeError):
         line, status = "", 128 + signal.SIGPIPE
-    for stream, text in ((sys.stdout, ""), (sys.stderr, line)):
-        try:
-            print(text, end="", file=stream, flush=True)
-        except OSError:  # otherwise Python would flush again at exit and report the error
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    sys.exit(status)
+    end_with(line, status)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from transformer_jax.errors import InputError, head_width
@@ -140,7 +140,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
 
     @classmethod
     def fields_with(
-        cls, mark: Literal["keeps_result", "per_machine", "defines_model"]
+        cls, mark: Literal["keeps_result", "per_machine", "defines_model", "kept_as"]
     ) -> frozenset[str]:
         """Names of settings with a mark: may differ in a resumed run, belong to the machine, or define the model."""
         return frozenset(name for name, of_field in marks(cls).items() if mark in of_field)
@@ -148,11 +148,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
     @classmethod
     def kept_files(cls) -> dict[str, str]:
         """Names of a run's copies of the files that its settings name, by setting."""
-        return {
-            name: str(of_field["kept_as"])
-            for name, of_field in marks(cls).items()
-            if "kept_as" in of_field
-        }
+        return {name: marks(cls)[name]["kept_as"] for name in cls.fields_with("kept_as")}
 
     def without_neutral(self: Config) -> Config:
         """Return the settings with defaults for those that do not change the trained parameters."""
@@ -210,11 +206,11 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
             reasons["verbose"] = "quiet is True"
         return reasons
 
-    def check_idle(self, among: Collection[str] | None = None) -> None:
-        """Raise an `InputError` for the first setting (of those in `among`) that is changed but has no effect."""
+    def check_idle(self) -> None:
+        """Raise an `InputError` for the first setting that is changed but has no effect."""
         changed = self.changed()
         for name, reason in self.idle().items():
-            if name in changed and (among is None or name in among):
+            if name in changed:
                 raise InputError(f"{name} is {changed[name]}, which has no effect: {reason}")
 
     def check_trained_on(self: Config, trained: Config, what: str) -> None:

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import inspect
 import io
+import os
 import re
 import shlex
 import sys
@@ -52,6 +53,16 @@ def check_output(output: Path, beginning: str) -> None:
                 f"--output is {output}, which holds something else; choose another file, or"
                 " remove it"
             )
+
+
+def end_with(line: str, status: int) -> NoReturn:
+    """Print a line as an error, and end the process with this status; a closed pipe is no error."""
+    for stream, text in ((sys.stdout, ""), (sys.stderr, line)):
+        try:
+            print(text, end="", file=stream, flush=True)
+        except OSError:  # otherwise Python would flush again at exit and report the error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(status)
 
 
 class Parser(argparse.ArgumentParser):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.errors import InputError, visible
-from transformer_jax.flags import Parser, escape_output
+from transformer_jax.flags import Parser, end_with, escape_output
 from transformer_jax.runs.listing import (
     Run,
     find_runs,
@@ -163,8 +163,6 @@ if __name__ == "__main__":
         main(sys.argv[1:])
         print(end="", flush=True)
     except BrokenPipeError:  # the reader has closed the pipe, such as `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        end_with("", 141)
     except (InputError, OSError) as error:
-        print(f"{PROGRAM}: error: {visible(str(error), length=5 * MAX_SHOWN)}", file=sys.stderr)
-        sys.exit(2)
+        end_with(f"{PROGRAM}: error: {visible(str(error), length=5 * MAX_SHOWN)}\n", 2)
