@@ -56,7 +56,7 @@ R = TypeVar("R")
 def check_fields(instance: Any) -> None:
     """Raise an `InputError` unless each field passes `check_value` with its annotation."""
     try:
-        hints = _hints(type(instance))
+        hints = _hints(type(instance))  # type: ignore[arg-type]  # a class can be hashed
     except NameError:  # a user's class with annotations that only a type checker can resolve
         return
     for field in dataclasses.fields(instance):
@@ -185,7 +185,7 @@ def check_offset(
     known = known_values(array)
     fits = array.ndim == 0 and jnp.issubdtype(array.dtype, jnp.integer)
     if fits and known is not None:
-        offset = known.item()
+        offset = int(known)
         fits = least <= offset <= most
     if not fits:
         message = f"{name} is {shortened(offset)}; it must be a whole number, {least} … {most}"

@@ -179,7 +179,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
 
     def idle(self) -> dict[str, str]:
         """Return settings that have no effect because of others, with the reasons; `train_and_test` rejects them."""
-        reasons = {}
+        reasons: dict[str, str] = {}
         if not self.distributed:
             names = ("coordinator", "num_processes", "process_id", "connect_timeout")
             reasons |= dict.fromkeys(names, "distributed is False")

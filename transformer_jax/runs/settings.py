@@ -98,7 +98,8 @@ def completed(config_class: type[TrainingConfig], stored: Mapping[str, object]) 
     for field in dataclasses.fields(config_class):
         if field.default is not dataclasses.MISSING:
             settings[field.name] = field.default
-    return as_json(settings | stored)
+    settings.update(stored)
+    return as_json(settings)
 
 
 def differing_settings(one: Json, other: Json, ignored: Collection[str] = ()) -> list[str]:
