@@ -12,11 +12,12 @@ if __name__ == "__main__":  # the imports below take seconds
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
-from transformer_jax.cli import parse, parse_known, run, take_file
+from transformer_jax.cli import FileChoice, parse, parse_known, run
 from transformer_jax.fields import type_hints
-from transformer_jax.runs.settings import ConfigFile
+from transformer_jax.runs.settings import read_config_file
 from transformer_jax.tasks.anomaly.task import (
     AnomalyConfig,
     Cifar100Config,
@@ -43,15 +44,17 @@ class DatasetChoice:
 
 def read_config(arguments: list[str]) -> AnomalyConfig:
     """Return the config of the chosen data set; flags of other data sets are rejected."""
-    choice, others = parse_known(_choice_in(take_file(arguments)[0]), arguments)
+    file, _ = parse_known(FileChoice(), arguments)
+    choice, others = parse_known(_choice_in(file.config), arguments)
     config_class = CONFIGS[choice.dataset]
     return parse(config_class, others, task=f"{TASK}{choice.dataset}", choices=DatasetChoice)
 
 
-def _choice_in(file: ConfigFile | None) -> DatasetChoice:
+def _choice_in(path: Path | None) -> DatasetChoice:
     """Return the choice in a file of settings: by its keys or, if a run wrote it, by the run's task."""
-    if file is None:
+    if path is None:
         return DatasetChoice()
+    file = read_config_file(path)
     if not file.is_run:
         settings = {name for config in CONFIGS.values() for name in type_hints(config)}
         return DatasetChoice(**file.values(DatasetChoice, settings))

@@ -12,7 +12,7 @@ if __name__ == "__main__":  # the imports below take seconds
 
 import dataclasses
 
-from transformer_jax.cli import answer_lines, naming_flags, parse, parse_known, run
+from transformer_jax.cli import answer_lines, parse, parse_known, run
 from transformer_jax.errors import InputError
 from transformer_jax.runs.directory import run_path
 from transformer_jax.tasks.registry import load_run
@@ -75,8 +75,7 @@ def trained_translator(config: TranslationConfig) -> TranslationTrainer:
         )
     chosen = {name: changed[name] for name in OF_SEARCH if name in changed}
     search = dataclasses.replace(trainer.config, **chosen)
-    with naming_flags(TranslationConfig):
-        search.check_idle(chosen)
+    search.check_idle()
     translator = TranslationTrainer(search)
     translator.params = trainer.params
     return translator

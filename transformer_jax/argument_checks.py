@@ -30,7 +30,7 @@ from jaxtyping import Shaped
 
 from transformer_jax.errors import (
     InputError,
-    check_in_float32,
+    TypeHint,
     check_positive,
     check_probability,
     check_value,
@@ -47,7 +47,7 @@ MAX_OFFSET = 2**30  # of a position; sums with an index stay below 2**31
 Size = Annotated[int, functools.partial(check_whole, minimum=1)]
 Count = Annotated[int, functools.partial(check_whole, minimum=0)]
 Probability = Annotated[float, check_probability]
-Positive = Annotated[float, functools.partial(check_in_float32, check_positive)]
+Positive = Annotated[float, check_positive]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,42 +55,34 @@ R = TypeVar("R")
 
 def check_fields(instance: Any) -> None:
     """Raise an `InputError` unless each field passes `check_value` with its annotation."""
-    # a class can be hashed
-    for name, hint in _hints(type(instance)).items():  # type: ignore[arg-type]
-        check_value(name, getattr(instance, name), hint)
+    try:
+        hints = _hints(type(instance))  # type: ignore[arg-type]  # a class can be hashed
+    except NameError:  # a user's class with annotations that only a type checker can resolve
+        return
+    for field in dataclasses.fields(instance):
+        if field.name not in ("parent", "name"):  # of every Flax module
+            check_value(field.name, getattr(instance, field.name), hints[field.name])
 
 
 def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
     """Decorator that checks the arguments of a function against their annotations with `check_value`."""
-
-    # evaluated at the first call, since annotations may refer to later definitions
-    @functools.cache
-    def described() -> tuple[inspect.Signature, dict[str, Any]]:
-        return inspect.signature(function), get_type_hints(function, include_extras=True)
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        signature, hints = described()
+        hints = _hints(function)
         for name, value in signature.bind(*args, **kwargs).arguments.items():
-            hint = hints.get(name)
-            # the bound of a `TypeVar`
-            check_value(name, value, getattr(hint, "__bound__", None) or hint)
+            check_value(name, value, hints.get(name))
         return function(*args, **kwargs)
 
     return call
 
 
 @functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
-    try:
-        hints = get_type_hints(kind, include_extras=True)
-    except NameError:  # a user's class with annotations that only a type checker can resolve
-        return {}
-    return {
-        field.name: hints[field.name]
-        for field in dataclasses.fields(kind)
-        if field.name not in ("parent", "name")
-    }
+def _hints(described: Callable[..., object]) -> dict[str, TypeHint]:
+    """Return the annotations of a function or class, evaluated, since they may refer to later definitions."""
+    hints = get_type_hints(described, include_extras=True)
+    return {name: getattr(hint, "__bound__", None) or hint for name, hint in hints.items()}
 
 
 def check_sequence(name: str, x: object, width: int | None = None) -> None:
@@ -137,7 +129,10 @@ def check_token_ids(name: str, tokens: object, vocabulary_size: int, shape: str 
     if array.ndim != len(shape.split(",")) or 0 in array.shape:
         raise InputError(f"{name} has shape {array.shape}; it must be token ids {shape}")
     ids = known_values(array)
-    if ids is not None and (outside := ids[(ids < 0) | (ids >= vocabulary_size)]).size:
+    if ids is None:
+        return
+    outside = ids[(ids < 0) | (ids >= vocabulary_size)]
+    if outside.size:
         raise InputError(
             f"{name} holds the token id {outside[0]}; ids may be 0 … {vocabulary_size - 1}"
         )
@@ -161,10 +156,7 @@ def as_array(name: str, x: object) -> Shaped[Array | np.ndarray, "..."]:
         array = np.asarray(x)
     except ValueError:
         raise InputError(f"{name} has rows of different lengths; it must be an array") from None
-    except (
-        TypeError,
-        RuntimeError,
-    ) as error:  # from PyTorch, for a tensor on a GPU or with gradients
+    except (TypeError, RuntimeError) as error:  # PyTorch's, on a GPU or with gradients
         raise InputError(
             f"{name} is {shortened(x)}; it must be an array of numbers ({in_one_line(error)})"
         ) from None
@@ -192,29 +184,30 @@ def check_offset(
     array = as_array(name, offset)
     known = known_values(array)
     fits = array.ndim == 0 and jnp.issubdtype(array.dtype, jnp.integer)
-    if not fits or (known is not None and not least <= known <= most):
-        shown = shortened(offset) if known is None or known.ndim else known
-        raise InputError(f"{name} is {shown}; it must be a whole number, {least} … {most}")
+    if fits and known is not None:
+        offset = int(known)
+        fits = least <= offset <= most
+    if not fits:
+        message = f"{name} is {shortened(offset)}; it must be a whole number, {least} … {most}"
+        raise InputError(message)
 
 
 def check_key(name: str, key: object) -> None:
     """Raise an `InputError` unless a value is a single random key, such as `jax.random.key(0)`."""
-    known = key if isinstance(key, Array | np.ndarray) else None
-    shape, dtype = getattr(known, "shape", None), getattr(known, "dtype", np.dtype(object))
-    # of legacy uint32 keys
-    raw_shape = (2,) if jax.config.values["jax_default_prng_impl"] == "threefry2x32" else (4,)
-    is_raw = shape == raw_shape and dtype == np.uint32
-    if not is_raw and not (shape == () and jnp.issubdtype(dtype, jax.dtypes.prng_key)):
-        given = (
-            f"has type {dtype} and shape {shape}" if shape is not None else f"is {shortened(key)}"
-        )
-        raise InputError(f"{name} {given}; it must be a random key such as jax.random.key(0)")
+    try:
+        jax.eval_shape(jax.random.bits, key)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{name} is {shortened(key)}; it must be a random key such as jax.random.key(0)"
+        ) from None
 
 
 def broadcasts(shape: tuple[int, ...], needed: tuple[int, ...]) -> bool:
     """Return whether an array of one shape broadcasts to another shape."""
-    sizes = zip(reversed(shape), reversed(needed), strict=False)
-    return len(shape) <= len(needed) and all(size in (1, need) for size, need in sizes)
+    try:
+        return jnp.broadcast_shapes(shape, needed) == needed
+    except ValueError:
+        return False
 
 
 def check_numbers(arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], source: str) -> None:
@@ -252,11 +245,13 @@ def check_scores(
         InputError: a score is not finite.
     """
     known = known_values(scores)
-    if known is not None and (broken := np.argwhere(~np.isfinite(known))).size:
-        raise InputError(
-            f"{source} that are NaN or +inf, or all -inf, for row {broken[0, 0]}; they must be"
-            " finite, or -inf for what may not be chosen"
-        )
+    if known is None or np.isfinite(known).all():
+        return
+    row = np.argwhere(~np.isfinite(known))[0, 0]
+    raise InputError(
+        f"{source} that are NaN or +inf, or all -inf, for row {row}; they must be finite, or -inf"
+        " for what may not be chosen"
+    )
 
 
 def shapes_of(arrays: Mapping[str, Array | np.ndarray | jax.ShapeDtypeStruct]) -> Shapes:
@@ -279,11 +274,12 @@ def check_arrays(
 
 def check_shapes(found: Shapes, expected: Abstract, source: str) -> None:
     """Raise an `InputError` for the first array that is missing, is not in the model, or has another shape."""
-    if missing := [name for name in expected if name not in found]:
-        raise InputError(f"{source} lacks {missing[0]}")
-    if extra := [name for name in found if name not in expected]:
-        raise InputError(f"{source} has {extra[0]}, for which the model has no place")
+    for name in expected:
+        if name not in found:
+            raise InputError(f"{source} lacks {name}")
     for name, shape in found.items():
+        if name not in expected:
+            raise InputError(f"{source} has {name}, for which the model has no place")
         if shape != expected[name].shape:
             raise InputError(
                 f"{name} in {source} has the shape {[*shape]}; it must be {[*expected[name].shape]}"

@@ -1,14 +1,12 @@
 """Command lines made from config dataclasses, with one-line errors."""
 
-import contextlib
 import dataclasses
 import gc
 import os
-import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -21,7 +19,7 @@ from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.errors import InputError, check_value, in_one_line, visible
 from transformer_jax.fields import type_hints
 from transformer_jax.fit.signals import Interrupted, end_at_signals, raise_at_signals
-from transformer_jax.flags import check_known, escape_output, flag_parser, read_flags
+from transformer_jax.flags import check_known, end_with, escape_output, flag_parser, read_flags
 from transformer_jax.runs.settings import ConfigFile, read_config_file
 from transformer_jax.trained.named import settings_of_initial
 
@@ -30,13 +28,23 @@ Config = TypeVar("Config")
 MAX_LINE = 4_000  # maximum characters of an error message, which may quote a file
 
 
-def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], object]) -> None:
+def run(
+    read_config: Callable[[list[str]], Config],
+    train: Callable[[Config], object],
+    program: str | None = None,
+) -> None:
     """Read a config from the command line and train with it; the process then ends.
 
     User errors, out-of-memory errors and errors of the operating system end the process with a one-line message and
     status 2; a diverged training ends it with status 1, and a signal with status 128 plus its number. If the output
     pipe is closed (for example after `| head`), the process ends silently with status 141, the usual one for SIGPIPE.
+
+    Args:
+        read_config: makes a config, or anything that `train` takes, from the arguments of the command line.
+        train: called with the config.
+        program: name of the command in messages; None for the file name of the script.
     """
+    program = program or Path(sys.argv[0]).name
     signalled = raise_at_signals()
     escape_output()
     gc.freeze()  # excludes the imported modules from garbage collection
@@ -44,25 +52,26 @@ def run(read_config: Callable[[list[str]], Config], train: Callable[[Config], ob
         config = read_config(sys.argv[1:])
         # before anything is computed
         prepare_jax(config if isinstance(config, TrainingConfig) else None)
-        with naming_flags(type(config)):
-            train(config)
+        train(config)
         print(end="", flush=True)
         if signalled:
             raise signalled[0]
     except (InputError, FloatingPointError, OSError, MemoryError, Interrupted) as error:
-        _exit(error)
+        _exit(program, error)
     except JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" in str(error):
-            _exit(error)
+            _exit(program, error)
         if not jax.distributed.is_initialized():
             raise
         traceback.print_exc()
         os._exit(1)  # without waiting for the process that died
     finally:
         end_at_signals()
-        # Skips the garbage collection at exit, which takes a second. Triton, which torchvision loads, needs it: without
-        # it, Triton prints a page about its objects.
-        (gc.unfreeze if "triton" in sys.modules else gc.freeze)()
+        if "triton" in sys.modules:
+            # Triton, which torchvision loads, prints a page about objects that are not collected.
+            gc.unfreeze()
+        else:
+            gc.freeze()  # skips the garbage collection at exit, which takes a second
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,25 +108,26 @@ def parse(
         InputError: a flag or setting is unknown, or a value cannot be parsed or is invalid.
     """
     check_value("default", default, config_class | None)
-    more = [] if choices is None else [choices]
+    sources: list[type] = [config_class]
+    if choices is not None:
+        sources.append(choices)
+    if issubclass(config_class, TrainingConfig):
+        sources.append(FileChoice)
     settings = {} if default is None else dict(vars(default))
-    file, of_file, initial = None, {}, {}
+    parser = flag_parser(sources, settings, description)
+    given, unknown = read_flags(sources, arguments, parser)
+    check_known(unknown, sources)
+    path = given.pop("config", None)
     if issubclass(config_class, TrainingConfig):
-        file, arguments = take_file(arguments)
-        more.append(FileChoice)
-        of_file = {} if file is None else _settings_of(file, config_class, task, choices)
-    parser = flag_parser(config_class, more, settings | of_file, description)
-    given, unknown = read_flags(config_class, arguments, parser)
-    check_known(unknown, [config_class, *more])
-    if issubclass(config_class, TrainingConfig):
-        initial = settings_of_initial(config_class, task, settings | of_file | given)
-    with naming_flags(config_class):
-        try:
-            return config_class(**(settings | initial | of_file | given))
-        except InputError as error:
-            if file is None:
-                raise
-            raise InputError(f"{error} (with the settings of {file.path})") from None
+        if path is not None:
+            given = _settings_of(read_config_file(path), config_class, task, choices) | given
+        given = settings_of_initial(config_class, task, settings | given) | given
+    try:
+        return config_class(**(settings | given))
+    except InputError as error:
+        if path is None:
+            raise
+        raise InputError(f"{error} (with the settings of {path})") from None
 
 
 def parse_known(default: Config, arguments: list[str]) -> tuple[Config, list[str]]:
@@ -126,33 +136,10 @@ def parse_known(default: Config, arguments: list[str]) -> tuple[Config, list[str
     Raises:
         InputError: a value cannot be parsed or is invalid.
     """
-    config_class = type(default)
-    given, others = read_flags(config_class, arguments, flag_parser(config_class, add_help=False))
-    return config_class(**(vars(default) | given)), others
-
-
-def take_file(arguments: list[str]) -> tuple[ConfigFile | None, list[str]]:
-    """Return the file that `--config` names (None without the flag), and the other arguments.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
-    choice, others = parse_known(FileChoice(), arguments)
-    return None if choice.config is None else read_config_file(choice.config), others
-
-
-@contextlib.contextmanager
-def naming_flags(config_class: type) -> Iterator[None]:
-    """Context manager that changes names of settings in error messages to flags: `--max-epochs is 0`."""
-    names = "|".join(type_hints(config_class)) if dataclasses.is_dataclass(config_class) else "(?!)"
-    setting = re.compile(
-        rf"(?<![\w/.-])(?:(?:{names})(?= (?:is|was) )|(?=\w*_)(?:{names})(?![\w/.-]))"
-    )
-    try:
-        yield
-    except InputError as error:
-        error.args = (setting.sub(lambda found: f"--{found[0].replace('_', '-')}", str(error)),)
-        raise
+    sources, settings = [type(default)], vars(default)
+    parser = flag_parser(sources, settings, add_help=False)
+    given, others = read_flags(sources, arguments, parser)
+    return type(default)(**(settings | given)), others
 
 
 def answer_lines(answer: Callable[[str], str]) -> None:
@@ -188,32 +175,16 @@ def _settings_of(
     return {name: value for name, value in values.items() if name not in settled}
 
 
-def _exit(error: BaseException) -> NoReturn:
+def _exit(program: str, error: BaseException) -> NoReturn:
     """Print a one-line error message and end the process with the status of the error."""
     end_at_signals()
     sys.unraisablehook = lambda failed: None  # hides errors of libraries during shutdown
     message = visible(str(error).replace("\n", " "), length=MAX_LINE)
-    line, status = (
-        f"{_program()}: error: {message}",
-        1 if isinstance(error, FloatingPointError) else 2,
-    )
-    if isinstance(error, Interrupted):
-        line, status = str(error), error.exit_status
+    line, status = f"{program}: error: {message}\n", 2
+    if isinstance(error, FloatingPointError):
+        status = 1
+    elif isinstance(error, Interrupted):
+        line, status = f"{error}\n", error.exit_status
     elif isinstance(error, BrokenPipeError):
         line, status = "", 128 + signal.SIGPIPE
-    for stream, text in ((sys.stdout, ""), (sys.stderr, line and f"{line}\n")):
-        try:
-            print(text, end="", file=stream, flush=True)
-        except OSError:  # otherwise Python would flush again at exit and report the error
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    sys.exit(status)
-
-
-def _program() -> str:
-    """Return the name of the command: the file name of a script, or `python -m` with the name of a module."""
-    module = getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "").removesuffix(
-        ".__main__"
-    )
-    return (
-        f"python -m {module}" if module.startswith("transformer_jax.") else Path(sys.argv[0]).name
-    )
+    end_with(line, status)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from transformer_jax.errors import InputError, head_width
@@ -84,14 +84,11 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
                 f"accumulate is {self.accumulate}; it must be a divisor of batch_size,"
                 f" {self.batch_size}"
             )
-        rows, of_rows = (
-            self.batch_size // self.accumulate,
-            "" if self.accumulate == 1 else " / accumulate",
-        )
+        rows = self.batch_size // self.accumulate
         if self.num_devices and rows % self.num_devices:
             raise InputError(
-                f"num_devices is {self.num_devices}; it must be a divisor of batch_size{of_rows},"
-                f" {rows}"
+                f"num_devices is {self.num_devices}; it must be a divisor of batch_size /"
+                f" accumulate, {rows}"
             )
         if self.min_lr > self.lr:
             raise InputError(f"min_lr is {self.min_lr}; it may be at most lr, {self.lr}")
@@ -143,7 +140,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
 
     @classmethod
     def fields_with(
-        cls, mark: Literal["keeps_result", "per_machine", "defines_model"]
+        cls, mark: Literal["keeps_result", "per_machine", "defines_model", "kept_as"]
     ) -> frozenset[str]:
         """Names of settings with a mark: may differ in a resumed run, belong to the machine, or define the model."""
         return frozenset(name for name, of_field in marks(cls).items() if mark in of_field)
@@ -151,27 +148,22 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
     @classmethod
     def kept_files(cls) -> dict[str, str]:
         """Names of a run's copies of the files that its settings name, by setting."""
-        return {
-            name: str(of_field["kept_as"])
-            for name, of_field in marks(cls).items()
-            if "kept_as" in of_field
-        }
+        return {name: marks(cls)[name]["kept_as"] for name in cls.fields_with("kept_as")}
 
     def without_neutral(self: Config) -> Config:
         """Return the settings with defaults for those that do not change the trained parameters."""
         names = self.fields_with("keeps_result")
-        defaults: dict[str, Any] = {
-            f.name: f.default for f in dataclasses.fields(self) if f.name in names
-        }
+        defaults: dict[str, Any] = {name: getattr(type(self), name) for name in names}
         return dataclasses.replace(self, **defaults)
 
     def changed(self) -> dict[str, object]:
         """Return the settings that differ from the defaults of their class, by name."""
-        values = {
-            field.name: (getattr(self, field.name), field.default)
-            for field in dataclasses.fields(self)
-        }
-        return {name: value for name, (value, default) in values.items() if value != default}
+        settings = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value != field.default:
+                settings[field.name] = value
+        return settings
 
     @classmethod
     def from_json(cls: type[Config], settings: Mapping[str, Any]) -> Config:
@@ -180,57 +172,45 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         Raises:
             InputError: a setting is unknown, has another type than its field, or is invalid.
         """
-        machine = cls.fields_with("per_machine")
-        return cls(
-            **{
-                name: value
-                for name, value in stored_values(cls, settings).items()
-                if name not in machine
-            }
-        )
+        values = stored_values(cls, settings)
+        for name in cls.fields_with("per_machine"):
+            values.pop(name, None)
+        return cls(**values)
 
     def idle(self) -> dict[str, str]:
         """Return settings that have no effect because of others, with the reasons; `train_and_test` rejects them."""
-        of_processes = ("coordinator", "num_processes", "process_id", "connect_timeout")
-        found = {} if self.distributed else dict.fromkeys(of_processes, "distributed is False")
-        found |= {} if self.seeds is None else {"seed": "seeds gives those of the runs"}
-        found |= (
-            {}
-            if self.max_steps is None
-            else {"max_epochs": f"training ends after max_steps, {self.max_steps}"}
-        )
-        found |= (
-            {"lr": "the schedule noam takes its peak from model_dim and warmup"}
-            if self.schedule == "noam"
-            else {}
-        )
+        reasons: dict[str, str] = {}
+        if not self.distributed:
+            names = ("coordinator", "num_processes", "process_id", "connect_timeout")
+            reasons |= dict.fromkeys(names, "distributed is False")
+        if self.seeds is not None:
+            reasons["seed"] = "seeds gives those of the runs"
+        if self.max_steps is not None:
+            reasons["max_epochs"] = f"training ends after max_steps, {self.max_steps}"
         if self.schedule in ("constant", "inverse_sqrt", "noam"):
-            found |= {
-                "min_lr": f"the schedule {self.schedule} does not decay to a given learning rate"
-            }
+            reasons["min_lr"] = f"the schedule {self.schedule} does not decay to it"
+        if self.schedule == "noam":
+            reasons["lr"] = "the schedule noam takes its peak from model_dim and warmup"
         taken = TAKEN.get(self.optimizer, {}).values()
-        not_taken = [name for name in ("weight_decay", "adam_b1", "adam_b2") if name not in taken]
-        found |= dict.fromkeys(not_taken, f"the optimizer {self.optimizer} does not take it")
+        not_taken = sorted({"weight_decay", "adam_b1", "adam_b2"}.difference(taken))
+        reasons |= dict.fromkeys(not_taken, f"the optimizer {self.optimizer} does not take it")
         if self.pretrained is not None:
-            of_model = {
-                field.name for field in dataclasses.fields(ModelSettings)
-            } - self.fields_with("per_machine")
-            found |= dict.fromkeys(
-                OF_FITTING, f"pretrained is {self.pretrained}, so nothing is trained"
-            )
-            found |= dict.fromkeys(
-                of_model, f"pretrained is {self.pretrained}, which determines the model"
-            )
-        found |= (
-            {"overwrite": "a run is resumed unless --no-resume is given too"} if self.resume else {}
-        )
-        return found | ({"verbose": "quiet is True"} if self.quiet else {})
+            of_model = [field.name for field in dataclasses.fields(ModelSettings)]
+            of_model.remove("attention")  # of the machine
+            trained = f"pretrained is {self.pretrained}"
+            reasons |= dict.fromkeys(OF_FITTING, f"{trained}, so nothing is trained")
+            reasons |= dict.fromkeys(of_model, f"{trained}, which determines the model")
+        if self.resume:
+            reasons["overwrite"] = "a run is resumed unless --no-resume is given too"
+        if self.quiet:
+            reasons["verbose"] = "quiet is True"
+        return reasons
 
-    def check_idle(self, among: Collection[str] | None = None) -> None:
-        """Raise an `InputError` for the first setting (of those in `among`) that is changed but has no effect."""
+    def check_idle(self) -> None:
+        """Raise an `InputError` for the first setting that is changed but has no effect."""
         changed = self.changed()
         for name, reason in self.idle().items():
-            if name in changed and (among is None or name in among):
+            if name in changed:
                 raise InputError(f"{name} is {changed[name]}, which has no effect: {reason}")
 
     def check_trained_on(self: Config, trained: Config, what: str) -> None:

@@ -1,10 +1,8 @@
 """`InputError` for mistakes that a user can correct, and checks of values that raise it."""
 
 import contextlib
-import ctypes
 import dataclasses
 import difflib
-import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
@@ -15,10 +13,12 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 import numpy as np
 
 MAX_SIZE = 2**31 - 1  # XLA counts in 32 bits
-MAX_INT_BITS = 63  # JSON allows integers of any size
+# positive numbers of float32, without those that XLA rounds to 0
+SMALLEST, LARGEST = 1.2e-38, 3.4e38
 # An annotation: a class, a union, a `Literal`. Python has no common type for these.
 TypeHint: TypeAlias = object
-TAKEN_FOR: Mapping[Any, type] = {int: Integral, float: Real, Path: str, bool: np.bool_}
+# classes whose instances are converted to another class
+CONVERTED: Mapping[Any, type] = {int: Integral, float: Real, Path: str, bool: np.bool_}
 # instances that are not accepted
 EXCEPTIONS: Mapping[Any, tuple[type, ...]] = {Sequence: (str, bytes), int: (bool,)}
 # Classes of which a value must be an instance.
@@ -57,7 +57,7 @@ def visible(text: str, keep: str = "", length: int = MAX_SIZE) -> str:
 
 def meant(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean …?` with the known name that resembles an unknown one, or an empty string."""
-    near = difflib.get_close_matches(name, list(known), n=1)
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
     return f"; did you mean {near[0]}?" if near else ""
 
 
@@ -95,87 +95,81 @@ def check_value(name: str, value: object, hint: TypeHint) -> Any:
         numbers of NumPy to numbers of Python.
 
     Raises:
-        InputError: the value has another type, or is an integer of more than `MAX_INT_BITS`.
+        InputError: the value has another type, or is too large for it.
     """
-    if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:  # too long to show
-        raise InputError(
-            f"{name} is an integer of {value.bit_length()} bits; it may have at most {MAX_INT_BITS}"
-        )
     try:
         return _converted(name, value, hint)
-    except TypeError:
-        raise InputError(f"{name} is {shortened(value)}; it must be {_described(hint)}") from None
+    except (TypeError, OverflowError):
+        raise InputError(f"{name} is {shortened(value)}; it must be {described(hint)}") from None
 
 
 def _converted(name: str, value: Any, hint: TypeHint) -> Any:
     """Convert a value as `check_value` does; raise a `TypeError` if it has another type."""
-    kind, arguments = get_origin(hint) or hint, get_args(hint)
+    kind: Any = get_origin(hint) or hint
+    arguments = get_args(hint)
+    if kind is Annotated:
+        arguments[1](name, value)
+        return value
     if kind in (Union, UnionType):
         if value is None and NoneType in arguments:
             return None
         for option in arguments:
             with contextlib.suppress(TypeError):
                 return _converted(name, value, option)
-    elif kind is Annotated:
-        arguments[1](name, value)
-        return value
-    elif kind is Literal:
+        raise TypeError
+    if kind is Literal:
         if any(type(value) is type(allowed) and value == allowed for allowed in arguments):
             return value
-    elif kind is tuple and arguments and isinstance(value, list | tuple):
-        types = arguments[:1] * len(value) if arguments[1:] == (...,) else arguments
-        if len(types) == len(value):
-            return tuple(
-                _converted(name, entry, option) for entry, option in zip(value, types, strict=True)
-            )
-    elif isinstance(value, TAKEN_FOR.get(kind, ())) and not isinstance(value, bool):
-        return kind(value)  # type: ignore[operator]
-    elif not _is_checked(kind) or (
-        isinstance(value, kind)  # type: ignore[arg-type]
-        and not isinstance(value, EXCEPTIONS.get(kind, ()))
-    ):
-        return value
-    raise TypeError
+        raise TypeError
+    if kind is tuple and arguments and isinstance(value, list | tuple):
+        hints = arguments
+        if arguments[1:] == (...,):
+            hints = arguments[:1] * len(value)
+        if len(hints) != len(value):
+            raise TypeError
+        return tuple(map(_converted, [name] * len(value), value, hints))
+    if isinstance(value, CONVERTED.get(kind, ())) and not isinstance(value, bool):
+        return kind(value)
+    if _is_checked(kind):
+        excluded = EXCEPTIONS.get(kind, ())
+        if not isinstance(value, kind) or isinstance(value, excluded):
+            raise TypeError
+    return value
 
 
 def _is_checked(kind: Any) -> bool:
     """Return whether a value must be an instance of this class; protocols are not checked."""
-    ours = isinstance(kind, type) and kind.__module__.split(".")[0] in ("transformer_jax", "flax")
-    is_meant = kind in KINDS or dataclasses.is_dataclass(kind) or ours
+    if kind in KINDS:
+        return True
+    is_ours = isinstance(kind, type) and kind.__module__.startswith(("transformer_jax", "flax"))
+    is_meant = is_ours or dataclasses.is_dataclass(kind)
     return is_meant and not getattr(kind, "_is_protocol", False)
 
 
-def _described(hint: TypeHint) -> str:
+def described(hint: TypeHint) -> str:
+    """Describe the values of a type, for an error message or a help text."""
     kind, arguments = get_origin(hint), get_args(hint)
     if kind in (Union, UnionType):
-        return " or ".join(map(_described, arguments))
+        return " or ".join(map(described, arguments))
     if kind is Literal:
         return f"one of {', '.join(map(str, arguments))}"
-    return (
-        "None"
-        if hint is NoneType
-        else str(hint if kind is tuple else getattr(hint, "__name__", hint))
-    )
+    if hint is NoneType:
+        return "None"
+    return str(hint) if kind is tuple else getattr(hint, "__name__", str(hint))
 
 
 def check_probability(name: str, value: float) -> None:
-    """Raise an `InputError` unless a probability or a decay rate is a number in [0, 1)."""
+    """Raise an `InputError` unless a probability or a decay rate is a number in [0, 1), in float32 too."""
     check_value(name, value, float)
-    if not 0 <= value < 1:
-        raise InputError(f"{name} is {value}; it must be at least 0 and below 1")
+    if not 0 <= np.float32(value) < 1:  # 0.99999999 is rounded to 1
+        raise InputError(f"{name} is {value}; it must be at least 0 and below 1, in float32")
 
 
 def check_positive(name: str, value: float) -> None:
-    """Raise an `InputError` unless a value is a finite number above 0."""
+    """Raise an `InputError` unless a value is a finite number above 0, in float32 too."""
     check_value(name, value, float)
-    if not (math.isfinite(value) and value > 0):
-        raise InputError(f"{name} is {value}; it must be a finite number above 0")
-
-
-def check_in_float32(check: Callable[[str, float], None], name: str, value: float) -> None:
-    """Check a value before and after rounding to float32, in which for example 0.99999999 becomes 1."""
-    check(name, value)
-    check(f"{name} is {value}; in float32 it", ctypes.c_float(value).value)
+    if not SMALLEST <= value <= LARGEST:
+        raise InputError(f"{name} is {value}; it must be a finite number above 0, in float32")
 
 
 def head_width(width: int, num_heads: int, name: str = "num_heads") -> int:

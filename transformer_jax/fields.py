@@ -2,26 +2,25 @@
 
 import contextlib
 import dataclasses
-import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from transformer_jax.errors import (
+    LARGEST,
     MAX_SIZE,
+    SMALLEST,
     InputError,
     TypeHint,
-    check_in_float32,
     check_value,
     meant,
     shortened,
+    visible,
 )
 
 # surrogates stand for bytes that are not UTF-8
 NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-# positive numbers of float32, without those that XLA rounds to 0
-SMALLEST, LARGEST = 1.2e-38, 3.4e38
 WORDS = {"none": None, "true": True, "false": False}  # words on a command line
 
 T = TypeVar("T")
@@ -84,11 +83,9 @@ def checked(name: str, value: object, hint: TypeHint) -> Any:
     """Check a value and convert it to the type of its field.
 
     Raises:
-        InputError: as in `check_value`; or a number is not finite, or a text contains control characters.
+        InputError: as in `check_value`; or a text contains control characters.
     """
     result = check_value(name, value, hint)
-    if isinstance(result, float) and not math.isfinite(result):
-        raise InputError(f"{name} is {result}; it must be finite")
     if isinstance(result, str | Path) and NO_TEXT.search(str(result)):
         raise InputError(
             f"{name} is {shortened(str(result))}; it must be UTF-8 without control characters"
@@ -111,7 +108,7 @@ def stored_values(
     """
     hints = type_hints(dataclass)
     for name in sorted(stored.keys() - hints.keys() - set(others)):
-        shown = name if name.isidentifier() and len(name) < 60 else shortened(name)
+        shown = visible(name, length=60)
         raise InputError(f"{shown} is not a setting of this task{meant(name, hints)}")
     return {
         name: checked(name, value, hints[name]) for name, value in stored.items() if name in hints
@@ -144,21 +141,25 @@ def set_checked_fields(settings: object) -> None:
         InputError: as in `checked`; or a value other than None is outside the bounds of its `setting`, or overflows or
             becomes 0 in float32.
     """
-    limits = marks(type(settings))
+    of_fields = marks(type(settings))
     for name, hint in type_hints(type(settings)).items():
         value = checked(name, getattr(settings, name), hint)
         object.__setattr__(settings, name, value)
-        of_field, check = limits[name], limits[name].get("check")
         if isinstance(value, int | float):
-            least = of_field.get("least", value)
-            most = of_field.get("most", MAX_SIZE if isinstance(value, int) else value)
-            if value < least:
-                raise InputError(f"{name} is {value}; it must be at least {least}")
-            if value > most:
-                raise InputError(f"{name} is {value}; it may be at most {most}")
+            _check_number(name, value, of_fields[name])
+        check = of_fields[name].get("check")
         if value is not None and check is not None:
-            check_in_float32(check, name, value) if isinstance(value, float) else check(name, value)
-        if isinstance(value, float) and value != 0 and not SMALLEST <= abs(value) <= LARGEST:
-            raise InputError(
-                f"{name} is {value}; in float32 it must be 0, or from {SMALLEST} to {LARGEST}"
-            )
+            check(name, value)
+
+
+def _check_number(name: str, value: int | float, of_field: Marks) -> None:
+    if isinstance(value, float) and value != 0 and not SMALLEST <= abs(value) <= LARGEST:
+        raise InputError(
+            f"{name} is {value}; in float32 it must be 0, or from {SMALLEST} to {LARGEST}"
+        )
+    least = of_field.get("least", value)
+    most = of_field.get("most", MAX_SIZE if isinstance(value, int) else LARGEST)
+    if value < least:
+        raise InputError(f"{name} is {value}; it must be at least {least}")
+    if value > most:
+        raise InputError(f"{name} is {value}; it may be at most {most}")

@@ -2,31 +2,22 @@
 
 import argparse
 import contextlib
-import dataclasses
-import difflib
 import inspect
 import io
+import os
 import re
 import shlex
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, NoReturn, Union, get_args, get_origin
+from typing import Any, NoReturn, get_args, get_origin
 
 from transformer_jax.config import TrainingConfig
-from transformer_jax.errors import InputError, TypeHint
+from transformer_jax.errors import InputError, TypeHint, described, meant
 from transformer_jax.fields import from_text, type_hints
 from transformer_jax.setting_groups import GROUPS, RunSettings
 
-METAVARS: Mapping[TypeHint, str] = {
-    int: "INT",
-    float: "FLOAT",
-    str: "TEXT",
-    Path: "PATH",
-    NoneType: "none",
-}
 # names in other programs that are too different for close matches
 OTHER_NAMES: Mapping[str, str] = {
     "--learning-rate": "--lr",
@@ -34,6 +25,7 @@ OTHER_NAMES: Mapping[str, str] = {
     "--output-dir": "--checkpoint-dir",
     "--max-length": "--seq-len",
 }
+NAME = re.compile("^--[^=]+")  # of a flag
 # A field with the comment above or behind it.
 FIELD = re.compile(r"^((?:    # .*\n)*)    (\w+): .*?(?:  # (.*))?$", re.MULTILINE)
 
@@ -63,6 +55,16 @@ def check_output(output: Path, beginning: str) -> None:
             )
 
 
+def end_with(line: str, status: int) -> NoReturn:
+    """Print a line as an error, and end the process with this status; a closed pipe is no error."""
+    for stream, text in ((sys.stdout, ""), (sys.stderr, line)):
+        try:
+            print(text, end="", file=stream, flush=True)
+        except OSError:  # otherwise Python would flush again at exit and report the error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(status)
+
+
 class Parser(argparse.ArgumentParser):
     """Parser that raises `InputError`, and keeps the line breaks of description and epilog."""
 
@@ -79,9 +81,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def flag_parser(
-    dataclass: type,
-    more: Sequence[type] = (),
-    defaults: Mapping[str, object] | None = None,
+    sources: Sequence[type],
+    defaults: Mapping[str, object],
     description: str | None = None,
     *,
     add_help: bool = True,
@@ -89,56 +90,45 @@ def flag_parser(
     """Make a parser with a flag for each field, in groups.
 
     Args:
-        dataclass: dataclass whose fields become flags.
-        more: further dataclasses, whose flags are listed under options.
-        defaults: defaults of fields, which override those of the class.
-        description: its first paragraph is the description in the help; None for the docstring of the class.
+        sources: dataclasses whose fields become flags; those of the first one are in groups.
+        defaults: defaults of fields, which override those of the first class.
+        description: its first paragraph is the description in the help; None for the docstring of the first class.
         add_help: whether to add `--help`.
     """
-    is_training = issubclass(dataclass, TrainingConfig)
+    words = description or inspect.getdoc(sources[0]) or ""
     parser = Parser(
         usage="%(prog)s [OPTIONS]",
-        description=(
-            (inspect.getdoc(dataclass) if description is None else description) or ""
-        ).split("\n\n")[0],
-        epilog=(inspect.getdoc(RunSettings) or "").partition("\n\n")[2] if is_training else None,
+        description=words.partition("\n\n")[0],
         argument_default=argparse.SUPPRESS,  # flags that are not given have no value
         add_help=add_help,
         allow_abbrev=False,
     )
-    titles = (
-        {name: title for title, group in GROUPS.items() for name in type_hints(group)}
-        if is_training
-        else {}
-    )
+    if issubclass(sources[0], TrainingConfig):
+        parser.epilog = (inspect.getdoc(RunSettings) or "").partition("\n\n")[2]
     groups = {title: parser.add_argument_group(title) for title in ("task", *GROUPS)}
-    for source in (dataclass, *more):
-        hints, explanations = type_hints(source), comments(source)
-        for field in dataclasses.fields(source):
-            if source is not dataclass and field.name in type_hints(dataclass):
-                continue  # already listed as a field of `dataclass`
-            group = groups[titles.get(field.name, "task")] if source is dataclass else parser
-            default = (defaults or {}).get(field.name, field.default)
-            explanation = f"{explanations.get(field.name, '')}{_shown(default)}".strip().replace(
-                "%", "%%"
-            )
-            group.add_argument(
-                _flag(field.name), dest=field.name, help=explanation, **_form(hints[field.name])
-            )
+    titles = {name: title for title, group in GROUPS.items() for name in type_hints(group)}
+    for source in sources:
+        explanations = comments(source)
+        for name, hint in type_hints(source).items():
+            group = groups[titles.get(name, "task")] if source is sources[0] else parser
+            default = defaults.get(name, getattr(source, name, ()))
+            explanation = f"{explanations[name]}{_shown(default)}".replace("%", "%%")
+            group.add_argument(_flag(name), dest=name, help=explanation, **_form(hint))
     return parser
 
 
 def read_flags(
-    dataclass: type, arguments: Sequence[str], parser: Parser
+    sources: Sequence[type], arguments: Sequence[str], parser: Parser
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the values of fields whose flags are given, and the arguments that the parser does not know.
 
     Raises:
         InputError: a value is missing, or has another type than its field.
     """
-    hints = type_hints(dataclass)
-    found, unknown = parser.parse_known_args([_with_hyphens(argument) for argument in arguments])
-    return {name: _value(name, value, hints[name]) for name, value in vars(found).items()}, unknown
+    hints = {name: hint for source in sources for name, hint in type_hints(source).items()}
+    spelled = [NAME.sub(lambda name: name[0].replace("_", "-"), word) for word in arguments]
+    given, unknown = parser.parse_known_args(spelled)
+    return {name: _value(name, words, hints[name]) for name, words in vars(given).items()}, unknown
 
 
 def flag_of(name: str, value: object) -> str:
@@ -149,30 +139,24 @@ def flag_of(name: str, value: object) -> str:
     return shlex.join([_flag(name), *map(str, words)])
 
 
-def check_known(unknown: Sequence[str], dataclasses_of_flags: Sequence[type]) -> None:
-    """Raise an `InputError` if there are unknown arguments, with suggestions for the flags that were meant."""
-    if not unknown:
-        return
-    known = [_flag(name) for dataclass in dataclasses_of_flags for name in type_hints(dataclass)]
-    names = [word.partition("=")[0].lower() for word in unknown if word.startswith("--")]
-    found = [near for name in names for near in _nearest(name, known)]
-    meant = f"; did you mean {' and '.join(dict.fromkeys(found))}?" if found else ""
-    raise InputError(f"unknown arguments: {' '.join(unknown)}{meant}")
-
-
-def _nearest(name: str, known: Sequence[str]) -> list[str]:
-    """Return the known flag that resembles a name, if there is one."""
-    other = OTHER_NAMES.get(name.replace("_", "-"), "")
-    return [other] if other in known else difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+def check_known(unknown: Sequence[str], sources: Sequence[type]) -> None:
+    """Raise an `InputError` for the first unknown argument, with a suggestion for the flag that was meant."""
+    if unknown:
+        flags = [_flag(name) for source in sources for name in type_hints(source)]
+        name = unknown[0].partition("=")[0].lower()
+        suggestion = meant(OTHER_NAMES.get(name, name), flags)
+        raise InputError(f"unknown argument: {unknown[0]}{suggestion}")
 
 
 def comments(dataclass: type) -> dict[str, str]:
     """Return the comment behind each field of a dataclass, or the comment lines above it."""
-    found: dict[str, str] = {}
+    found = dict.fromkeys(type_hints(dataclass), "")
     for source in reversed(dataclass.__mro__[:-1]):
         with contextlib.suppress(OSError, TypeError):  # a class defined at a prompt has no source
             for above, name, behind in FIELD.findall(textwrap.dedent(inspect.getsource(source))):
-                found[name] = behind or " ".join(re.findall("# (.*)", above)) or found.get(name, "")
+                comment = behind or " ".join(re.findall("# (.*)", above))
+                if comment:
+                    found[name] = comment
     return found
 
 
@@ -180,35 +164,24 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _with_hyphens(argument: str) -> str:
-    """Replace underscores by hyphens in the name of a flag."""
-    name, equals, value = argument.partition("=")
-    return f"{name.replace('_', '-')}{equals}{value}" if argument.startswith("--") else argument
-
-
 def _form(hint: TypeHint) -> dict[str, Any]:  # arguments of `add_argument`
     if hint is bool:
         return {"action": argparse.BooleanOptionalAction}
-    return {"nargs": "*" if get_origin(hint) is tuple else None, "metavar": _metavar(hint)}
-
-
-def _metavar(hint: TypeHint) -> str:
-    kind, arguments = get_origin(hint), get_args(hint)
-    if kind in (Union, UnionType):
-        return "|".join(map(_metavar, arguments))
-    if kind is Literal:
-        return f"{{{','.join(map(str, arguments))}}}"
-    return _metavar(arguments[0]) if kind is tuple else METAVARS.get(hint, "VALUE")
+    if get_origin(hint) is tuple:
+        return {"nargs": "*", "metavar": f"<{described(get_args(hint)[0])}>"}
+    return {"metavar": f"<{described(hint)}>"}
 
 
 def _value(name: str, given: str | bool | list[str], hint: TypeHint) -> Any:
+    if isinstance(given, bool):
+        return given
     if isinstance(given, list):
         return tuple(from_text(name, word, get_args(hint)[0]) for word in given)
-    return given if isinstance(given, bool) else from_text(name, given, hint)
+    return from_text(name, given, hint)
 
 
 def _shown(default: object) -> str:
     """Format the default of a flag for the help."""
-    if default is dataclasses.MISSING or default == ():
+    if default == ():
         return ""
     return f" (default: {'none' if default is None else default})"

@@ -6,6 +6,7 @@ if __name__ == "__main__":  # the imports below take seconds
     end_at_signals()
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,16 @@ EXAMPLES = f"""examples:
   {PROGRAM} digits 0 17
   {PROGRAM} checkpoints/LanguageModelTask --prompt "Return the" --temperature 0.5 --seed 3
 """
+
+
+# options of a language model's continuation
+DRAWS: Mapping[str, tuple[type, str]] = {
+    "max_new": (int, "number of tokens that a language model generates"),
+    "temperature": (float, "sampling temperature of a language model"),
+    "top_k": (int, "number of most probable tokens to sample from"),
+    "top_p": (float, "total probability of tokens in nucleus sampling"),
+    "seed": (int, "random seed for sampling"),
+}
 
 
 def read_command(arguments: list[str]) -> argparse.Namespace:
@@ -62,47 +73,18 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--prompt", metavar="TEXT", help="text for a language model to continue, like INPUT"
     )
-    parser.add_argument(
-        "--max-new",
-        type=int,
-        metavar="INT",
-        help="number of tokens that a language model generates",
-    )
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        metavar="FLOAT",
-        help="sampling temperature of a language model",
-    )
-    parser.add_argument(
-        "--top-k", type=int, metavar="INT", help="number of most probable tokens to sample from"
-    )
-    parser.add_argument(
-        "--top-p",
-        type=float,
-        metavar="FLOAT",
-        help="total probability of tokens in nucleus sampling",
-    )
-    parser.add_argument("--seed", type=int, metavar="INT", help="random seed for sampling")
+    for name, (kind, words) in DRAWS.items():
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, type=kind, metavar=kind.__name__.upper(), help=words)
     chosen = parser.parse_intermixed_args(arguments)
     chosen.inputs += [] if chosen.prompt is None else [chosen.prompt]
     if not chosen.inputs and chosen.input is None and not chosen.interactive:
         raise InputError("there is no input: give INPUT, --input FILE or --interactive")
-    if (output := chosen.output) is not None:
+    if chosen.output is not None:
         if chosen.interactive:
-            raise InputError(f"--output is {output}, but --interactive prints its answers")
-        check_output(output, prediction_table([]))
-        if (
-            chosen.input is not None
-            and output.exists()
-            and chosen.input.exists()
-            and output.samefile(chosen.input)
-        ):
-            raise InputError(f"--output is {output}, the file of the inputs; choose another file")
-    names = ("max_new", "temperature", "top_k", "top_p", "seed")
-    chosen.draws = {
-        name: getattr(chosen, name) for name in names if getattr(chosen, name) is not None
-    }
+            raise InputError(f"--output is {chosen.output}, but --interactive prints its answers")
+        check_output(chosen.output, prediction_table([]))
+    chosen.draws = {name: vars(chosen)[name] for name in DRAWS if vars(chosen)[name] is not None}
     return chosen
 
 
@@ -167,19 +149,19 @@ def _answered_lines(
     trainer: TrainerModule, command: argparse.Namespace
 ) -> list[tuple[InspectedExample, Answer]]:
     """The example of each line of the file and its answer; both are empty for a blank line."""
-    if (file := command.input) is None:
+    if command.input is None:
         return []
-    with outside_file(file, "a UTF-8 text", MAX_BYTES) as checked:
+    with outside_file(command.input, "a UTF-8 text", MAX_BYTES) as checked:
         lines = checked.read_bytes().decode("utf-8-sig").removesuffix("\n").split("\n")
     inputs = [line.rstrip("\r") for line in lines if line.strip()]
     if not inputs:
-        raise InputError(f"{file} has no input")
+        raise InputError(f"{command.input} has no input")
     rows = answered(trainer, inputs, command.draws)
     if len(rows) != len(inputs):
-        raise InputError(f"{file} has a line of several inputs; each line must have one")
+        raise InputError(f"{command.input} has a line of several inputs; each must have one")
     found, blank = iter(rows), (InspectedExample(inputs=None), Answer("", None, ()))
     return [next(found) if line.strip() else blank for line in lines]
 
 
 if __name__ == "__main__":
-    run(read_command, carry_out)
+    run(read_command, carry_out, PROGRAM)

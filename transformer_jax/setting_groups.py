@@ -47,15 +47,15 @@ def check_address(name: str, value: str) -> None:
 
 def check_directory_name(name: str, value: str) -> None:
     """Raise an `InputError` unless a value is a valid directory name, also with the suffix `OF_EVALUATION`."""
-    is_one = (
-        value not in ("", ".", "..") and not {"/", "\\"} & set(value) and value == value.strip()
-    )
-    if not (
-        is_one
+    is_valid = (
+        value not in ("", "..")
+        and Path(value).name == value == value.strip()  # without slashes
+        and "\\" not in value
         and value.isprintable()
         and len(value.encode()) <= MAX_NAME
         and not value.endswith(OF_EVALUATION)
-    ):
+    )
+    if not is_valid:
         raise InputError(
             f"{name} is {shortened(value)}; it must be the name of one directory: printable,"
             f" without slashes, of at most {MAX_NAME} bytes, and not end with {OF_EVALUATION}"

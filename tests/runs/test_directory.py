@@ -124,21 +124,6 @@ def test_the_lock_is_released_even_if_a_checkpoint_cannot_be_written(tmp_path):
     open_and_close(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("changed", "derived", "named"),
-    [
-        ({"max_epochs": 3, "warmup": 7}, {"max_epochs", "warmup", "eval_every"}, "max_epochs was 10 and is 3"),
-        ({"warmup": 7, "lr": 0.5}, {"warmup"}, "lr was 0.0005 and is 0.5"),
-        ({"warmup": 7}, {"warmup"}, "warmup was 50 and is 7"),  # given before, and not now
-    ],
-)
-def test_derived_settings_are_not_named_when_a_run_is_refused(tmp_path, changed, derived, named):
-    with RunDirectory(config(tmp_path), "Task") as run:
-        run.write_results({})
-    with pytest.raises(InputError, match=f"holds a run with different settings: {named}{REMEDY}"):
-        RunDirectory(config(tmp_path, **changed), "Task", derived=frozenset(derived))
-
-
 def test_a_refused_directory_is_not_held(tmp_path):
     with RunDirectory(config(tmp_path), "Task") as run:
         run.write_results({})  # a finished run whose checkpoints were deleted

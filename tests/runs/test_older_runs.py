@@ -107,7 +107,7 @@ def test_what_reads_a_run_of_an_earlier_commit_agrees_on_its_settings(tmp_path, 
     initial = parse(ReverseConfig, ["--init-from", str(older.path)], default=ReverseConfig(norm="rms"))
     assert (initial.norm, initial.model_dim) == ("layer", 6)
     later = unpacked("reverse_before_models", tmp_path / "later")
-    list_runs([str(older.path), str(later.path), "--diff", "--csv"])
+    list_runs([str(older.path), str(later.path), "--diff"])
     assert {line.split("/")[0] for line in capsys.readouterr().out.splitlines()[1:]} == {"val", "test"}
 
 

@@ -244,7 +244,7 @@ def damaged(directory, target, config=None):
         ({"n_embd": 10**9}, "in .* has the shape"),
         ({"n_head": 7}, "num_heads"),
         ({"n_inner": 0}, "n_inner in .* is 0; it must be at least 1"),
-        ({"layer_norm_epsilon": 1e300}, "layer_norm_epsilon is 1e.300; in float32 it is inf"),
+        ({"layer_norm_epsilon": 1e300}, "layer_norm_epsilon is 1e.300; it must be a finite number above 0, in float32"),
         ({"n_embd": "12"}, "n_embd in .*config.json is '12'"),
         ({"activation_function": "maxout"}, "activation_function in .* is 'maxout'; it must be one of gelu_new, "),
     ],

@@ -27,7 +27,7 @@ from transformer_jax.fit.progress import announce
 from transformer_jax.fit.signals import StopRequest
 from transformer_jax.fitted.fitted import CompiledTask, Fitted
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.settings import FOLLOWING_EPOCHS, description
+from transformer_jax.runs.settings import description
 from transformer_jax.training.checks import check_num_steps, with_criterion
 from transformer_jax.training.task import Task
 from transformer_jax.trees import Params
@@ -52,7 +52,6 @@ def fit(
 @contextlib.contextmanager
 def training(
     compiled: CompiledTask,
-    given_config: TrainingConfig,
     loaders: tuple[Loader, Loader],
     initial_params: Params | None,
     *,
@@ -65,7 +64,6 @@ def training(
 
     Args:
         compiled: the task, with its config resolved for these data, on its devices.
-        given_config: the task's config before it was resolved.
         loaders: of the training set and of the validation set.
         initial_params: begin with these parameters, or with a part of them if `config.init_only` is set.
         evaluate: computes the metrics of parameters on the validation set.
@@ -78,8 +76,7 @@ def training(
     names = compiled.metric_names(programs.shapes.params, train_loader)
     compiled.begin_to_compile(programs.shapes.params, train_loader)
     config = with_criterion(task.config, names)
-    derived = frozenset(name for name in FOLLOWING_EPOCHS if getattr(given_config, name) is None)
-    run = _open_run(task, config, programs.chosen_params, loaders, derived)
+    run = _open_run(task, config, programs.chosen_params, loaders)
     try:
         opened(run, config)
         for name, content in task.model_files().items():
@@ -119,15 +116,14 @@ def _open_run(
     config: TrainingConfig,
     chosen: InitialParams | None,
     loaders: tuple[Loader, Loader],
-    derived: frozenset[str],
 ) -> RunDirectory:
-    """Open the run's directory for these data; `derived` names the settings that follow from the data."""
+    """Open the run's directory for these data."""
     files = task.model_files()
     data = fingerprint([loader.dataset for loader in loaders], task.constants, [*files.values()])
     check_same({"the data": data})
     model = flatten_dict({"model": description(_model_of_run(task))}, sep=".")
     digest = None if chosen is None else chosen.digest
-    return RunDirectory(config, task.name, data, digest, files, derived, model)
+    return RunDirectory(config, task.name, data, digest, files, model)
 
 
 def _model_of_run(task: Task) -> nn.Module:

@@ -166,11 +166,9 @@ class TrainerModule(Task):
         if self._run is not None:  # of an earlier training, which a `with` block still holds
             self._run.close()
         self.stopwatch.reset()
-        given_config = self.config
-        self.config = given_config.resolved(len(train_loader))
+        self.config = self.config.resolved(len(train_loader))
         return training(
             self.compiled,
-            given_config,
             (train_loader, val_loader),
             initial_params,
             evaluate=self.evaluate,

@@ -82,4 +82,4 @@ def _shown(probability: float | None, before: str) -> str:
 
 
 if __name__ == "__main__":
-    run(read_command, carry_out)
+    run(read_command, carry_out, PROGRAM)

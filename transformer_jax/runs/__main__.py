@@ -1,9 +1,7 @@
 """List the runs below a directory: `python -m transformer_jax.runs --help`."""
 
 import argparse
-import csv
 import dataclasses
-import io
 import json
 import math
 import os
@@ -12,9 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.errors import InputError, visible
-from transformer_jax.flags import Parser, escape_output
+from transformer_jax.flags import Parser, end_with, escape_output
 from transformer_jax.runs.listing import (
-    STATES,
     Run,
     find_runs,
     read_run,
@@ -37,14 +34,11 @@ def main(arguments: list[str]) -> None:
     """
     chosen = _chosen(arguments)
     if chosen.diff:
-        print(_lines(differences(*map(read_run, chosen.paths)), as_csv=chosen.csv))
+        print(_table(differences(*map(read_run, chosen.paths))))
         return
     (directory,) = chosen.paths
     runs = [] if directory == DEFAULT and not DEFAULT.exists() else find_runs(directory)
-    runs = [
-        run for run in runs if chosen.task in (None, run.task) and chosen.state in (None, run.state)
-    ]
-    runs = sorted(runs, key=lambda run: sort_key(run, chosen.sort))
+    runs.sort(key=lambda run: sort_key(run, chosen.sort))
     if chosen.json:
         listed = json.dumps([dataclasses.asdict(run) for run in with_varying_settings(runs)])
         # null for NaN and infinity
@@ -52,77 +46,62 @@ def main(arguments: list[str]) -> None:
     elif not runs:
         print(f"No runs in {directory}")
     elif chosen.columns is not None:
-        names = chosen.columns.split(",")
-        if unknown := [name for name in names if all(run.value(name) is None for run in runs)]:
-            known = ", ".join(sorted({metric for run in runs for metric in run.metrics}))
-            raise InputError(
-                f"--columns names {unknown[0]}, which no run has; the metrics are {known}"
-            )
-        rows = [
-            [_path(run, directory), *(_shown(run.value(name)) for name in names)] for run in runs
-        ]
-        print(_lines([["name", *map(_shown, names)], *rows], as_csv=chosen.csv))
+        print(_table(_chosen_columns(runs, directory, chosen.columns.split(","))))
     else:
         rows = [_row(run, directory) for run in with_varying_settings(runs)]
-        print(_lines([HEADINGS, *rows], as_csv=chosen.csv))
+        print(_table([HEADINGS, *rows]))
 
 
 def _chosen(arguments: list[str]) -> argparse.Namespace:
     """Parse the flags; raise an `InputError` for flags that are wrong or exclude each other."""
-    parser = Parser(
-        prog=PROGRAM, description="List the runs below a directory, or compare two runs."
-    )
-    help_of_paths = (
+    about = "List the runs below a directory, or compare two runs."
+    parser = Parser(prog=PROGRAM, description=about)
+    paths = (
         f"directory to search for runs, at any depth (default: {DEFAULT}); with --diff, two runs"
     )
-    parser.add_argument(
-        "paths", nargs="*", type=Path, default=[DEFAULT], metavar="DIR", help=help_of_paths
-    )
-    parser.add_argument(
-        "--diff", action="store_true", help="show the settings and metrics in which two runs differ"
-    )
-    columns = (
-        "columns to show: metrics (test/accuracy), settings (lr) and fields of --json (seconds)"
-    )
-    parser.add_argument("--columns", metavar="NAME,...", help=columns)
-    parser.add_argument(
-        "--csv", action="store_true", help="print comma-separated values instead of a table"
-    )
-    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
-    parser.add_argument(
-        "--sort", choices=SORTS, default="name", help="sort order of the runs (default: name)"
-    )
-    parser.add_argument("--task", help="list only the runs of this task, e.g. ReverseTask")
-    parser.add_argument("--state", choices=STATES, help="list only the runs in this state")
+    parser.add_argument("paths", nargs="*", type=Path, default=[DEFAULT], metavar="DIR", help=paths)
+    sort = "sort order of the runs (default: name)"
+    parser.add_argument("--sort", choices=SORTS, default="name", help=sort)
+    forms = parser.add_mutually_exclusive_group()
+    diff = "show the settings and metrics in which two runs differ"
+    forms.add_argument("--diff", action="store_true", help=diff)
+    columns = "columns to show: metrics (test/accuracy), settings (lr) and fields of --json (state)"
+    forms.add_argument("--columns", metavar="NAME,...", help=columns)
+    forms.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     chosen = parser.parse_args(arguments)
     if len(chosen.paths) != (2 if chosen.diff else 1):
         raise InputError(
             f"DIR is {' '.join(map(str, chosen.paths))}; it must be one directory, or two runs with"
             " --diff"
         )
-    unread = (
-        ("json", "columns", "task", "state")
-        if chosen.diff
-        else ("columns", "csv")
-        if chosen.json
-        else ()
-    )
-    if ignored := [name for name in unread if getattr(chosen, name)]:
-        raise InputError(
-            f"--{ignored[0]} cannot be combined with --{'diff' if chosen.diff else 'json'}"
-        )
     return chosen
 
 
 def sort_key(run: Run, sort: str) -> tuple[object, ...]:
     """Return the sort key: paths ascending; best values first, by task and metric; most seconds or steps, or newest."""
-    if sort == "best":
-        is_known = run.best_value is not None and math.isfinite(run.best_value)
-        value = (-1 if run.mode == "max" else 1) * (run.best_value or 0.0) if is_known else 0.0
-        return (run.task or "", run.best_metric or "", not is_known, value, run.path)
     if sort == "name":
         return (run.path,)
-    return (-(getattr(run, sort) or 0), run.path)
+    if sort != "best":
+        return (-(getattr(run, sort) or 0), run.path)
+    value = math.inf if run.best_value is None else run.best_value
+    if run.mode == "max":
+        value = -value
+    if not math.isfinite(value):
+        value = math.inf  # last
+    return (run.task or "", run.best_metric or "", value, run.path)
+
+
+def _chosen_columns(runs: Sequence[Run], directory: Path, names: Sequence[str]) -> list[list[str]]:
+    for name in names:
+        if all(run.value(name) is None for run in runs):
+            metrics = sorted({metric for run in runs for metric in run.metrics})
+            raise InputError(
+                f"--columns names {name}, which no run has; the metrics are {', '.join(metrics)}"
+            )
+    rows = [["name", *map(_shown, names)]]
+    for run in runs:
+        rows.append([_path(run, directory), *(_shown(run.value(name)) for name in names)])
+    return rows
 
 
 def differences(one: Run, other: Run) -> list[list[str]]:
@@ -135,29 +114,24 @@ def differences(one: Run, other: Run) -> list[list[str]]:
         if run.state == "damaged":
             raise InputError(f"{run.path} cannot be compared: {run.reason}")
     rows = [["", _shown(one.path), _shown(other.path)]]
-    for name in (
-        "task",
-        *varying_settings([one.settings, other.settings]),
-        *sorted(one.metrics | other.metrics),
-    ):
-        values = [_text(run.value(name)) for run in (one, other)]
+    settings = varying_settings([one.settings, other.settings])
+    for name in ("task", *settings, *sorted(one.metrics | other.metrics)):
+        values = _text(one.value(name)), _text(other.value(name))
         if values[0] != values[1]:
-            rows.append([*map(_shown, (name, *values))])
+            rows.append([_shown(name), *map(_shown, values)])
     return rows
 
 
-def _lines(rows: Sequence[Sequence[str]], *, as_csv: bool) -> str:
-    """Format a table as aligned columns, or as comma-separated values."""
-    if as_csv:
-        file = io.StringIO()
-        csv.writer(file, lineterminator="\n").writerows(rows)
-        return file.getvalue().removesuffix("\n")
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """Format a table as aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def _text(value: object) -> str:
-    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _shown(value: object) -> str:
@@ -170,19 +144,17 @@ def _path(run: Run, directory: Path) -> str:
 
 
 def _row(run: Run, directory: Path) -> list[str]:
-    steps = "" if run.steps is None else str(run.steps)
+    steps = _text(run.steps)
+    if run.num_steps is not None:
+        steps = _shown(f"{steps}/{run.num_steps}")
     best = "" if run.best_value is None else f"{_shown(run.best_metric)} {run.best_value:.4f}"
-    about = " ".join(_shown(f"{name}={value}") for name, value in run.settings.items())
-    return [
-        _shown(run.task or "?"),
-        _path(run, directory),
-        run.state,
-        steps if run.num_steps is None else _shown(f"{steps}/{run.num_steps}"),
-        best,
-        "" if run.seconds is None else f"{run.seconds:.0f}",
-        f"{run.bytes / 1e6:.1f} MB",
-        about if run.reason is None else f"{about} ({_shown(run.reason)})".strip(),
-    ]
+    seconds = "" if run.seconds is None else f"{run.seconds:.0f}"
+    size = f"{run.bytes / 1e6:.1f} MB"
+    notes = [_shown(f"{name}={value}") for name, value in run.settings.items()]
+    if run.reason is not None:
+        notes.append(f"({_shown(run.reason)})")
+    task, path = _shown(run.task or "?"), _path(run, directory)
+    return [task, path, run.state, steps, best, seconds, size, " ".join(notes)]
 
 
 if __name__ == "__main__":
@@ -191,8 +163,6 @@ if __name__ == "__main__":
         main(sys.argv[1:])
         print(end="", flush=True)
     except BrokenPipeError:  # the reader has closed the pipe, such as `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        end_with("", 141)
     except (InputError, OSError) as error:
-        print(f"{PROGRAM}: error: {visible(str(error), length=5 * MAX_SHOWN)}", file=sys.stderr)
-        sys.exit(2)
+        end_with(f"{PROGRAM}: error: {visible(str(error), length=5 * MAX_SHOWN)}\n", 2)

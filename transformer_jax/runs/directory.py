@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,17 +42,19 @@ if TYPE_CHECKING:
 
 def run_path(config: TrainingConfig, task: str) -> Path:
     """Return the directory of a run or an evaluation, for a task of this name."""
-    name = task if config.name is None else config.name
-    return Path(config.checkpoint_dir) / (
-        name if config.pretrained is None else f"{name}{OF_EVALUATION}"
-    )
+    name = config.name or task
+    if config.pretrained is not None:
+        name += OF_EVALUATION
+    return config.checkpoint_dir / name
 
 
 def kept_file(config: TrainingConfig, task: str, name: str) -> Path | None:
     """Return the path of a file that the run keeps, or None if it is missing or the run has no checkpoint to resume."""
     path = run_path(config, task)
-    goes_on = config.resume and any((path / CHECKPOINTS).glob("[0-9]*"))
-    return path / name if goes_on and (path / name).is_file() else None
+    has_checkpoint = any((path / CHECKPOINTS).glob("[0-9]*"))
+    if config.resume and has_checkpoint and (path / name).is_file():
+        return path / name
+    return None
 
 
 class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
@@ -76,7 +78,6 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         initial_params: digest of the given initial parameters, stored in each checkpoint; None for fresh ones, or if a
             resumed run does not need them.
         files: contents of the files that the model needs, by name; each checkpoint stores their digests.
-        derived: settings that follow from other settings and the data; an error names those other settings first.
         model: description of the model, by path (see `description`), which is compared as the settings are.
 
     Attributes:
@@ -96,16 +97,22 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         data: str = "",
         initial_params: str | None = None,
         files: Mapping[str, str] | None = None,
-        derived: frozenset[str] = frozenset(),
         model: Json | None = None,
     ) -> None:
-        self.path, self.settings = run_path(config, task), settings_of(task, config)
+        self.path = run_path(config, task)
+        self.settings = settings_of(task, config)
         # released by the operating system when the process ends
         self._file_lock = FileLock(self.path / LOCK)
-        origin: Json = {"settings": self.settings, "data": data, "initial_params": initial_params}
-        origin |= {"jax": settings_of_jax(), "model": model or {}}
-        origin["files"] = {
-            name: hashlib.sha256(text.encode()).hexdigest() for name, text in (files or {}).items()
+        digests = {}
+        for name, text in (files or {}).items():
+            digests[name] = hashlib.sha256(text.encode()).hexdigest()
+        origin: Json = {
+            "settings": self.settings,
+            "data": data,
+            "initial_params": initial_params,
+            "jax": settings_of_jax(),
+            "model": model or {},
+            "files": digests,
         }
         # On an error, closes the files and locks opened so far, in reverse order.
         with writing_into("checkpoint_dir", config.checkpoint_dir), contextlib.ExitStack() as held:
@@ -118,38 +125,27 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             )
             held.callback(self.checkpoints.close)
             saved = self.checkpoints.origin()
-            from_first(lambda: self._begin(config, saved, origin, derived))
+            from_first(lambda: self._begin(config, saved, origin))
             self._held = held.pop_all()
 
     def writing(self) -> contextlib.AbstractContextManager[None]:
         """Turn an `OSError` of the block into an `InputError`: the disk may be full, or the directory gone."""
         return as_input_error(f"{self.path} can't be written any more", OSError)
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> contextlib.AbstractContextManager[object]:
         """Hold the directory during a block, also after `close`.
 
         Raises:
             InputError: it is in use by another process.
         """
-        with contextlib.ExitStack() as held:
-            if is_first():
-                self._lock(held)
-            yield
+        if not is_first():
+            return contextlib.nullcontext()
+        return locked(self._file_lock, self.path, "checkpoint_dir or name")
 
     @property
     def is_finished(self) -> bool:
         """Whether the run has results."""
         return from_first((self.path / RESULTS).exists)
-
-    @property
-    def files(self) -> list[str]:
-        """Names of the directory's entries, without hidden ones."""
-        return from_first(
-            lambda: sorted(
-                path.name for path in self.path.iterdir() if not path.name.startswith(".")
-            )
-        )
 
     def check(self) -> None:
         """Raise an `InputError` if the directory or its config.json has vanished, since Orbax would recreate it."""
@@ -212,7 +208,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         self.path.mkdir(parents=True, exist_ok=True)
         if not (is_run(self.path) or any((self.path / CHECKPOINTS).glob(f"*/{RECORD}"))):
             check_unused(self.path, CHECKPOINTS)
-        self._lock(held)
+        held.enter_context(self.held())
         if config.pretrained is not None:
             if (self.path / CHECKPOINTS).exists():
                 raise InputError(
@@ -223,37 +219,28 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         elif not config.resume:
             self._clear(config.overwrite)
 
-    def _lock(self, held: contextlib.ExitStack) -> None:
-        held.enter_context(locked(self._file_lock, self.path, "checkpoint_dir or name"))
-
-    def _begin(
-        self, config: TrainingConfig, saved: Json | None, origin: Json, derived: frozenset[str]
-    ) -> None:
+    def _begin(self, config: TrainingConfig, saved: Json | None, origin: Json) -> None:
         """Check that the run in the directory is this one, and write `config.json`.
 
         Args:
             config: settings of this run.
             saved: origin of the run in the directory, as its checkpoints have it.
             origin: origin of this run.
-            derived: settings that follow from other settings and the data.
         """
-        keeps_result = config.fields_with("keeps_result")
-        settings = {**self.settings, **origin["jax"], **origin["model"]}
-        stored = {}
+        settings = {**self.settings, **origin["jax"]}
+        stored: Json = {}
         if saved is not None:
-            stored = {**saved["settings"], **saved.get("jax", {}), **saved.get("model", {})}
+            stored = {**saved["settings"], **saved.get("jax", {})}
         elif (self.path / RESULTS).exists():  # its checkpoints were deleted
             task, of_file = read_settings(self.path)
             stored = {"task": task, **of_file}
-        if stored:  # what a run has not kept is not compared, except settings of the config
-            stored = {**settings, **completed(type(config), stored)}
-            fields_of_model = {name for name in {**settings, **stored} if "." in name}
-            check_settings(self.path, stored, settings, keeps_result | derived | fields_of_model)
+        # What an older run has not kept is taken for the same, except settings of the config.
+        stored = settings | (completed(type(config), stored) if stored else {})
+        check_settings(self.path, stored, settings, config.fields_with("keeps_result"))
         if saved is not None:
             check_beginning(self.path, saved, origin, config.init_from)
-        # the others follow from max_epochs
-        for ignored in (derived - {"max_epochs"}, frozenset[str]()):
-            check_settings(self.path, stored or settings, settings, keeps_result | ignored)
+            model = origin["model"] | saved.get("model", {})
+            check_settings(self.path, model, origin["model"])
         write_settings(self.path, self.settings)
         (self.path / STATUS).unlink(missing_ok=True)
 

@@ -4,16 +4,16 @@ import contextlib
 import dataclasses
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from stat import S_ISREG
-from typing import Literal, get_args
+from typing import Literal
 
 from transformer_jax.config import Criterion, TrainingConfig
 from transformer_jax.errors import InputError, in_one_line
 from transformer_jax.outside_files import Json, read_json
 from transformer_jax.runs.own_files import no_link
-from transformer_jax.runs.record import Records, best_step
+from transformer_jax.runs.record import Record, Records, best_step
 from transformer_jax.runs.settings import (
     CHECKPOINTS,
     CONFIG,
@@ -28,7 +28,6 @@ from transformer_jax.runs.settings import (
 )
 
 State = Literal["running", "interrupted", "finished", "diverged", "damaged"]
-STATES: tuple[State, ...] = get_args(State)
 TIMED = ("train", "eval", "compile")  # activities whose seconds are added up
 OWN = frozenset({"name", "checkpoint_dir"})  # settings that the run's path shows
 
@@ -74,44 +73,35 @@ def find_runs(directory: Path) -> list[Run]:
 
 def with_varying_settings(runs: Sequence[Run]) -> list[Run]:
     """Return the runs, reduced to the settings in which runs of the same task differ."""
-    tasks = {run.task for run in runs}
-    names = {
-        task: varying_settings([run.settings for run in runs if run.task == task]) for task in tasks
-    }
-    return [
-        dataclasses.replace(
-            run, settings={n: run.settings[n] for n in names[run.task] if n in run.settings}
-        )
-        for run in runs
-    ]
+    names = {}
+    for task in {run.task for run in runs}:
+        names[task] = varying_settings([run.settings for run in runs if run.task == task])
+    reduced = []
+    for run in runs:
+        settings = {name: run.settings[name] for name in names[run.task] if name in run.settings}
+        reduced.append(dataclasses.replace(run, settings=settings))
+    return reduced
 
 
 def read_run(path: Path) -> Run:
     """Summarize a run from its files; a damaged run gets the state `damaged` and the reason."""
-    found: Json = {"task": None, "name": path.name, "path": str(path)}
+    fields: Json = {"task": None, "name": path.name, "path": str(path)}
     try:
-        found["bytes"], found["time"] = _size_and_time(path)
-        found["task"], settings = read_settings(path)
-        found["settings"] = completed(TrainingConfig, settings)  # the tasks' own classes need JAX
-        found |= _progress(path)
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        ArithmeticError,
-    ) as error:  # of any JSON
-        found |= {"state": "damaged", "reason": in_one_line(error, with_class=True)}
-    return Run(**found)
+        fields["bytes"], fields["time"] = _size_and_time(path)
+        fields["task"], settings = read_settings(path)
+        fields["settings"] = completed(TrainingConfig, settings)  # the tasks' own classes need JAX
+        fields |= _progress(path)
+    except Exception as error:  # the JSON may hold anything
+        fields |= {"state": "damaged", "reason": in_one_line(error, with_class=True)}
+    return Run(**fields)
 
 
 def varying_settings(of_runs: Sequence[Json]) -> list[str]:
     """Names of the settings that differ between runs, without those that do not change results."""
     ignored = OWN | TrainingConfig.fields_with("keeps_result") - {"pretrained"}
-    names = {
-        name for settings in of_runs for name in differing_settings(settings, of_runs[0], ignored)
-    }
+    names = set[str]()
+    for settings in of_runs:
+        names.update(differing_settings(settings, of_runs[0], ignored))
     return sorted(names)
 
 
@@ -144,50 +134,50 @@ def _run_directories(directory: Path) -> Iterator[Path]:
 
 def _progress(path: Path) -> Json:
     """Return the fields of `Run` that hold state and progress."""
-    results, status = (
-        read_json(path / name) if (path / name).exists() else None for name in (RESULTS, STATUS)
-    )
     damage: list[str] = []
     records = Records(path / CHECKPOINTS, damage.append).all()
-    found: Json = {"state": "interrupted", "steps": 0}
+    fields: Json = {"state": "interrupted", "steps": 0}
     if records:
-        newest = records[max(records)].progress
-        criterion, seconds = _criterion(newest), newest["seconds"]
-        values = {step: record.value(criterion.metric) for step, record in records.items()}
-        best = values.get(best_step(values, criterion))  # type: ignore[arg-type]  # None is no step
-        found |= {
-            "steps": max(records),
-            "num_steps": newest.get("num_steps"),
-            **_summary(criterion, best, seconds),
-        }
-    if results is not None:
-        criterion, seconds = (
-            _criterion(results),
-            {name: results[f"{name}_seconds"] for name in TIMED},
-        )
-        best = float(results["val"][criterion.metric])
-        metrics = {
-            f"{split}/{name}": value
-            for split in ("val", "test")
-            for name, value in results.get(split, {}).items()
-        }
-        found |= {"state": "finished", "steps": int(results["steps"]), "metrics": metrics}
-        found |= _summary(criterion, best, seconds)
-    if status is not None:
-        found |= {"state": "diverged", "reason": str(status.get("reason"))}
+        fields |= _fields_of_checkpoints(records)
+    if (path / RESULTS).exists():
+        fields |= _fields_of_results(read_json(path / RESULTS))
+    if (path / STATUS).exists():
+        reason = read_json(path / STATUS).get("reason")
+        fields |= {"state": "diverged", "reason": str(reason)}
     if is_held(path):
-        found |= {"state": "running", "reason": None}
+        fields |= {"state": "running", "reason": None}
     elif damage and not records:
         raise InputError(damage[-1])
-    return found
+    return fields
+
+
+def _fields_of_checkpoints(records: Mapping[int, Record]) -> Json:
+    newest = max(records)
+    progress = records[newest].progress
+    criterion = _criterion(progress)
+    values = {step: record.value(criterion.metric) for step, record in records.items()}
+    best = best_step(values, criterion)
+    fields = _summary(criterion, None if best is None else values[best], progress["seconds"])
+    return {"steps": newest, "num_steps": progress.get("num_steps"), **fields}
+
+
+def _fields_of_results(results: Json) -> Json:
+    criterion = _criterion(results)
+    metrics = {}
+    for split in ("val", "test"):
+        for name, value in results.get(split, {}).items():
+            metrics[f"{split}/{name}"] = value
+    best = float(metrics[f"val/{criterion.metric}"])
+    seconds = {name: results[f"{name}_seconds"] for name in TIMED}
+    fields = _summary(criterion, best, seconds)
+    return {"state": "finished", "steps": int(results["steps"]), "metrics": metrics, **fields}
 
 
 def _summary(criterion: Criterion, best: float | None, seconds: Json) -> Json:
-    total = sum(float(seconds[name]) for name in TIMED)
     return {
         "best_metric": f"val/{criterion.metric}",
         "best_value": best,
-        "seconds": total,
+        "seconds": sum(float(seconds[name]) for name in TIMED),
         "mode": criterion.mode,
     }
 
@@ -203,6 +193,5 @@ def _size_and_time(path: Path) -> tuple[int, float]:
     for below in path.rglob("*"):
         with contextlib.suppress(OSError):  # deleted meanwhile by the training process
             stats.append(below.stat())
-    return sum(stat.st_size for stat in stats if S_ISREG(stat.st_mode)), max(
-        stat.st_mtime for stat in stats
-    )
+    size = sum(stat.st_size for stat in stats if S_ISREG(stat.st_mode))
+    return size, max(stat.st_mtime for stat in stats)

@@ -65,14 +65,15 @@ def cut_back(files: Iterable[Path], sizes: Mapping[str, int] | None, position: L
     """
     if sizes is None and position.step > 0:
         return
-    kept, found = sizes or {}, {file.name: file for file in files}
-    for name, file in found.items():
-        if name not in kept:
+    lost = dict(sizes or {})
+    for file in files:
+        size = lost.get(file.name)
+        if size is None:
             file.unlink()
-        elif file.stat().st_size > kept[name]:
+        elif file.stat().st_size >= size:
             with open(file, "r+b", opener=no_link) as stream:
-                stream.truncate(kept[name])
-    lost = [name for name in kept if name not in found or found[name].stat().st_size < kept[name]]
+                stream.truncate(size)
+            del lost[file.name]
     if lost:
         warnings.warn(
             f"log files are missing or truncated: {', '.join(sorted(lost))}", stacklevel=4

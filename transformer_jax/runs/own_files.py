@@ -45,26 +45,22 @@ def no_link(path: str, flags: int) -> int:
 
 def write_listed(directory: Path, name: str, content: bytes) -> None:
     """Write a file that a new run in this directory removes when it starts afresh."""
-    names = {*_recorded(directory), name}
-    write_whole(
-        directory / RECORD_OF_FILES, "".join(f"{written}\n" for written in sorted(names)).encode()
-    )
+    names = sorted({*_recorded(directory), name})
+    write_whole(directory / RECORD_OF_FILES, "\n".join(names).encode())
     write_whole(directory / name, content)
 
 
 def check_unused(directory: Path, checkpoints: str) -> None:
     """Raise an `InputError` if a directory that is not a run's holds other files or checkpoints."""
-    found = [
-        path.name
-        for path in directory.iterdir()
-        if not (path.is_dir() or path.name.startswith("."))
-    ]
-    found += [checkpoints] if any((directory / checkpoints).glob("*")) else []
-    if others := sorted({*found} - {OF_A_SWEEP}):
-        raise InputError(
-            f"{directory} is not a run's directory, but holds {others[0]}; choose another"
-            " checkpoint_dir or name"
-        )
+    others = [path for path in sorted(directory.glob("[!.]*")) if not path.is_dir()]
+    others += (directory / checkpoints).glob("*")
+    for path in others:
+        if path.name != OF_A_SWEEP:
+            name = path.relative_to(directory).parts[0]
+            raise InputError(
+                f"{directory} is not a run's directory, but holds {name}; choose another"
+                " checkpoint_dir or name"
+            )
 
 
 def clear(directory: Path, checkpoints: str, *patterns: str) -> None:
@@ -72,25 +68,20 @@ def clear(directory: Path, checkpoints: str, *patterns: str) -> None:
     for path in (directory / checkpoints).glob("*"):
         if path.name.isdecimal() and path.is_dir():
             shutil.rmtree(path)
-    files = [file for pattern in patterns for file in directory.glob(pattern)]
-    for file in [
-        *files,
-        *(directory / name for name in _recorded(directory)),
-        directory / RECORD_OF_FILES,
-    ]:
+    files = [directory / name for name in (*_recorded(directory), RECORD_OF_FILES)]
+    for pattern in patterns:
+        files += directory.glob(pattern)
+    for file in files:
         file.unlink(missing_ok=True)
 
 
 def _recorded(directory: Path) -> list[str]:
     try:
-        with open(
-            directory / RECORD_OF_FILES, encoding="utf-8", newline="\n", opener=no_link
-        ) as stream:
-            return [
-                name for name in stream.read(2**20).split("\n") if name and name == Path(name).name
-            ]
+        with open(directory / RECORD_OF_FILES, "rb", opener=no_link) as stream:
+            names = stream.read(2**20).decode().split("\n")
     except (OSError, UnicodeDecodeError):
         return []
+    return [name for name in names if name and name == Path(name).name]
 
 
 def locked(lock: FileLock, path: Path, argument: str) -> contextlib.AbstractContextManager[object]:

@@ -71,16 +71,12 @@ def card_of(
     """
     flags = " ".join(flag_of(name, value) for name, value in changed.items())
     trained = f"with `{flags}`" if flags else "with the defaults"
-    splits = {split: results.get(split, {}) for split in ("val", "test")}
-    rows = [
-        f"| {split} | {name} | {value:.6g} |\n"
-        for split, of in splits.items()
-        for name, value in of.items()
-    ]
-    table = f"\n| set | metric | value |\n| --- | --- | --- |\n{''.join(rows)}" if rows else ""
-    used = ", ".join(
-        f"{name} {version}" for name, version in versions.items() if version is not None
-    )
+    rows = ""
+    for split in ("val", "test"):
+        for name, value in results.get(split, {}).items():
+            rows += f"| {split} | {name} | {value:.6g} |\n"
+    table = f"\n| set | metric | value |\n| --- | --- | --- |\n{rows}" if rows else ""
+    used = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     return f"""# {settings["task"]}
 
 A model of transformer-jax, trained {trained}. Settings are in `{CONFIG}`, parameters in `{WEIGHTS}`;

@@ -28,8 +28,6 @@ FORMAT = 5
 # that is still read; its checkpoints have a digest of the arrays instead of digests of the files
 OLDEST_FORMAT = 4
 MISSING = "missing"  # shown for a setting that a run does not have
-# a task may choose the others by the number of epochs
-FOLLOWING_EPOCHS = {"max_epochs", "warmup", "eval_every"}
 REMEDY = "choose another checkpoint_dir or name, or restore what differs to continue that run"
 
 
@@ -76,11 +74,12 @@ def description(part: object) -> object:
     if isinstance(part, list | tuple):
         return [description(entry) for entry in part]
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        names = [
-            field.name for field in dataclasses.fields(part) if field.name not in ("parent", "name")
-        ]
-        kind, fields = type(part), {name: description(getattr(part, name)) for name in names}
-        return {"class": kind.__name__, "module": kind.__module__.split(".")[0], **fields}
+        kind = type(part)
+        content: Json = {"class": kind.__name__, "module": kind.__module__.split(".")[0]}
+        for field in dataclasses.fields(part):
+            if field.name not in ("parent", "name"):
+                content[field.name] = description(getattr(part, field.name))
+        return content
     return getattr(part, "__name__", type(part).__name__)
 
 
@@ -95,11 +94,12 @@ def completed(config_class: type[TrainingConfig], stored: Mapping[str, object]) 
     Only this function decides what a missing setting means. If a setting is renamed or removed, or gets a default that
     changes results, translate the settings of older runs here; `tests/older_runs` holds such runs.
     """
-    fields = dataclasses.fields(config_class)
-    defaults = {
-        field.name: field.default for field in fields if field.default is not dataclasses.MISSING
-    }
-    return as_json({**defaults, **stored})
+    settings: Json = {}
+    for field in dataclasses.fields(config_class):
+        if field.default is not dataclasses.MISSING:
+            settings[field.name] = field.default
+    settings.update(stored)
+    return as_json(settings)
 
 
 def differing_settings(one: Json, other: Json, ignored: Collection[str] = ()) -> list[str]:
@@ -121,8 +121,11 @@ def with_kept_files(
     config_class: type[TrainingConfig], settings: Mapping[str, object], directory: Path
 ) -> Json:
     """Return a run's settings with the paths of original files replaced by those of the copies in its directory."""
-    kept = {name: directory / file for name, file in config_class.kept_files().items()}
-    return {**settings, **{name: str(file) for name, file in kept.items() if os.path.lexists(file)}}
+    changed = dict(settings)
+    for name, file in config_class.kept_files().items():
+        if os.path.lexists(directory / file):
+            changed[name] = str(directory / file)
+    return changed
 
 
 def write_settings(directory: Path, settings: Json) -> None:
@@ -203,9 +206,10 @@ def read_config_file(path: Path) -> ConfigFile:
     return ConfigFile(path, True, task, settings)
 
 
-def check_settings(path: Path, stored: Json, settings: Json, ignored: Collection[str]) -> None:
+def check_settings(path: Path, stored: Json, settings: Json, ignored: Collection[str] = ()) -> None:
     """Raise an `InputError` if settings differ."""
-    if differing := differences(stored, settings, ignored):
+    differing = differences(stored, settings, ignored)
+    if differing:
         raise InputError(
             f"{path} holds a run with different settings: {', '.join(differing)}; {REMEDY}"
         )

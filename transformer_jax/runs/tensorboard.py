@@ -12,25 +12,19 @@ import numpy as np
 from jaxtyping import UInt8
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.plugins.hparams import metadata as hparams_metadata
-from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.runs.loggers import EVENTS, Logger, LogPosition, cut_back
 
-SETTINGS = "settings/text_summary"  # tag of the settings as text
 # suffix of the settings' event file, which is rewritten whenever the run is resumed
 OF_SETTINGS = ".settings"
 
 
 def tensorboard_command(directory: Path) -> str:
-    """Return a command that shows the runs below a directory, for the current working directory."""
-    program, here = Path(sys.executable), Path.cwd()
-    shown = program.relative_to(here) if program.is_relative_to(here) else program
-    return shlex.join([str(shown), "-m", "tensorboard.main", "--logdir", str(directory)])
+    """Return a command that shows the runs below a directory."""
+    return shlex.join([sys.executable, "-m", "tensorboard.main", "--logdir", str(directory)])
 
 
 class TensorBoardLogger(Logger):
@@ -74,35 +68,18 @@ class TensorBoardLogger(Logger):
         self._write(step, Summary.Value(tag=name, image=encoded))
 
     def log_settings(self, settings: Mapping[str, object]) -> None:
-        """Write the settings as text and for TensorBoard's HPARAMS page."""
-        table = "\n".join(
-            [
-                "| setting | value |",
-                "| --- | --- |",
-                *(f"| {n} | {v} |" for n, v in settings.items()),
-            ]
-        )
-        kinds = bool | int | float | str
-        plain = {
-            n: value if isinstance(value, kinds) else json.dumps(value)
-            for n, value in settings.items()
-        }
+        """Write the settings for TensorBoard's HPARAMS page, which uses the last value of each curve as a metric."""
+        plain = {}
+        for name, value in settings.items():
+            is_plain = isinstance(value, bool | int | float | str)
+            plain[name] = value if is_plain else json.dumps(value)
         for earlier in self._directory.glob(EVENTS + OF_SETTINGS):
             earlier.unlink()
         writer = EventFileWriter(str(self._directory), filename_suffix=OF_SETTINGS)
         # Without a trial id, which would merge runs with the same id, each run is shown by its directory.
-        for summary in (text_pb(SETTINGS, table), hparams_pb(plain, trial_id="")):
-            writer.add_event(Event(wall_time=time.time(), summary=summary))
+        summary = hparams_pb(plain, trial_id="")
+        writer.add_event(Event(wall_time=time.time(), summary=summary))
         writer.close()
-
-    def log_results(self, metrics: Mapping[str, float]) -> None:
-        """Mark the run as finished on the HPARAMS page, which uses the last value of each curve as a metric."""
-        end = HParamsPluginData(
-            session_end_info=SessionEndInfo(end_time_secs=time.time(), status="STATUS_SUCCESS")
-        )
-        metadata = hparams_metadata.create_summary_metadata(end)
-        name, nothing = hparams_metadata.SESSION_END_INFO_TAG, hparams_metadata.NULL_TENSOR
-        self._write(0, Summary.Value(tag=name, metadata=metadata, tensor=nothing))
 
     def state(self) -> dict[str, int]:
         """Sizes in bytes of the run's event files, by name, of this process and of earlier ones."""

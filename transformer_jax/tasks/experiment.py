@@ -94,7 +94,7 @@ def train_and_test(
         return _train_all(run_path(config, trainer_class(config).name), config, train_one)
     trainer, results = train_one(config)
     with quietly(config):
-        print(f"Written to {trainer.run.path}: {', '.join(trainer.run.files)}")
+        print(f"Written to {trainer.run.path}")
         print(f"Next: {tensorboard_command(config.checkpoint_dir)}")
     return trainer, results
 
