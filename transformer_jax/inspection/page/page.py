@@ -110,9 +110,9 @@ def page_of(
     blobs: list[str] = []
     contents, answers, listed = [], [], []
     for example, near in zip(examples, _neighbours(passes, examples, compared), strict=True):
-        found = passes.run(example)
-        answer = example.answer_to(found.output)
-        content = _content(passes, example, found, answer, blobs)
+        results = passes.run(example)
+        answer = example.answer_to(results.output)
+        content = _content(passes, example, results, answer, blobs)
         contents.append({**content, "neighbours": near, **(more or {})})
         answers.append(answer)
     for number, example in enumerate(examples):
@@ -130,13 +130,13 @@ def page_of(
 def _content(
     passes: InspectedPasses,
     example: InspectedExample,
-    found: Passes,
+    results: Passes,
     answer: Answer,
     blobs: list[str],
 ) -> Json:
     """Everything the page shows of an example, as JSON for its script; the maps are stored in the blobs."""
     lens = []
-    for number, output in enumerate(found.lens):
+    for number, output in enumerate(results.lens):
         name = f"layer {number - 1}" if number else "input"
         lens.append({"name": name, "answer": _answer(example.answer_to(output))})
     length = len(answer.parts)
@@ -145,9 +145,9 @@ def _content(
         "expected": example.expected,
         "places": _places(answer, example.labels_of(passes.last_stack, length)),
         "answer": _answer(answer),
-        "kinds": _kinds(passes, example, found, length, blobs),
+        "kinds": _kinds(passes, example, results, length, blobs),
         "lens": lens,
-        "attribution": _attribution(found.attribution, length),
+        "attribution": _attribution(results.attribution, length),
         "images": _images(example),
     }
 
@@ -160,12 +160,16 @@ def _places(answer: Answer, labels: list[str]) -> list[str]:
 
 
 def _kinds(
-    passes: InspectedPasses, example: InspectedExample, found: Passes, length: int, blobs: list[str]
+    passes: InspectedPasses,
+    example: InspectedExample,
+    results: Passes,
+    length: int,
+    blobs: list[str],
 ) -> list[Json]:
     """Kinds of attention, in the order of the pass, with the maps of each layer and the answers without each head."""
     kinds: dict[str, Json] = {}
     images = example.pixels()
-    for attention, maps in zip(passes.attentions, found.maps, strict=True):
+    for attention, maps in zip(passes.attentions, results.maps, strict=True):
         stack = attention.stack
         queries = example.labels_of(stack, maps.shape[1])
         keys = example.labels_of("encoder" if attention.kind == "cross" else stack, maps.shape[2])
@@ -177,7 +181,7 @@ def _kinds(
             {
                 "map": stored_map(blobs, maps[:, : len(queries), : len(keys)]),
                 "ablated": [_answer(example.answer_to(output)) for output in outputs],
-                "changes": [answer_change(found.output, output, length) for output in outputs],
+                "changes": [answer_change(results.output, output, length) for output in outputs],
             }
         )
     return list(kinds.values())
