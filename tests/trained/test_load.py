@@ -130,7 +130,7 @@ def test_what_is_no_run_is_an_error_and_nothing_is_made(tmp_path):
         ('{"task": "Chess"', "the task is 'Chess', which is not one of ReverseTask, "),
         ('{"task": "ReverseTask", "heads": 3', "config.json cannot be used: heads is not a setting of this task"),
         ('{"task": "ReverseTask", "num_heads": 3', "config.json cannot be used: num_heads is 3; it must"),
-        ('{"task": "ReverseTask"', f"{tmp_path} has no checkpoint"),
+        ('{"task": "ReverseTask"', f"{tmp_path} has no intact checkpoint"),
         ("[", "is not a run's settings"),
     ):
         (tmp_path / "config.json").write_text(f'{content}, "format": {FORMAT}}}')

@@ -133,5 +133,5 @@ def test_a_model_without_one_of_its_files_or_with_a_pipe_in_its_place_is_refused
     with pytest.raises(InputError, match="SHA256SUMS is a pipe, a socket or a device; it must be"):
         load_run(shipped)
     (shipped / "params.msgpack").unlink()
-    with pytest.raises(InputError, match=f"{shipped} has no checkpoint"):
+    with pytest.raises(InputError, match=f"{shipped} has no intact checkpoint"):
         load_run(shipped)

@@ -133,11 +133,12 @@ def check_same(values: Mapping[str, object]) -> None:
         return
     first, *others = _from_all({name: str(value) for name, value in values.items()})
     for number, texts in enumerate(others, 1):
-        for name, expected in first.items():
-            if texts.get(name) != expected:
+        for name in sorted(first.keys() | texts.keys()):
+            text, expected = texts.get(name, "unknown"), first.get(name, "unknown")
+            if text != expected:
                 raise InputError(
-                    f"{name} is {texts.get(name)} in process {number} and {expected} in process 0;"
-                    " all processes must be started with the same value"
+                    f"{name} is {text} in process {number} and {expected} in process 0; all"
+                    " processes must be started with the same value"
                 )
 
 

@@ -77,8 +77,6 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
 
 def _best_params(directory: Path, config: TrainingConfig, settings: Json) -> Params:
     """Load the parameters of a run's best checkpoint, which must have the settings in `config.json`."""
-    if not os.path.isdir(directory / CHECKPOINTS):
-        raise InputError(f"{directory} has no checkpoint")
     with contextlib.closing(
         Checkpoints(directory / CHECKPOINTS, config.criterion, create=False)
     ) as checkpoints:
