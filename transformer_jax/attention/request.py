@@ -64,14 +64,15 @@ def checked_request(
     check_value("dropout", dropout, AttentionDropout | None)
     check_value("return_attention", wants_attention, bool)
     check_value("backend", backend, Backend | None)
-    arrays = [_real_numbers(name, x) for name, x in (("q", q), ("k", k), ("v", v))]
-    shapes = [array.shape for array in arrays]
-    _check_shapes(*shapes)
-    dtype = jnp.result_type(*(jax.dtypes.canonicalize_dtype(array.dtype) for array in arrays))
+    q, k, v = _real_numbers("q", q), _real_numbers("k", k), _real_numbers("v", v)
+    _check_shapes(q.shape, k.shape, v.shape)
+    dtype = jnp.result_type(*(jax.dtypes.canonicalize_dtype(x.dtype) for x in (q, k, v)))
     if not jnp.issubdtype(dtype, jnp.floating):
         dtype = jnp.promote_types(dtype, jnp.float32)
     request = AttentionRequest(
-        *shapes,
+        q.shape,
+        k.shape,
+        v.shape,
         dtype,
         None if mask is None else as_attention_mask(mask),
         None if bias is None else as_attention_bias(bias),
@@ -85,9 +86,10 @@ def checked_request(
     return request
 
 
-def with_batch_and_heads(*operands: Array) -> list[Array]:
+def with_batch_and_heads(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
     """Reshape q, k and v to `[N, H, T, d]`, `[N, Hkv, S, d]` and `[N, Hkv, S, d_v]`."""
-    return [x.reshape(-1, *whole_block(x.shape).shape[1:]) for x in operands]
+    q, k, v = (x.reshape(-1, *whole_block(x.shape).shape[1:]) for x in (q, k, v))
+    return q, k, v
 
 
 def _real_numbers(name: str, x: Any) -> Any:
@@ -120,7 +122,7 @@ class Explanation:
     implementation: str
     reason: str  # why it runs
     others: dict[str, str]  # why each of the others does not run
-    logits: tuple[int, int]  # T and S
+    logits: Shape  # T and S
 
     def __str__(self) -> str:
         num_queries, num_keys = self.logits

@@ -48,7 +48,8 @@ def attention_rows(
             f"heads is {shortened(heads)}; logits of shape {request.logits_shape} have no axis of"
             " heads"
         )
-    q, k = with_batch_and_heads(*(jnp.asarray(x) for x in promote_dtype(q, k, dtype=None)))
+    q, k = (jnp.asarray(x) for x in promote_dtype(q, k, dtype=None))
+    q, k, _ = with_batch_and_heads(q, k, k)
     queries = _indices("queries", queries, num_queries)
     heads = _indices("heads", heads, q.shape[1])
     group, wide = q.shape[1] // k.shape[1], jnp.promote_types(q.dtype, jnp.float32)

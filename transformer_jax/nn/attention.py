@@ -87,9 +87,8 @@ class MultiheadAttention(Tapped):
     calls `attend`. Source: Vaswani et al. 2017, section 3.2.2.
 
     Raises:
-        InputError: at construction, if `num_heads` does not divide `embed_dim` and `head_width` is None,
-            `num_kv_heads` does not divide `num_heads`, `dropout_prob` is outside [0, 1), or the positions do not
-            support the width of a head.
+        InputError: at construction, if a field is invalid, a number of heads does not divide what it divides, or the
+            positions do not support the width of a head.
     """
 
     embed_dim: (
@@ -155,9 +154,8 @@ class MultiheadAttention(Tapped):
             InputError: `x` or `memory` is not floating-point or has another rank, they differ in B, the mask or the
                 bias does not broadcast, or weights are requested but `implementation` is a function.
         """
-        memory = x if memory is None else memory
         self._check(x, memory)
-        key, value = self.keys_and_values(memory)
+        key, value = self.keys_and_values(x if memory is None else memory)
         query = self._heads(self.query_proj(x))
         if self.settings.qk_norm is not None:
             query = self.query_norm(query)
@@ -192,7 +190,7 @@ class MultiheadAttention(Tapped):
 
         Attention maps, inspection (`tap`) and cached decoding intercept this method and `keys_and_values`.
         """
-        *arguments, wants_weights, tap = call
+        arguments: Any = call[:6]  # those that an attention function takes
         implementation = self.settings.implementation
         if isinstance(implementation, str):
             # Loaded at the first call, with seven files; the formula is in `attention/formula.py`.
@@ -200,11 +198,11 @@ class MultiheadAttention(Tapped):
 
             return dot_product_attention(
                 *arguments,
-                implementation="plain" if wants_weights else implementation,
-                return_attention=wants_weights,
-                tap=tap,
+                implementation="plain" if call.wants_weights else implementation,
+                return_attention=call.wants_weights,
+                tap=call.tap,
             )
-        if wants_weights or tap is not None:
+        if call.wants_weights or call.tap is not None:
             raise InputError(
                 "implementation is a function, which returns no weights; choose auto or plain"
             )
@@ -217,16 +215,16 @@ class MultiheadAttention(Tapped):
         rate = self.settings.dropout_prob if self.dropout_prob is None else self.dropout_prob
         return AttentionDropout(rate, self.make_rng("dropout")) if rate > 0 else None
 
-    def _check(self, x: ArrayLike, memory: ArrayLike) -> None:
+    def _check(self, x: ArrayLike, memory: ArrayLike | None) -> None:
         check_sequence("x", x)
+        if memory is None:
+            return
         check_sequence("memory", memory)
-        if memory is not x and self.positions.is_in_attention:
+        if self.positions.is_in_attention:
             raise InputError(
                 f"memory is given, but positions is {self.positions}, which works in self-attention"
                 " only, since x and memory have no common positions"
             )
-        num_queries, num_memories = jnp.shape(x)[0], jnp.shape(memory)[0]
-        if num_memories != num_queries:
-            raise InputError(
-                f"memory has {num_memories} rows and x has {num_queries}; they must be equal"
-            )
+        sizes = jnp.shape(memory)[0], jnp.shape(x)[0]
+        if sizes[0] != sizes[1]:
+            raise InputError("memory has {} rows and x has {}; they must be equal".format(*sizes))

@@ -118,7 +118,7 @@ class SettingsModule(Tapped):
             For each layer the weights of its last attention, `[B, heads, queries, S]`; by default `[B, H, T, S]`.
 
         Raises:
-            InputError: as in `__call__`; or an index of a query or a head is out of range.
+            InputError: as in `__call__`; or an index is out of range.
         """
         # Loaded only if maps are requested: no part of a model's call.
         from transformer_jax.nn.attention_maps import attention_maps, of_layers
@@ -161,9 +161,9 @@ class Residual(Tapped):
         y = x + self.dropout(output, train=train)
         return self.after(y if norm_first else self.norm(y))
 
-    def after(self, x: Features) -> Features:
+    def after(self, x: FeaturesLike) -> Features:
         """Tap the output of the connection as `after`."""
-        return self.tap("after", x, "B T D")
+        return self.tap("after", jnp.asarray(x), "B T D")
 
 
 class Block(SettingsModule):

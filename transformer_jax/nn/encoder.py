@@ -63,8 +63,7 @@ class Stack(SettingsModule):
     """Stack of blocks of one class (`layers`), with an optional norm after the last block (`norm`).
 
     Raises:
-        InputError: at construction, if `num_heads` does not divide `input_dim`, `num_layers` is negative, another size
-            is below 1, or a setting is invalid; at a call, if `x` is not a floating-point array
+        InputError: at construction, if a size or a setting is invalid; at a call, if `x` is not a floating-point array
             `[B, T, input_dim]`.
     """
 

@@ -6,6 +6,7 @@ the compiled program; `transformer_jax.capture` and `transformer_jax.patch` inte
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -88,8 +89,9 @@ class Dense(Checked):
         bias = None
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        x, kernel, bias = promote_dtype(x, kernel, bias, dtype=None)
-        y = x.reshape(-1, width) @ kernel
+        operands: Any = promote_dtype(x, kernel, bias, dtype=None)
+        rows, kernel, bias = operands
+        y = rows.reshape(-1, width) @ kernel
         if bias is not None:
             y = add_bias(y, bias)
         return y.reshape(*leading, self.features)

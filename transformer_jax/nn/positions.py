@@ -49,10 +49,8 @@ def positions_of(
 ) -> Float[Array, "*B num w"]:
     """Return the rows `first` … `first + num - 1` of a table; `first` may be traced, or an array `[B]`.
 
-    If `first` is an array, positions below 0 are padding and get the first row.
-
-    Raises:
-        InputError: `first` is a known number, and a row is outside the table.
+    If `first` is an array, positions below 0 are padding and get the first row. A row outside the table is an
+    `InputError` if `first` is a known number.
     """
     table = jnp.asarray(table)
     if jnp.ndim(first) == 1:
@@ -117,11 +115,7 @@ class AttentionPositions(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Positions:
-    """Base class of the kinds of positional encoding. It adds no positions.
-
-    Raises:
-        InputError: the type or value of a field is invalid.
-    """
+    """Base class of the kinds of positional encoding. It adds no positions. An invalid field is an `InputError`."""
 
     def __post_init__(self) -> None:
         check_fields(self)

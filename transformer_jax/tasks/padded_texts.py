@@ -84,7 +84,7 @@ def padded_output(
 ) -> Float[Array, "B ..."]:
     """Output of an encoder for padded texts, each as it would be alone; at padding it is 0."""
     with hidden_padding(is_token):
-        output = model.apply({"params": params}, ids, padding_mask(is_token), types)
+        output: Any = model.apply({"params": params}, ids, padding_mask(is_token), types)
     if output.ndim == 2:  # one row for each text
         return output
     return jnp.where(is_token[..., None], output, 0)
