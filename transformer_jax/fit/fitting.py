@@ -73,8 +73,12 @@ def training(
     train_loader, val_loader = loaders
     num_steps = check_num_steps(task.config, train_loader)
     programs = create_programs(compiled, train_loader, num_steps, initial_params)
-    names = compiled.metric_names(programs.shapes.params, train_loader)
-    compiled.begin_to_compile(programs.shapes.params, train_loader)
+    shapes, example = programs.shapes.params, compiled.example_batch(train_loader)
+    names = compiled.metric_names(shapes, example)
+    if task.config.scan_layers:
+        compiled.stack_layers_like(shapes)
+    if not train_loader.has_groups:  # else the example has the shapes of only one group
+        compiled.begin_to_compile(shapes, example)
     config = with_criterion(task.config, names)
     run = _open_run(task, config, programs.chosen_params, loaders)
     try:
@@ -82,16 +86,19 @@ def training(
         for name, content in task.model_files().items():
             run.save_text(name, content)
         report_initial(config, programs.chosen_params, is_resumed=bool(run.checkpoints.steps))
-        announce(compiled, programs.shapes.params, num_steps, run.path)
+        announce(compiled, shapes, num_steps, run.path)
         with StopRequest() as request:
             is_trained = run.is_finished or max(run.checkpoints.steps, default=0) >= num_steps
             runner = programs.runner
             if not (is_trained or train_loader.has_groups):
-                example = compiled.local_samples(train_loader.example())
-                runner.program.begin_to_compile(*runner.arguments(example))
+                samples = compiled.local_samples(train_loader.example())
+                runner.program.begin_to_compile(*runner.arguments(samples))
             start = newest(run, programs.initial_state(), compiled.devices)
             del programs, initial_params  # they hold the initial arrays
-            with Journal(compiled, config, runner, loaders, run, start, request) as journal:
+            steps_per_epoch = len(train_loader)
+            with Journal(
+                compiled, config, runner, steps_per_epoch, val_loader, run, start, request
+            ) as journal:
                 request.synchronize()
                 request.raise_if_signalled(start.step)
                 yield TrainingLoop(

@@ -38,7 +38,8 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         compiled: the task to train; its hooks determine what is logged.
         config: settings of the run.
         runner: runs the steps.
-        loaders: loaders of the training set and of the validation set.
+        steps_per_epoch: number of steps in an epoch.
+        val_loader: loader of the validation set, whose first example is pictured.
         run: directory of the run.
         start: checkpoint whose progress restores callbacks and loggers.
         request: set when a signal asks to stop.
@@ -53,15 +54,15 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         compiled: CompiledTask,
         config: TrainingConfig,
         runner: StepRunner,
-        loaders: tuple[Loader, Loader],
+        steps_per_epoch: int,
+        val_loader: Loader,
         run: RunDirectory,
         start: Checkpoint,
         request: StopRequest,
     ) -> None:
         self._run, self._request, self._config = run, request, config
         self._stopwatch = compiled.stopwatch
-        train_loader, val_loader = loaders
-        self._step, self._num_steps = start.step, config.num_steps(len(train_loader))
+        self._step, self._num_steps = start.step, config.num_steps(steps_per_epoch)
         self.evaluated_step: int = start.progress.get("evaluated_step", 0)
         if start.step > self._num_steps:
             raise InputError(
@@ -81,7 +82,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             self._bar = opened.enter_context(contextlib.closing(bar))
             callbacks: list[Callback] = []
             if is_first():  # it alone logs and decides
-                callbacks += self._create_callbacks(runner, len(train_loader), opened)
+                callbacks += self._create_callbacks(runner, steps_per_epoch, opened)
                 callbacks += compiled.task.create_callbacks(loggers)
                 callbacks += _attention_pictures(compiled, val_loader, loggers)
             self._callbacks = by_class("callbacks", callbacks)

@@ -48,7 +48,6 @@ class CompiledTask:
         # of this process, for work that devices do not share
         self.first_device = devices.mesh.local_devices[0]
         self.place_constants(constants)
-        # Parameter shapes if training stacks layers: evaluations during and after training share one compiled program.
         self._stacked_shapes: Params | None = None
         self._local_loaders: weakref.WeakKeyDictionary[Loader, Loader] = weakref.WeakKeyDictionary()
         self._eval_step = BackgroundProgram(devices.share(task.eval_step), stopwatch=stopwatch)
@@ -80,9 +79,9 @@ class CompiledTask:
     def _prepare_and_apply(self, params: Params, inputs: Inputs, constants: Arrays) -> Any:
         return self.task.apply(params, self.task.prepare(inputs, constants))
 
-    def metric_names(self, shapes: Params, loader: Loader) -> list[str]:
+    def metric_names(self, shapes: Params, example: Batch) -> list[str]:
         """Return the names of the metrics of an evaluation of parameters of these shapes."""
-        names_of_loss = self._eval_step.trace(*self._arguments(shapes, loader)).out_info
+        names_of_loss = self._eval_step.trace(*self._arguments(shapes, example)).out_info
         names_of_set = self.task.dataset_metric_names
         both = set(names_of_loss).intersection(names_of_set)
         if both:
@@ -92,15 +91,19 @@ class CompiledTask:
             )
         return [*names_of_loss, *names_of_set]
 
-    def begin_to_compile(self, shapes: Params, loader: Loader) -> None:
-        """Start to compile in the background, for parameters of these shapes."""
-        if self.task.config.scan_layers:
-            self._stacked_shapes = shapes
-        if not loader.has_groups:  # else the example has the shapes of only one group
-            self._eval_step.begin_to_compile(*self._arguments(shapes, loader))
+    def begin_to_compile(self, shapes: Params, example: Batch) -> None:
+        """Start to compile the evaluation in the background, for parameters and a batch of these shapes."""
+        self._eval_step.begin_to_compile(*self._arguments(shapes, example))
 
-    def _arguments(self, shapes: Params, loader: Loader) -> tuple[Params, Batch, Arrays]:
-        example = self._padded(self.local_samples(loader.example()), loader)
+    def stack_layers_like(self, shapes: Params) -> None:
+        """Evaluate parameters with layers stacked as in these shapes: during and after training by one program."""
+        self._stacked_shapes = shapes
+
+    def example_batch(self, loader: Loader) -> Batch:
+        """Return a batch as an evaluation of this loader gets it."""
+        return self._padded(self.local_samples(loader.example()), loader)
+
+    def _arguments(self, shapes: Params, example: Batch) -> tuple[Params, Batch, Arrays]:
         return self.devices.shapes({"params": shapes})["params"], example, self.constants
 
     def evaluate(self, params: Params, loader: Iterable[Samples]) -> dict[str, float]:
