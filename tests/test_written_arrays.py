@@ -6,6 +6,7 @@ import flax.serialization
 import jax
 import numpy as np
 import pytest
+import safetensors.numpy
 import torch
 from array_forms import FORMS, assert_bitwise, plain
 from compiled_models import draw
@@ -14,6 +15,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from transformer_jax import (
+    InputError,
     MultiheadAttention,
     TransformerPredictor,
     export_torch,
@@ -101,3 +103,17 @@ def test_pictures_and_numbers_of_tensorboard(tmp_path):
     for name, picture in order.items():
         np.testing.assert_array_equal(Image.open(io.BytesIO(found.Images(name)[0].encoded_image_string)), picture)
     assert [found.Scalars(name)[0].value for name in numbers] == [np.float32(number) for number in numbers.values()]
+
+
+def test_a_model_stays_if_what_was_written_is_read_back_differently(tmp_path, monkeypatch):
+    run = load_run("reverse")
+    run.save(tmp_path / "model")
+    before = (tmp_path / "model" / "model.safetensors").read_bytes()
+    run.params = jax.tree.map(lambda leaf: leaf + 1, run.params)
+    write, name = safetensors.numpy.save_file, "input_layer/bias"
+    other = {name: np.asarray(run.params["input_layer"]["bias"]) - 1}
+    monkeypatch.setattr(safetensors.numpy, "save_file", lambda arrays, *rest: write(arrays | other, *rest))
+    with pytest.raises(InputError, match=r"directory is .*model; it must be .*\(input_layer/bias in .* differs from"):
+        run.save(tmp_path / "model")
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

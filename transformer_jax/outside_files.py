@@ -96,7 +96,11 @@ def writing_into(name: str, directory: str | Path) -> AbstractContextManager[Non
 def write_arrays(
     file: Path, arrays: Mapping[str, ArrayLike], metadata: dict[str, str] | None = None
 ) -> None:
-    """Write arrays to a safetensors file."""
+    """Write arrays to a safetensors file, and read it back.
+
+    Raises:
+        OSError: the file holds anything but these arrays.
+    """
     import safetensors.numpy
 
     # The library writes an array in the order of its memory, whatever its strides, and reads beyond
@@ -105,6 +109,18 @@ def write_arrays(
     safetensors.numpy.save_file(plain, file, metadata)
     with file.open("rb") as stream:
         os.fsync(stream.fileno())
+    check_written(file, plain, safetensors.numpy.load_file(file))
+
+
+def check_written(file: Path, given: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Raise an `OSError` unless arrays or tensors read from a file are bitwise those given."""
+
+    def content(array: Any) -> object:
+        return array.dtype, array.shape, np.asarray(array).tobytes()
+
+    for name, array in given.items():
+        if content(found[name]) != content(array):
+            raise OSError(f"{name} in {file} differs from what was written")
 
 
 @contextlib.contextmanager

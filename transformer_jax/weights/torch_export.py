@@ -19,7 +19,7 @@ from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.nn.predictor import TransformerPredictor
-from transformer_jax.outside_files import Json, replacing
+from transformer_jax.outside_files import Json, check_written, replacing
 from transformer_jax.trees import Params
 from transformer_jax.weights import torch_model
 from transformer_jax.weights.layouts import abstract_params, by_path
@@ -71,6 +71,8 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
 
     with replacing(directory, f"a {SOURCE} of an earlier export", names_of) as new:
         torch.save(content, new / WEIGHTS)
+        read = torch.load(new / WEIGHTS, weights_only=True)
+        check_written(new / WEIGHTS, content["state_dict"], read["state_dict"])
         (new / SOURCE).write_text(text, encoding="utf-8")
     return Path(directory) / SOURCE
 
