@@ -14,6 +14,7 @@ import dataclasses
 
 from transformer_jax.cli import answer_lines, parse, parse_known, run
 from transformer_jax.errors import InputError
+from transformer_jax.flags import naming_flags
 from transformer_jax.runs.directory import run_path
 from transformer_jax.tasks.registry import load_run
 from transformer_jax.tasks.translation.task import (
@@ -75,7 +76,8 @@ def trained_translator(config: TranslationConfig) -> TranslationTrainer:
         )
     chosen = {name: changed[name] for name in OF_SEARCH if name in changed}
     search = dataclasses.replace(trainer.config, **chosen)
-    search.check_idle()
+    with naming_flags(TranslationConfig):
+        search.check_idle()
     translator = TranslationTrainer(search)
     translator.params = trainer.params
     return translator

@@ -91,7 +91,7 @@ def test_flags_are_spelled_with_hyphens_or_as_the_fields_and_take_none():
 def test_a_flag_may_correct_a_setting_of_the_file_that_is_invalid_alone(write):
     file = write("num_heads = 3")
     assert read("--config", file, "--model-dim=33").num_heads == 3
-    message = f"num_heads is 3; it must be at least 1 and divide the model's width 32 (with the settings of {file})"
+    message = f"--num-heads is 3; it must be at least 1 and divide the model's width 32 (with the settings of {file})"
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         read("--config", file)
 
@@ -131,8 +131,8 @@ def test_a_runs_settings_are_taken_without_those_of_its_machine(tmp_path):
 def test_the_file_of_settings_chooses_the_data_set_of_the_anomaly_task(write):
     shipped = SHIPPED / "digits"
     errors = {
-        (write("dataset = 'digits'\nset_size = 1"), "--set-size=0"): "set_size is 0; it must be at least 2",
-        (shipped, "--set-size=1"): "set_size is 1; it must be at least 2",
+        (write("dataset = 'digits'\nset_size = 1"), "--set-size=0"): "--set-size is 0; it must be at least 2",
+        (shipped, "--set-size=1"): "--set-size is 1; it must be at least 2",
         (shipped, "--dataset=cifar100"): "task is SetAnomalyTask_digits; it must be SetAnomalyTask_cifar100",
         (write("dataset = 'digit'", "a.toml"),): "dataset is 'digit'; it must be one of cifar100, digits, files",
     }

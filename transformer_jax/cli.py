@@ -19,7 +19,14 @@ from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.errors import InputError, check_value, in_one_line, visible
 from transformer_jax.fields import type_hints
 from transformer_jax.fit.signals import Interrupted, end_at_signals, raise_at_signals
-from transformer_jax.flags import check_known, end_with, escape_output, flag_parser, read_flags
+from transformer_jax.flags import (
+    check_known,
+    end_with,
+    escape_output,
+    flag_parser,
+    naming_flags,
+    read_flags,
+)
 from transformer_jax.runs.settings import ConfigFile, read_config_file
 from transformer_jax.trained.named import settings_of_initial
 
@@ -52,7 +59,8 @@ def run(
         config = read_config(sys.argv[1:])
         # before anything is computed
         prepare_jax(config if isinstance(config, TrainingConfig) else None)
-        train(config)
+        with naming_flags(type(config)):
+            train(config)
         print(end="", flush=True)
         if signalled:
             raise signalled[0]
@@ -123,7 +131,8 @@ def parse(
             given = _settings_of(read_config_file(path), config_class, task, choices) | given
         given = settings_of_initial(config_class, task, settings | given) | given
     try:
-        return config_class(**(settings | given))
+        with naming_flags(config_class):
+            return config_class(**(settings | given))
     except InputError as error:
         if path is None:
             raise

@@ -186,7 +186,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
         if self.seeds is not None:
             reasons["seed"] = "seeds gives those of the runs"
         if self.max_steps is not None:
-            reasons["max_epochs"] = f"training ends after max_steps, {self.max_steps}"
+            reasons["max_epochs"] = f"max_steps is {self.max_steps}"
         if self.schedule in ("constant", "inverse_sqrt", "noam"):
             reasons["min_lr"] = f"the schedule {self.schedule} does not decay to it"
         if self.schedule == "noam":

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import inspect
 import io
 import os
@@ -9,7 +10,7 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
@@ -146,6 +147,22 @@ def check_known(unknown: Sequence[str], sources: Sequence[type]) -> None:
         name = unknown[0].partition("=")[0].lower()
         suggestion = meant(OTHER_NAMES.get(name, name), flags)
         raise InputError(f"unknown argument: {unknown[0]}{suggestion}")
+
+
+@contextlib.contextmanager
+def naming_flags(config: type) -> Iterator[None]:
+    """Name flags in an `InputError` about settings, `--max-epochs is 0`, where a part of its message begins so."""
+    try:
+        yield
+    except InputError as error:
+        settings = type_hints(config) if dataclasses.is_dataclass(config) else {}
+        parts = []
+        # behind a colon, the reason begins with another setting
+        for part in str(error).split(": "):
+            name, verb, rest = part.partition(" is ")
+            parts.append(f"{_flag(name)}{verb}{rest}" if name in settings else part)
+        error.args = (": ".join(parts),)
+        raise
 
 
 def comments(dataclass: type) -> dict[str, str]:

@@ -152,7 +152,7 @@ def test_the_settings_that_differ_among_the_runs_of_a_task_are_listed(tmp_path, 
     assert rows[1:] == [["adam_b1", "0.9", "0.5"], ["lr", "0.25", "0.5"], ["own", "3"]]
 
 
-def test_runs_are_sorted(tmp_path, capsys):
+def test_runs_are_sorted_and_filtered(tmp_path, capsys):
     for number, (name, loss) in enumerate({"a": 0.5, "b": 0.125, "c": None, "d": 0.25}.items()):
         config = TrainingConfig(checkpoint_dir=tmp_path, name=name)
         with RunDirectory(config, "Other" if name == "d" else "Task") as run:
@@ -165,6 +165,9 @@ def test_runs_are_sorted(tmp_path, capsys):
         "--sort steps": "dcba",
         "--sort time": "dcba",
         "--sort best": "dbac",
+        "--sort best --task Task": "bac",
+        "--state interrupted": "abcd",
+        "--state running": "",
     }.items():
         assert "".join(run["name"] for run in listed(capsys, tmp_path, *arguments.split())) == names, arguments
 
@@ -179,6 +182,8 @@ def test_the_table_has_a_line_for_each_run(tmp_path, capsys):
     assert first.split()[:7] == ["Task", "a", "interrupted", "7/17", "val/loss", "0.5000", "10"]
     assert second.split()[:7] == ["Task", "sweep/b", "finished", "13/17", "val/loss", "0.2500", "10"]
     assert (first.split()[-1], second.split()[-1]) == ("lr=0.25", "lr=0.5")
+    main([str(tmp_path), "--task", "None"])
+    assert capsys.readouterr().out == f"No runs in {tmp_path}\n"
 
 
 def test_columns_are_metrics_settings_and_fields_and_two_runs_are_compared(tmp_path, capsys):
@@ -187,8 +192,12 @@ def test_columns_are_metrics_settings_and_fields_and_two_runs_are_compared(tmp_p
             run.write_results(RESULTS | {"test": {"accuracy": accuracy}})
     rows = table(capsys, tmp_path, "--columns", "test/accuracy,seconds,seed")
     assert rows == [["name", "test/accuracy", "seconds", "seed"], ["a", "0.5", "10", "3"], ["b", "0.25", "10", "3"]]
+    main([str(tmp_path), "--columns", "lr,steps", "--csv"])
+    assert capsys.readouterr().out == "name,lr,steps\na,0.5,13\nb,0.25,13\n"
     rows = table(capsys, tmp_path / "a", tmp_path / "b", "--diff")
     assert rows == [[f"{tmp_path}/a", f"{tmp_path}/b"], ["lr", "0.5", "0.25"], ["test/accuracy", "0.5", "0.25"]]
+    main([*(str(tmp_path / name) for name in "ab"), "--diff", "--csv"])
+    assert capsys.readouterr().out == f",{tmp_path}/a,{tmp_path}/b\nlr,0.5,0.25\ntest/accuracy,0.5,0.25\n"
     for arguments, message in (
         (
             [tmp_path, "--columns", "seconds,test/f1"],
@@ -198,6 +207,8 @@ def test_columns_are_metrics_settings_and_fields_and_two_runs_are_compared(tmp_p
         ([tmp_path / "a", tmp_path / "c", "--diff"], "c cannot be compared"),
         ([tmp_path / "a", tmp_path / "b", "--diff", "--json"], "^argument --json: not allowed with argument --diff$"),
         ([tmp_path, "--json", "--columns", "lr"], "^argument --columns: not allowed with argument --json$"),
+        ([tmp_path, "--json", "--csv"], "^--csv cannot be combined with --json$"),
+        ([tmp_path / "a", tmp_path / "b", "--diff", "--task", "Task"], "^--task cannot be combined with --diff$"),
     ):
         with pytest.raises(InputError, match=message):
             main([*map(str, arguments)])
@@ -218,7 +229,7 @@ def hostile(parent: Path, name: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("flags", [[], ["--columns", "data,name"], ["--diff"], ["--columns", "no"]])
+@pytest.mark.parametrize("flags", [[], ["--csv"], ["--columns", "data,name"], ["--diff"], ["--columns", "no"]])
 def test_texts_of_files_are_shown_with_escapes_and_cut(flags, tmp_path, capsys, monkeypatch):
     paths = [str(hostile(tmp_path, name)) for name in ("a", "bb")]
     monkeypatch.setattr(sys, "argv", ["runs", *(paths if flags == ["--diff"] else [str(tmp_path)]), *flags])

@@ -118,13 +118,15 @@ def test_tensorboards_reader_lists_curves_under_scalars_and_pictures_under_image
     np.testing.assert_array_equal(Image.open(io.BytesIO(image.encoded_image_string)), picture)
 
 
-def test_the_settings_are_there_once_for_hparams_those_of_the_last_start(tmp_path):
+def test_the_settings_are_there_once_as_text_and_for_hparams_those_of_the_last_start(tmp_path):
     settings = {"task": "Sort", "lr": 0.25, "num_layers": 3, "resume": True, "data": None}
     for settings["lr"] in (0.25, 0.5):
         logger = TensorBoardLogger(tmp_path)
         logger.log_settings(settings)
         logger.close()
     reader = read(tmp_path)
+    (text,) = reader.Tensors("settings/text_summary")
+    assert b"| lr | 0.5 |" in text.tensor_proto.string_val[0]
     content = reader.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     values = parse_session_start_info_plugin_data(content).hparams
     assert (values["lr"].number_value, values["resume"].bool_value, values["task"].string_value) == (0.5, True, "Sort")

@@ -1,7 +1,9 @@
 """List the runs below a directory: `python -m transformer_jax.runs --help`."""
 
 import argparse
+import csv
 import dataclasses
+import io
 import json
 import math
 import os
@@ -12,6 +14,7 @@ from pathlib import Path
 from transformer_jax.errors import InputError, visible
 from transformer_jax.flags import Parser, end_with, escape_output
 from transformer_jax.runs.listing import (
+    STATES,
     Run,
     find_runs,
     read_run,
@@ -34,11 +37,15 @@ def main(arguments: list[str]) -> None:
     """
     chosen = _chosen(arguments)
     if chosen.diff:
-        print(_table(differences(*map(read_run, chosen.paths))))
+        print(_lines(differences(*map(read_run, chosen.paths)), as_csv=chosen.csv))
         return
     (directory,) = chosen.paths
     runs = [] if directory == DEFAULT and not DEFAULT.exists() else find_runs(directory)
     runs.sort(key=lambda run: sort_key(run, chosen.sort))
+    if chosen.task is not None:
+        runs = [run for run in runs if run.task == chosen.task]
+    if chosen.state is not None:
+        runs = [run for run in runs if run.state == chosen.state]
     if chosen.json:
         listed = json.dumps([dataclasses.asdict(run) for run in with_varying_settings(runs)])
         # null for NaN and infinity
@@ -46,10 +53,11 @@ def main(arguments: list[str]) -> None:
     elif not runs:
         print(f"No runs in {directory}")
     elif chosen.columns is not None:
-        print(_table(_chosen_columns(runs, directory, chosen.columns.split(","))))
+        rows = _chosen_columns(runs, directory, chosen.columns.split(","))
+        print(_lines(rows, as_csv=chosen.csv))
     else:
         rows = [_row(run, directory) for run in with_varying_settings(runs)]
-        print(_table([HEADINGS, *rows]))
+        print(_lines([HEADINGS, *rows], as_csv=chosen.csv))
 
 
 def _chosen(arguments: list[str]) -> argparse.Namespace:
@@ -62,6 +70,10 @@ def _chosen(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("paths", nargs="*", type=Path, default=[DEFAULT], metavar="DIR", help=paths)
     sort = "sort order of the runs (default: name)"
     parser.add_argument("--sort", choices=SORTS, default="name", help=sort)
+    parser.add_argument("--task", help="list only the runs of this task, e.g. ReverseTask")
+    parser.add_argument("--state", choices=STATES, help="list only the runs in this state")
+    values = "print comma-separated values instead of a table"
+    parser.add_argument("--csv", action="store_true", help=values)
     forms = parser.add_mutually_exclusive_group()
     diff = "show the settings and metrics in which two runs differ"
     forms.add_argument("--diff", action="store_true", help=diff)
@@ -74,6 +86,9 @@ def _chosen(arguments: list[str]) -> argparse.Namespace:
             f"DIR is {' '.join(map(str, chosen.paths))}; it must be one directory, or two runs with"
             " --diff"
         )
+    for form, flag in (("diff", "task"), ("diff", "state"), ("json", "csv")):
+        if getattr(chosen, form) and getattr(chosen, flag):
+            raise InputError(f"--{flag} cannot be combined with --{form}")
     return chosen
 
 
@@ -122,8 +137,12 @@ def differences(one: Run, other: Run) -> list[list[str]]:
     return rows
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Format a table as aligned columns."""
+def _lines(rows: Sequence[Sequence[str]], *, as_csv: bool) -> str:
+    """Format a table as aligned columns, or as comma-separated values."""
+    if as_csv:
+        file = io.StringIO()
+        csv.writer(file, lineterminator="\n").writerows(rows)
+        return file.getvalue().removesuffix("\n")
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 

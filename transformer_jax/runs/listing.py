@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from stat import S_ISREG
-from typing import Literal
+from typing import Literal, get_args
 
 from transformer_jax.config import Criterion, TrainingConfig
 from transformer_jax.errors import InputError, in_one_line
@@ -28,6 +28,7 @@ from transformer_jax.runs.settings import (
 )
 
 State = Literal["running", "interrupted", "finished", "diverged", "damaged"]
+STATES: tuple[State, ...] = get_args(State)
 TIMED = ("train", "eval", "compile")  # activities whose seconds are added up
 OWN = frozenset({"name", "checkpoint_dir"})  # settings that the run's path shows
 

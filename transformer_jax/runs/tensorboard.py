@@ -13,11 +13,13 @@ from jaxtyping import UInt8
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.runs.loggers import EVENTS, Logger, LogPosition, cut_back
 
+SETTINGS = "settings/text_summary"  # tag of the settings as text
 # suffix of the settings' event file, which is rewritten whenever the run is resumed
 OF_SETTINGS = ".settings"
 
@@ -68,17 +70,19 @@ class TensorBoardLogger(Logger):
         self._write(step, Summary.Value(tag=name, image=encoded))
 
     def log_settings(self, settings: Mapping[str, object]) -> None:
-        """Write the settings for TensorBoard's HPARAMS page, which uses the last value of each curve as a metric."""
+        """Write the settings as text and for the HPARAMS page, which uses the last value of each curve as a metric."""
+        rows = ["| setting | value |", "| --- | --- |"]
         plain = {}
         for name, value in settings.items():
+            rows.append(f"| {name} | {value} |")
             is_plain = isinstance(value, bool | int | float | str)
             plain[name] = value if is_plain else json.dumps(value)
         for earlier in self._directory.glob(EVENTS + OF_SETTINGS):
             earlier.unlink()
         writer = EventFileWriter(str(self._directory), filename_suffix=OF_SETTINGS)
         # Without a trial id, which would merge runs with the same id, each run is shown by its directory.
-        summary = hparams_pb(plain, trial_id="")
-        writer.add_event(Event(wall_time=time.time(), summary=summary))
+        for summary in (text_pb(SETTINGS, "\n".join(rows)), hparams_pb(plain, trial_id="")):
+            writer.add_event(Event(wall_time=time.time(), summary=summary))
         writer.close()
 
     def state(self) -> dict[str, int]:

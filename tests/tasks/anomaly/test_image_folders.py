@@ -140,7 +140,7 @@ WRONG = {
     "a class is empty": "class_d has no PNG files",
     "a damaged file": "class_d/kind_2.png can't be read: UnidentifiedImageError",
     "another size": r"class_d/kind_2.png has 31×32 pixels; it must have 32×32",
-    "too few images": "set_size is 3; it may be at most 2, since class 3 has 1 images",
+    "too few images": "--set-size is 3; it may be at most 2, since class 3 has 1 images",
 }
 
 

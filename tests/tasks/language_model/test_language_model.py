@@ -209,4 +209,4 @@ def test_a_run_is_evaluated_on_another_text_continues_a_prompt_and_is_begun_from
     assert json.loads((tmp_path / "more" / "results.json").read_text())["steps"] == 2 * 70 // 14
     outcome = call("language_model.py", "--pretrained", run, "--data", other, *place)
     assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)
-    assert f"seq_len is 256; it must be 11, as in the training of {run}" in outcome.stderr
+    assert f"--seq-len is 256; it must be 11, as in the training of {run}" in outcome.stderr
