@@ -51,23 +51,25 @@ def command(directory, lines, capsys):
     return [line.split("\t")[2:4] for line in capsys.readouterr().out.splitlines()[1:]]
 
 
-def test_tokens_have_labels_as_in_the_pipeline_of_transformers_and_commands_print_them(tmp_path, capsys):
+def test_tokens_have_labels_and_commands_print_entities_as_the_pipeline_of_transformers(tmp_path, capsys):
     names = dict(enumerate(["O", "B-PER", "I-PER", "I-LOC"]))
     model, tokenizer = saved(tmp_path, "BertForTokenClassification", id2label=names)
     tokenizer.add_special_tokens({"cls_token": "[CLS]", "sep_token": "[SEP]"})
-    run = load_transformers(tmp_path)
-    pipeline = transformers.pipeline("token-classification", model=model, tokenizer=tokenizer, ignore_labels=[])
-    found = pipeline(list(TEXTS))
-    assert len({token["entity"] for tokens in found for token in tokens}) > 2
-    for text, spans, expected in zip(TEXTS, run.predict(list(TEXTS)), found, strict=True):
+    run, found = load_transformers(tmp_path), []
+    for strategy in ("none", "simple"):
+        pipeline = transformers.pipeline(
+            "token-classification", model=model, tokenizer=tokenizer, aggregation_strategy=strategy,
+            ignore_labels=["O"] if strategy == "simple" else [],
+        )  # fmt: skip
+        found.append(pipeline(list(TEXTS)))
+    assert len({token["entity"] for tokens in found[0] for token in tokens}) > 2
+    for text, spans, expected in zip(TEXTS, run.predict(list(TEXTS)), found[0], strict=True):
         assert [text[span.start : span.end] for span in spans] == [span.text for span in spans] == text.split()
         assert [span.label for span in spans] == [token["entity"] for token in expected]
         np.testing.assert_allclose([span.probability for span in spans], [each["score"] for each in expected], 1e-5)
-    for (answer, _), text, tokens in zip(command(tmp_path, TEXTS, capsys), TEXTS, found, strict=True):
+    for (answer, _), text, entities in zip(command(tmp_path, TEXTS, capsys), TEXTS, found[1], strict=True):
         shown = [
-            f"{token['entity']}: {text[token['start'] : token['end']]} ({token['score']:.3g})"
-            for token in tokens
-            if token["entity"] != "O"
+            f"{each['entity_group']}: {text[each['start'] : each['end']]} ({each['score']:.3g})" for each in entities
         ]
         assert answer == "; ".join(shown)
     (answer,) = run.answers(run.examples(TEXTS[0]))
