@@ -9,6 +9,7 @@ import tokenizers
 import torch
 import transformers
 from huggingface_models import drawn
+from safetensors.numpy import save_file
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
@@ -51,23 +52,25 @@ def command(directory, lines, capsys):
     return [line.split("\t")[2:4] for line in capsys.readouterr().out.splitlines()[1:]]
 
 
-def test_tokens_have_labels_as_in_the_pipeline_of_transformers_and_commands_print_them(tmp_path, capsys):
+def test_tokens_have_labels_and_commands_print_entities_as_the_pipeline_of_transformers(tmp_path, capsys):
     names = dict(enumerate(["O", "B-PER", "I-PER", "I-LOC"]))
     model, tokenizer = saved(tmp_path, "BertForTokenClassification", id2label=names)
     tokenizer.add_special_tokens({"cls_token": "[CLS]", "sep_token": "[SEP]"})
-    run = load_transformers(tmp_path)
-    pipeline = transformers.pipeline("token-classification", model=model, tokenizer=tokenizer, ignore_labels=[])
-    found = pipeline(list(TEXTS))
-    assert len({token["entity"] for tokens in found for token in tokens}) > 2
-    for text, spans, expected in zip(TEXTS, run.predict(list(TEXTS)), found, strict=True):
+    run, found = load_transformers(tmp_path), []
+    for strategy in ("none", "simple"):
+        pipeline = transformers.pipeline(
+            "token-classification", model=model, tokenizer=tokenizer, aggregation_strategy=strategy,
+            ignore_labels=["O"] if strategy == "simple" else [],
+        )  # fmt: skip
+        found.append(pipeline(list(TEXTS)))
+    assert len({token["entity"] for tokens in found[0] for token in tokens}) > 2
+    for text, spans, expected in zip(TEXTS, run.predict(list(TEXTS)), found[0], strict=True):
         assert [text[span.start : span.end] for span in spans] == [span.text for span in spans] == text.split()
         assert [span.label for span in spans] == [token["entity"] for token in expected]
         np.testing.assert_allclose([span.probability for span in spans], [each["score"] for each in expected], 1e-5)
-    for (answer, _), text, tokens in zip(command(tmp_path, TEXTS, capsys), TEXTS, found, strict=True):
+    for (answer, _), text, entities in zip(command(tmp_path, TEXTS, capsys), TEXTS, found[1], strict=True):
         shown = [
-            f"{token['entity']}: {text[token['start'] : token['end']]} ({token['score']:.3g})"
-            for token in tokens
-            if token["entity"] != "O"
+            f"{each['entity_group']}: {text[each['start'] : each['end']]} ({each['score']:.3g})" for each in entities
         ]
         assert answer == "; ".join(shown)
     (answer,) = run.answers(run.examples(TEXTS[0]))
@@ -143,7 +146,13 @@ def sentence_files(directory, pooling, *modules, **transformer):
     (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     (directory / "sentence_bert_config.json").write_text(json.dumps(transformer))
     for number, module in enumerate(modules, start=2):
-        listed.append((f"models.{module}", f"{number}"))
+        listed.append(("models.Dense" if module else "models.Normalize", f"{number}"))
+        (directory / f"{number}").mkdir()
+        if module:
+            arrays, config = module
+            sizes = dict(zip(("out_features", "in_features"), arrays["linear.weight"].shape, strict=True))
+            (directory / f"{number}" / "config.json").write_text(json.dumps(sizes | config))
+            save_file(arrays, directory / f"{number}" / "model.safetensors")
     content = [{"type": f"{ST}{kind}", "path": path} for kind, path in listed]
     (directory / "modules.json").write_text(json.dumps(content))
 
@@ -151,21 +160,27 @@ def sentence_files(directory, pooling, *modules, **transformer):
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_texts_are_embedded_as_the_files_say(pooling, tmp_path):
     model, tokenizer = saved(tmp_path, "BertModel")
+    rng = np.random.default_rng(0)
+    kernels = [rng.normal(size=shape).astype(np.float32) for shape in ((7, 10), (3, 7))]
+    bias = rng.normal(size=7).astype(np.float32)
     named = {"pooling_mode": pooling}
     if pooling == "cls":  # as older versions write it
         named = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
-    sentence_files(tmp_path, named, "Normalize", max_seq_length=5)
+    dense = {"linear.weight": kernels[0], "linear.bias": bias}, {}
+    last = {"linear.weight": kernels[1]}, {"bias": False, "activation_function": IDENTITY}
+    sentence_files(tmp_path, named, dense, None, last, max_seq_length=5, do_lower_case=True)
     run = load_transformers(tmp_path)
-    texts, vectors = list(TEXTS), []
-    for text in texts:
+    texts = [text.replace("w", "W") for text in TEXTS]
+    embedded = run.embed(texts), run.embed(texts, normalize=False)
+    for text, vector, other in zip(TEXTS, *embedded, strict=True):
         ids = tokenizer.backend_tokenizer.encode(text).ids
         cut = [*ids[:4], ids[-1]] if len(ids) > 5 else ids
         with torch.no_grad():
             outputs = model(torch.tensor([cut])).last_hidden_state[0]
-        vectors.append(POOLINGS[pooling](outputs).numpy())
-    np.testing.assert_allclose(run.embed(texts, normalize=False), vectors, atol=2e-5)
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    np.testing.assert_allclose(run.embed(texts), vectors / lengths, atol=2e-5)
+        hidden = torch.tanh(torch.tensor(kernels[0]) @ POOLINGS[pooling](outputs) + torch.tensor(bias))
+        np.testing.assert_allclose(vector, kernels[1] @ (hidden / hidden.norm()).numpy(), atol=2e-5)
+        np.testing.assert_allclose(other, kernels[1] @ hidden.numpy(), atol=2e-5)
+    np.testing.assert_allclose(np.linalg.norm(run.embed(texts, normalize=True), axis=1), 1, atol=1e-5)
     assert run.embed(texts, "mean").shape == (3, 10)
 
 
@@ -183,20 +198,20 @@ def test_texts_are_embedded_as_the_files_say(pooling, tmp_path):
         ("modules.json", [{"type": 1, "path": ""}], "modules.json is not a list of modules"),
         ("sentence_bert_config.json", {"tokenizer_args": {"a": 1}}, "tokenizer_args in .* is {'a': 1}; it must be"),
         ("config_sentence_transformers.json", {"default_prompt_name": "query"}, "default_prompt_name in .* is 'query'"),
-        ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case in .* is True; it must be one of False"),
+        ("2/config.json", {"in_features": 10, "use_residual": True}, "use_residual in .* is True; it must be one of"),
+        ("2/config.json", {"in_features": 9, "out_features": 3}, "in_features in .* is 9; it must be one of 10"),
+        ("2/config.json", {"in_features": 10, "out_features": 4}, r"linear.bias in .* has the shape \[3\]; it"),
         (
-            "modules.json",
-            [
-                {"type": f"{ST}models.{kind}", "path": path}
-                for kind, path in (("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense"))
-            ],
-            "has the modules Transformer, Pooling, Dense; they must be a Transformer without a path, a Pooling, and po",
+            "2/config.json",
+            {"in_features": 10, "out_features": 3, "activation_function": "evil.Fn"},
+            "activation_function in .* is 'evil.Fn'; it must be one of torch",
         ),
     ],
 )
 def test_what_is_not_supported_in_files_of_sentence_transformers_is_named(file, content, message, tmp_path):
     saved(tmp_path, "BertModel")
-    sentence_files(tmp_path, {"pooling_mode": "cls"})
+    arrays = {"linear.weight": np.zeros((3, 10), np.float32), "linear.bias": np.zeros(3, np.float32)}
+    sentence_files(tmp_path, {"pooling_mode": "cls"}, (arrays, {}))
     run = load_transformers(tmp_path)
     (tmp_path / file).write_text(json.dumps(content))
     with pytest.raises(InputError, match=message):

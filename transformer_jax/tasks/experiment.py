@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.devices.processes import quietly
-from transformer_jax.errors import InputError, in_one_line
+from transformer_jax.errors import InputError, in_one_line, visible
 from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import run_path
@@ -27,7 +27,7 @@ from transformer_jax.trained.named import (
     find_trained,
     settings_of_initial,
 )
-from transformer_jax.training.inspected_example import prediction_table
+from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
 
 Config = TypeVar("Config", bound=TrainingConfig)
 Trainer = TypeVar("Trainer", bound=TrainerModule)
@@ -37,6 +37,7 @@ Results = Json  # what `results.json` holds
 # answers to the first examples of the test set, in a run's directory
 PREDICTIONS = "predictions.tsv"
 MAX_PREDICTIONS = 1_000
+MAX_MISTAKES = 10  # that are printed
 
 
 def chosen_config(
@@ -133,6 +134,8 @@ def _train_one(
 def _save_answers(trainer: TrainerModule) -> None:
     """Write the answers to the first examples of the test set, and a picture of the attention of the first one.
 
+    The mistakes among the answers are printed.
+
     If this fails, e.g. because an own `predict` gives something other than answers, a message is printed.
     """
     try:
@@ -141,11 +144,23 @@ def _save_answers(trainer: TrainerModule) -> None:
         if trainer.has_attention and trainer.attention_picture is not None:
             trainer.run.save_figure(trainer.attention_picture, trainer.maps_of(examples[0]).plot())
         if trainer.writes_predictions:
-            answered = zip(examples, trainer.answers(examples), strict=True)
+            answered = list(zip(examples, trainer.answers(examples), strict=True))
             trainer.run.save_text(PREDICTIONS, prediction_table(answered))
+            _print_mistakes(answered)
     except Exception as error:  # of any class: the model's output may be anything
         reason = in_one_line(error, with_class=not isinstance(error, InputError))
         print(f"No answers to the test set, or no picture of attention: {reason}")
+
+
+def _print_mistakes(answered: Sequence[tuple[InspectedExample, Answer]]) -> None:
+    """Print the number of wrong answers and the first of them; nothing if no right answer is known."""
+    known = [(example, answer) for example, answer in answered if example.expected is not None]
+    if not known:
+        return
+    wrong = [(example, answer) for example, answer in known if answer.text != example.expected]
+    print(f"Mistakes: {len(wrong)} of the first {len(known)} examples of the test set")
+    for example, answer in wrong[:MAX_MISTAKES]:
+        print(visible(f"  {example.title}: predicted {answer.text}, expected {example.expected}"))
 
 
 def _train_all(

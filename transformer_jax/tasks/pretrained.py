@@ -29,7 +29,7 @@ from transformer_jax.tasks.generation import (
 )
 from transformer_jax.tasks.generator import Generator, check_length
 from transformer_jax.tasks.padded_texts import Text
-from transformer_jax.tasks.sentence_files import Embedding, read_embedding
+from transformer_jax.tasks.sentence_files import Embedding, read_embedding, unit_length
 from transformer_jax.tasks.sentencepiece_files import SentencePieces
 from transformer_jax.tasks.text_examples import TextTrainer, texts_in
 from transformer_jax.tasks.tokenization import Ids, TokenIds, of_library, text_after
@@ -78,7 +78,9 @@ class PretrainedText(TextTrainer):
 
     @functools.cached_property
     def _embedding(self) -> Embedding:
-        return read_embedding(self.directory, self.tokenizer, self.model.longest_text)
+        return read_embedding(
+            self.directory, self.tokenizer, self.model.model_dim, self.model.longest_text
+        )
 
     def model_inputs(self, inputs: Any) -> tuple[Any, ...]:
         return inputs if isinstance(inputs, tuple) else (inputs,)
@@ -166,7 +168,7 @@ class PretrainedText(TextTrainer):
         Args:
             texts: text or texts.
             pooling: the mean over a text's tokens, the vector at the first or last one, the maxima, or the sum divided
-                by the square root of their number, with length 1. None: as the files say.
+                by the square root of their number, with length 1 and no further layers. None: as the files say.
             normalize: whether to divide each vector by its length; None: as above.
 
         Raises:
@@ -176,13 +178,16 @@ class PretrainedText(TextTrainer):
             raise InputError(
                 f"a {type(self.model).__name__} cannot embed texts; use an encoder, such as BERT"
             )
-        tokenizer, pooling_of_files, normalizes = self._embedding
-        if normalize is None:
-            normalize = normalizes or pooling is not None
+        tokenizer, pooling_of_files, layers = self._embedding
+        if pooling is not None:
+            layers = [unit_length]
         ids = [self._encoding([text], tokenizer).ids for text in texts_in(texts, str)]
         vectors = self._encoder.vectors(self.params, ids, pooling or pooling_of_files)
+        for layer in layers:
+            if layer is not unit_length or normalize is not False:
+                vectors = layer(vectors)
         if normalize:
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+            vectors = unit_length(vectors)
         return vectors[0] if isinstance(texts, str) else vectors
 
     def examples(self, inputs: Any) -> list[InspectedExample]:

@@ -63,14 +63,12 @@ class Classes(NamedTuple):
         return {self._name(number): score for number, score in enumerate(scores) if score > least}
 
     def answer(self, text: str, encoding: Any, logits: Logits) -> Answer:
-        """The answer to show; for tokens the labels other than `O`, and as parts the labels of all tokens."""
+        """The answer to show; for tokens the entities, and as parts the labels of all tokens."""
         if logits.ndim > 1:
-            spans = [span for span in self._tokens(text, encoding, logits) if span.label != "O"]
-            line = "; ".join(
-                f"{span.label}: {span.text} ({span.probability:.3g})" for span in spans
-            )
+            entities = entities_of(text, self._tokens(text, encoding, logits))
+            shown = [f"{span.label}: {span.text} ({span.probability:.3g})" for span in entities]
             places = [token_text(token) for token in encoding.tokens]
-            return Answer(line, None, answer_of(logits, places, self._name).parts)
+            return Answer("; ".join(shown), None, answer_of(logits, places, self._name).parts)
         if self.problem == ONE_CLASS:
             return answer_of(logits[None], ["text"], self._name)
         value = self.value(text, encoding, logits)
@@ -93,6 +91,27 @@ class Classes(NamedTuple):
                 label = self._name(int(row.argmax()))
                 spans.append(LabelledSpan(text[start:end], label, float(row.max()), start, end))
         return spans
+
+
+def entities_of(text: str, tokens: list[LabelledSpan]) -> list[LabelledSpan]:
+    """Join neighbouring tokens of an entity, with their mean probability; tokens with the label `O` are left out.
+
+    As with the strategy `simple` of the pipeline in `transformers`, an entity ends where its name changes and before a
+    label that starts with `B-`.
+    """
+    groups: list[list[LabelledSpan]] = []
+    for token in tokens:
+        name = token.label.removeprefix("B-").removeprefix("I-")
+        if not groups or groups[-1][0].label != name or token.label.startswith("B-"):
+            groups.append([])
+        groups[-1].append(token._replace(label=name))
+    entities = []
+    for group in groups:
+        name, start, end = group[0].label, group[0].start, group[-1].end
+        if name != "O":
+            probability = float(np.mean([token.probability for token in group]))
+            entities.append(LabelledSpan(text[start:end], name, probability, start, end))
+    return entities
 
 
 def read_classes(directory: Path, num_classes: int) -> Classes:

@@ -225,6 +225,12 @@ def check_tokenizer(name: str, value: str) -> None:
         )
 
 
+def name_of_tokens(setting: str) -> str:
+    """Name of a tokenizer's tokens in reports, by a setting in `KINDS`: bytes, characters, words or pieces."""
+    kind = setting.partition(":")[0]
+    return kind if kind in (BYTES, "characters", "words") else "pieces"
+
+
 def chosen_tokenizer(
     setting: str, kept: Path | None, train: Callable[[str], Tokenizer]
 ) -> Tokenizer:

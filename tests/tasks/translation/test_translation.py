@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import flax.linen as nn
 import jax
@@ -18,8 +19,8 @@ from transformer_jax import load_run
 from transformer_jax.data import Batch
 from transformer_jax.nn.cached_decoding import DecodingCache
 from transformer_jax.tasks.byte_text import END, PAD, START
-from transformer_jax.tasks.translation.pairs import PairInputs
-from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer, train_translation
+from transformer_jax.tasks.translation.pairs import PairInputs, TextPair
+from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer, report, train_translation
 
 SMALL = {"model_dim": 24, "num_heads": 2, "num_layers": 1, "dim_feedforward": 32, "warmup": 10, "batch_size": 16}
 MAX_BYTES = 17
@@ -138,3 +139,12 @@ def test_the_command_translates_with_a_model_that_ships_and_with_another_search(
     by_path = call("translate.py", "--interactive", "--pretrained", copying, "--beam-width", 3, stdin="abc\n\nbad\n")
     assert (by_path.status, by_path.stdout.split()) == (0, ["ABC", "BAD"])
     assert "has 0 bytes" in by_path.stderr
+
+
+@pytest.mark.parametrize(("tokenizer", "unit"), [("bytes", "bytes"), ("words:2+", "words"), ("bpe:300", "pieces")])
+@pytest.mark.usefixtures("without_type_checks")
+def test_the_report_names_the_unit_of_the_accuracies(tokenizer, unit, capsys):
+    config = TranslationConfig(target_tokenizer=tokenizer)
+    trainer = SimpleNamespace(config=config, predict=lambda sources: ["b"])
+    report(trainer, SimpleNamespace(splits=SimpleNamespace(test=[TextPair("a", "b")])))
+    assert f"Accuracies are of {unit}, each" in capsys.readouterr().out

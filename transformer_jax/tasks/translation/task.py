@@ -30,6 +30,7 @@ from transformer_jax.tasks.text_examples import (
     texts_in,
     translation_examples,
 )
+from transformer_jax.tasks.tokenization import name_of_tokens
 from transformer_jax.tasks.translation.config import (
     JOINT_TOKENIZER,
     SOURCE_TOKENIZER,
@@ -238,7 +239,8 @@ def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
         scores["pairs"] = data.splits.counts()
         print(f"Word errors: {scores['word_error_rate']:.2%}, chrF: {scores['chrf']:.1f}")
         print(f"BLEU: {scores['bleu']:.1f} ({scores['bleu_signature']})")
-    print("Accuracies are of tokens, each predicted after the right ones (teacher forcing):")
+    tokens = name_of_tokens(config.joint_tokenizer or config.target_tokenizer)
+    print(f"Accuracies are of {tokens}, each predicted after the right ones (teacher forcing):")
     return scores
 
 
