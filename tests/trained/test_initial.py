@@ -93,8 +93,9 @@ def test_a_source_that_cannot_initialize_the_model_is_an_error(trained, tmp_path
         find_initial(trainer_of(tmp_path, init_from="nothing"))
     with pytest.raises(InputError, match="^num_heads is 2; it must be 3, as in the training of "):
         find_initial(trainer_of(tmp_path, init_from=str(trained), num_heads=2))
-    with pytest.raises(InputError, match="holds a run with different settings: init_from was None and is "):
-        train_reverse(config(trained.parent, init_from=str(trained)))
+    for again in ({}, {"resume": False, "overwrite": True}):  # which would delete it before the training
+        with pytest.raises(InputError, match="this run itself; choose another checkpoint_dir or name$"):
+            find_initial(trainer_of(trained.parent, init_from=f"{trained}/../{trained.name}", **again))
     remedy = "which does not fit the task and its data: .*; --num-categories 7 would fit$"
     with pytest.raises(InputError, match=remedy):
         train_reverse(config(tmp_path, init_from=str(trained), num_categories=5))

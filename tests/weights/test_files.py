@@ -35,19 +35,20 @@ def packed(tree) -> bytes:
     return flax.serialization.msgpack_serialize(tree)
 
 
-def repacked(data: bytes) -> bytes:
-    """Repack a PyTorch archive with another pickle."""
+def repacked(content: bytes, data: bytes | None = None, compression: int = zipfile.ZIP_STORED) -> bytes:
+    """Repack a PyTorch archive, compressed or with another pickle."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(saved(STATE))) as old, zipfile.ZipFile(buffer, "w") as new:
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(buffer, "w", compression) as new:
         for name in old.namelist():
-            new.writestr(name, data if name.endswith("data.pkl") else old.read(name))
+            is_other = data is not None and name.endswith("data.pkl")
+            new.writestr(name, data if is_other else old.read(name))
     return buffer.getvalue()
 
 
 def calling(name: bytes, argument: int) -> bytes:
     """A PyTorch archive whose pickle calls a function with a number."""
     number = pickle.encode_long(argument)
-    return repacked(b"\x80\x02}X\x01\x00\x00\x00ac" + name + b"\n\x8a%c" % len(number) + number + b"\x85Rs.")
+    return repacked(saved(STATE), b"\x80\x02}X\x01\x00\x00\x00ac" + name + b"\n\x8a%c" % len(number) + number + b"\x85Rs.")
 
 
 def flax_array(shape, dtype: str = "float32", numbers: bytes = bytes(8)) -> bytes:
@@ -99,6 +100,13 @@ def test_tensors_of_every_form_and_type_are_read(tmp_path, zipped):
         np.testing.assert_array_equal(arrays[name].astype(np.float64), expected.double().numpy())
 
 
+def test_a_compressed_archive_is_read_though_its_arrays_are_larger_than_the_file(tmp_path):
+    content = repacked(saved({"a": SHARED}), compression=zipfile.ZIP_DEFLATED)
+    assert len(content) < SHARED.nbytes
+    (tmp_path / "f").write_bytes(content)
+    np.testing.assert_array_equal(read_weights(tmp_path / "f").arrays["a"], np.zeros(1000, np.float32))
+
+
 BOMBS = {
     "zip": lambda content: saved(content),
     "old": lambda content: saved(content, zipped=False),
@@ -125,8 +133,15 @@ REFUSED = {
     "a module": (saved(torch.nn.Linear(5, 7)), "f is damaged, or holds objects .*; it must be a saved state_dict"),
     "number": (saved(STATE | {"step": 3}), "f has an object of type int under 'step'; it must be an array"),
     "number as name": (saved({3: WEIGHT[0, 0].item()}), "f has an object of type float under 3; it must be an array"),
+    "number names tensor": (saved({3: SHARED}), "f has an array named 3; a name must be a text of at most 300 printable"),
+    "lines": (saved({"a\nb": SHARED}), r"f has an array named 'a\\nb'; a name must be"),
+    "control": (packed({"a\x1b[2Jb": WEIGHT}), r"f has an array named 'a\\x1b\[2Jb'; a name must be"),
+    "long": (packed({"a" * 301: WEIGHT}), "f has an array named 'a+…; a name must be"),
+    "stride 0": (saved({"a": torch.zeros(1).expand(4001, 4003)}), "f declares arrays larger than the file"),
+    "overlap": (saved({"a": SHARED.as_strided((500, 500), (1, 1))}, zipped=False), "f declares arrays larger"),
+    "shared": (saved({f"a{i}": SHARED for i in range(97)}), "f declares arrays larger"),
     "torch.Tensor": (calling(b"torch\nTensor", 10**13), "f is not a Flax msgpack"),
-    "memo": (repacked(b"\x80\x02}r\xff\xff\xff\xffX\x01\x00\x00\x00aK\x01s."), "f has an object of type int"),
+    "memo": (repacked(saved(STATE), b"\x80\x02}r\xff\xff\xff\xffX\x01\x00\x00\x00aK\x01s."), "f has an object of type int"),
     # Flax's.
     "array": (packed(WEIGHT), "f is not a Flax msgpack"),
     "objects": (flax_array((1,), "object"), "f is not a Flax msgpack"),

@@ -241,6 +241,7 @@ def damaged(directory, target, config=None):
         ({"model_type": "mamba"}, "model_type in .* is 'mamba'; it must be one of gpt2, "),
         ({"model_type": ["gpt2"]}, "model_type in .* is \\['gpt2'\\]"),
         ({"auto_map": {"AutoModel": "evil.Model"}}, "has auto_map = "),
+        ({"n_layer": 10**9}, "n_layer in .* is 1000000000; it may be at most 1000"),
         ({"n_embd": 10**9}, "in .* has the shape"),
         ({"n_head": 7}, "num_heads"),
         ({"n_inner": 0}, "n_inner in .* is 0; it must be at least 1"),
@@ -278,6 +279,7 @@ ROPE = {"rope_type": "default", "rope_theta": 13.0}
             "factor in .* is 0.5; it must be one of 1.0",
         ),
         ("llama", {"partial_rotary_factor": 0.5}, "has partial_rotary_factor = 0.5, which is not supported"),
+        ("t5", {"num_decoder_layers": 10**9}, "num_decoder_layers in .* is 1000000000; it may be at most 1000"),
         ("marian", {"num_hidden_layers": 7}, "num_hidden_layers in .* is 7; it must be one of 2, None"),
     ],
 )
@@ -415,6 +417,7 @@ def test_arrays_that_are_left_over_or_other_than_their_copy_are_named(gpt2_files
     bias, embedding = "transformer.ln_f.bias", arrays["transformer.wte.weight"]
     for more, message in (
         ({"transformer.h.9.ln_1.bias": np.zeros(3, np.float32)}, r"has transformer\.h\.9\.ln_1\.bias, for which"),
+        ({"a\x1b[2J": np.zeros(3, np.float32)}, r"has an array named 'a\\x1b\[2J'; a name must be a text of at most"),
         ({"lm_head.weight": embedding + 1}, r"lm_head.weight in .* differs from transformer\.wte"),
         ({bias: np.full_like(arrays[bias], np.nan)}, "holds NaN or infinity"),
         ({bias: np.full(arrays[bias].shape, 1e300)}, "holds NaN or infinity in float32"),

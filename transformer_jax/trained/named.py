@@ -157,12 +157,17 @@ def find_initial(
         example: an example of the training set.
 
     Raises:
-        InputError: there is no such model, it cannot be read, does not fit the task, or has another number of heads,
-            which the shapes do not show.
+        InputError: there is no such model, it cannot be read, is the run itself, does not fit the task, or has another
+            number of heads, which the shapes do not show.
     """
     config, what = trainer.config, trainer.config.init_from
     if what is None:
         return None
+    own, directory = run_path(config, trainer.name), directory_of(what)
+    if directory is not None and directory.resolve() == own.resolve():
+        raise InputError(
+            f"init_from is {what}, this run itself; choose another checkpoint_dir or name"
+        )
 
     def class_of(task: str) -> type[TrainerModule]:
         return type(trainer) if task == trainer.name else trainer_class_of(task)
@@ -178,7 +183,6 @@ def find_initial(
             check_fits("init_from", params, origin, trainer, example)
         return params
     except InputError as error:
-        own = run_path(config, trainer.name)
         if not config.resume or not any((own / CHECKPOINTS).glob("[0-9]*")):
             raise
         print(f"The run in {own} resumes from its checkpoint, without init_from: {error}")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 MAX_BYTES = 2**36  # of a file
+MAX_NAME = 300  # characters in the name of an array
 PICKLE_START = b"\x80"  # of PyTorch's files before version 1.6; later ones are zip archives
 
 
@@ -71,8 +72,10 @@ def array_of(tensor: "torch.Tensor") -> np.ndarray:
 def _read_torch(path: Path) -> WeightFile:
     import torch
 
+    stored_bytes = path.stat().st_size
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
+            stored_bytes = sum(entry.file_size for entry in archive.infolist())
             damaged = archive.testzip()  # PyTorch does not verify the checksums
         if damaged is not None:
             raise InputError(
@@ -87,8 +90,21 @@ def _read_torch(path: Path) -> WeightFile:
         ) from error
     weights = saved.get("state_dict", saved)
     _check(weights, torch.Tensor, path)
+    if sum(tensor.nbytes for tensor in weights.values()) > stored_bytes:  # e.g. by strides of 0
+        raise InputError(
+            f"{path} declares arrays larger than the file; every number must be stored once"
+        )
     arrays = {name: array_of(tensor) for name, tensor in weights.items()}
     return WeightFile(arrays, dict(saved.get("hyper_parameters", {})))
+
+
+def check_name(name: object, path: Path) -> None:
+    """Raise an `InputError` unless the name of an array in a file is printable and not too long."""
+    if not isinstance(name, str) or not name.isprintable() or len(name) > MAX_NAME:
+        raise InputError(
+            f"{path} has an array named {shortened(name)}; a name must be a text of at most"
+            f" {MAX_NAME} printable characters"
+        )
 
 
 def _check(weights: Mapping[Any, object], wanted: type, path: Path) -> None:
@@ -98,3 +114,4 @@ def _check(weights: Mapping[Any, object], wanted: type, path: Path) -> None:
                 f"{path} has an object of type {type(value).__name__} under {shortened(name)}; it"
                 " must be an array"
             )
+        check_name(name, path)

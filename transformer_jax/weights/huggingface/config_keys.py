@@ -4,15 +4,16 @@ import functools
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.argument_checks import Size
-from transformer_jax.errors import InputError, check_value, shortened
+from transformer_jax.errors import InputError, check_value, check_whole, shortened
 from transformer_jax.outside_files import Json, read_json
+from transformer_jax.setting_groups import MAX_LAYERS
 
 # Keys that could change what a model computes, with the values that do not; a family takes the keys that it honours.
 # No other key has an effect without dropout: `transformers` does not read it for the family, or reads it only for
@@ -57,6 +58,17 @@ TORCH_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "torch.nn.modules.activation.GELU": ACTIVATIONS["gelu"],
     IDENTITY: jnp.asarray,
 }
+
+
+
+def check_layers(name: str, number: int) -> None:
+    """Raise an `InputError` for a number of layers that is not a whole number from 1 to `MAX_LAYERS`."""
+    check_whole(name, number, 1)
+    if number > MAX_LAYERS:  # tracing so many would seem to hang
+        raise InputError(f"{name} is {number}; it may be at most {MAX_LAYERS}")
+
+
+Layers = Annotated[int, check_layers]
 
 
 class ConfigKeys:
@@ -104,9 +116,13 @@ class ConfigKeys:
         """Take the fields of a model from required keys; `names` maps fields to keys.
 
         Raises:
-            InputError: a key is missing, or is not a whole number above 0.
+            InputError: a key is missing, or is not a whole number above 0, or is a number of layers above `MAX_LAYERS`.
         """
-        return {field: self.take(name, Size) for field, name in names.items()}
+        sizes = {}
+        for field, name in names.items():
+            hint = Layers if field.endswith("layers") else Size
+            sizes[field] = self.take(name, hint)
+        return sizes
 
     def one_of(self, name: str, *allowed: Any) -> Any:  # a number, a text or None
         """Take the value of a key that must be one of `allowed`; the first of these is the default.

@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 from transformer_jax.argument_checks import Shapes, check_numbers
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import MAX_JSON_BYTES, outside_file
-from transformer_jax.weights.files import MAX_BYTES
+from transformer_jax.weights.files import MAX_BYTES, check_name
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Converts all arrays of the pickled files, including duplicates and transposed views of other arrays.
@@ -45,6 +45,7 @@ class StoredArrays:
         for path in self._paths():
             with _opened(path) as file:
                 for name in file.keys():  # noqa: SIM118  # it is not a mapping
+                    check_name(name, path)
                     self._files[name] = path
                     self.shapes[name] = tuple(file.get_slice(name).get_shape())
 

@@ -4,7 +4,7 @@ import functools
 import math
 from typing import Any
 
-from transformer_jax.argument_checks import Shapes, Size
+from transformer_jax.argument_checks import Shapes
 from transformer_jax.nn.attention import AttentionSettings
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.embeddings import EmbeddingSettings
@@ -13,7 +13,7 @@ from transformer_jax.nn.layer_kinds import GatedFeedForward, RMSNorm
 from transformer_jax.nn.layers import FeedForward
 from transformer_jax.nn.position_kinds import RelativePositions
 from transformer_jax.outside_files import Json
-from transformer_jax.weights.huggingface.config_keys import ACTIVATIONS, WORDS, ConfigKeys
+from transformer_jax.weights.huggingface.config_keys import ACTIVATIONS, WORDS, ConfigKeys, Layers
 from transformer_jax.weights.huggingface.family import LETTERS, TIED_HEAD, Family, sizes_of
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
@@ -65,7 +65,7 @@ def build(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     buckets = keys.take("relative_attention_num_buckets", int, 32)
     return Transformer(
         **sizes,
-        num_decoder_layers=keys.take("num_decoder_layers", Size | None, None)
+        num_decoder_layers=keys.take("num_decoder_layers", Layers | None, None)
         or sizes["num_encoder_layers"],
         settings=BlockSettings(
             norm=RMSNorm,
