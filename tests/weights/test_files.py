@@ -48,7 +48,9 @@ def repacked(content: bytes, data: bytes | None = None, compression: int = zipfi
 def calling(name: bytes, argument: int) -> bytes:
     """A PyTorch archive whose pickle calls a function with a number."""
     number = pickle.encode_long(argument)
-    return repacked(saved(STATE), b"\x80\x02}X\x01\x00\x00\x00ac" + name + b"\n\x8a%c" % len(number) + number + b"\x85Rs.")
+    return repacked(
+        saved(STATE), b"\x80\x02}X\x01\x00\x00\x00ac" + name + b"\n\x8a%c" % len(number) + number + b"\x85Rs."
+    )
 
 
 def flax_array(shape, dtype: str = "float32", numbers: bytes = bytes(8)) -> bytes:
@@ -133,7 +135,10 @@ REFUSED = {
     "a module": (saved(torch.nn.Linear(5, 7)), "f is damaged, or holds objects .*; it must be a saved state_dict"),
     "number": (saved(STATE | {"step": 3}), "f has an object of type int under 'step'; it must be an array"),
     "number as name": (saved({3: WEIGHT[0, 0].item()}), "f has an object of type float under 3; it must be an array"),
-    "number names tensor": (saved({3: SHARED}), "f has an array named 3; a name must be a text of at most 300 printable"),
+    "number names tensor": (
+        saved({3: SHARED}),
+        "f has an array named 3; a name must be a text of at most 300 printable",
+    ),
     "lines": (saved({"a\nb": SHARED}), r"f has an array named 'a\\nb'; a name must be"),
     "control": (packed({"a\x1b[2Jb": WEIGHT}), r"f has an array named 'a\\x1b\[2Jb'; a name must be"),
     "long": (packed({"a" * 301: WEIGHT}), "f has an array named 'a+…; a name must be"),
@@ -141,7 +146,10 @@ REFUSED = {
     "overlap": (saved({"a": SHARED.as_strided((500, 500), (1, 1))}, zipped=False), "f declares arrays larger"),
     "shared": (saved({f"a{i}": SHARED for i in range(97)}), "f declares arrays larger"),
     "torch.Tensor": (calling(b"torch\nTensor", 10**13), "f is not a Flax msgpack"),
-    "memo": (repacked(saved(STATE), b"\x80\x02}r\xff\xff\xff\xffX\x01\x00\x00\x00aK\x01s."), "f has an object of type int"),
+    "memo": (
+        repacked(saved(STATE), b"\x80\x02}r\xff\xff\xff\xffX\x01\x00\x00\x00aK\x01s."),
+        "f has an object of type int",
+    ),
     # Flax's.
     "array": (packed(WEIGHT), "f is not a Flax msgpack"),
     "objects": (flax_array((1,), "object"), "f is not a Flax msgpack"),

@@ -60,7 +60,6 @@ TORCH_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-
 def check_layers(name: str, number: int) -> None:
     """Raise an `InputError` for a number of layers that is not a whole number from 1 to `MAX_LAYERS`."""
     check_whole(name, number, 1)
