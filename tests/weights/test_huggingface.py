@@ -442,6 +442,17 @@ def test_files_in_parts_and_names_of_older_versions_are_read(tmp_path):
                  for name, array in load_file(path).items()}  # fmt: skip
         save_file(older, path)
     jax.tree.map(np.testing.assert_array_equal, from_transformers(tmp_path)[1], whole)
+    parts = sorted(tmp_path.glob("model-*.safetensors"))
+    first, second = (load_file(path) for path in parts[:2])
+    name = min(first)
+    save_file({**second, name: first[name] + 1}, parts[1])
+    with pytest.raises(InputError, match=rf"both have {name}"):
+        from_transformers(tmp_path)
+    save_file(second, parts[1])
+    old = next(name for name in first if name.endswith("Norm.gamma"))
+    save_file({**first, old.replace("gamma", "weight"): first[old] + 1}, parts[0])
+    with pytest.raises(InputError, match="are the same array of the model"):
+        from_transformers(tmp_path)
 
 
 def test_buffers_of_older_files_are_passed_over_whatever_their_type(gpt2_files, tmp_path):

@@ -25,8 +25,11 @@ OF_SETTINGS = ".settings"
 
 
 def tensorboard_command(directory: Path) -> str:
-    """Return a command that shows the runs below a directory."""
-    return shlex.join([sys.executable, "-m", "tensorboard.main", "--logdir", str(directory)])
+    """Return a command that shows the runs below a directory, for the current working directory."""
+    program = Path(sys.executable)
+    here = Path.cwd()
+    shown = program.relative_to(here) if program.is_relative_to(here) else program
+    return shlex.join([str(shown), "-m", "tensorboard.main", "--logdir", str(directory)])
 
 
 class TensorBoardLogger(Logger):

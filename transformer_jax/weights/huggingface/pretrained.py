@@ -139,6 +139,8 @@ def _names(family: Family, shapes: Shapes) -> dict[str, str]:
         name = f"{family.prefix}{theirs}" if lacks_prefix else theirs
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
         name = name.replace("LayerNorm.beta", "LayerNorm.bias")
+        if name in names:
+            raise InputError(f"{names[name]} and {theirs} are the same array of the model")
         names[name] = theirs
     return names
 

@@ -14,7 +14,7 @@ import safetensors
 from jax.typing import DTypeLike
 
 from transformer_jax.argument_checks import Shapes, check_numbers
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, shortened
 from transformer_jax.outside_files import MAX_JSON_BYTES, outside_file
 from transformer_jax.weights.files import MAX_BYTES, check_name
 
@@ -35,7 +35,7 @@ class StoredArrays:
         directory: directory of the files.
 
     Raises:
-        InputError: there is no such file, or a file is damaged.
+        InputError: there is no such file, a file is damaged, or two files have an array of the same name.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -46,6 +46,10 @@ class StoredArrays:
             with _opened(path) as file:
                 for name in file.keys():  # noqa: SIM118  # it is not a mapping
                     check_name(name, path)
+                    if name in self._files:
+                        raise InputError(
+                            f"{path} and another file of {directory} both have {shortened(name)}"
+                        )
                     self._files[name] = path
                     self.shapes[name] = tuple(file.get_slice(name).get_shape())
 
