@@ -446,7 +446,7 @@ def test_files_in_parts_and_names_of_older_versions_are_read(tmp_path):
     first, second = (load_file(path) for path in parts[:2])
     name = min(first)
     save_file({**second, name: first[name] + 1}, parts[1])
-    with pytest.raises(InputError, match=rf"both have {name}"):
+    with pytest.raises(InputError, match=rf"both have '{name}'"):
         from_transformers(tmp_path)
     save_file(second, parts[1])
     old = next(name for name in first if name.endswith("Norm.gamma"))
