@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 import numpy as np
 
 MAX_SIZE = 2**31 - 1  # XLA counts in 32 bits
+MAX_INT_BITS = 63  # JSON allows integers of any size
 # positive numbers of float32, without those that XLA rounds to 0
 SMALLEST, LARGEST = 1.2e-38, 3.4e38
 # An annotation: a class, a union, a `Literal`. Python has no common type for these.
@@ -97,6 +98,10 @@ def check_value(name: str, value: object, hint: TypeHint) -> Any:
     Raises:
         InputError: the value has another type, or is too large for it.
     """
+    if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:  # too long to show
+        raise InputError(
+            f"{name} is an integer of {value.bit_length()} bits; it may have at most {MAX_INT_BITS}"
+        )
     try:
         return _converted(name, value, hint)
     except (TypeError, OverflowError):

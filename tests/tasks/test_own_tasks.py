@@ -62,9 +62,12 @@ REVERSE = ReverseConfig(seq_len=5, num_categories=7, model_dim=6, batch_size=7)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainer_class", [LargestTrainer, Words, Worded, EachPosition])
-def test_an_answer_is_what_predict_says(trainer_class):
-    trainer = with_params(trainer_class)
+@pytest.mark.parametrize(
+    ("trainer_class", "config"),
+    [(LargestTrainer, None), (Words, None), (Worded, None), (EachPosition, None), (Otherwise, REVERSE)],
+)
+def test_an_answer_is_what_predict_says(trainer_class, config):
+    trainer = with_params(trainer_class, config)
     answers = trainer.answers(trainer.examples(ROWS))
     said = [" ".join(map(str, np.ravel(row).tolist())) for row in trainer.predict(ROWS)]
     assert [answer.text for answer in answers] == said
@@ -77,9 +80,8 @@ def test_an_answer_is_what_predict_says(trainer_class):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("trainer_class", "config"), [(Pair, None), (Otherwise, REVERSE)])
-def test_an_answer_that_predict_does_not_give_is_an_error_that_names_the_hook(trainer_class, config):
-    trainer = with_params(trainer_class, config)
+def test_an_answer_that_predict_does_not_give_is_an_error_that_names_the_hook():
+    trainer = with_params(Pair)
     for ask in (trainer.answers, lambda examples: inspection_page(trainer, examples)):
         with pytest.raises(InputError, match=r"\w+.predict gives no list or array with an answer for each"):
             ask(trainer.examples(ROWS))

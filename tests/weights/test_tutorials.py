@@ -113,6 +113,7 @@ def in_state(change):
         (H, in_state(lambda s: s.pop("input_net.1.weight")), "not a model of the tutorials: it has no matrix input_ne"),
     ],
 )
+@pytest.mark.usefixtures("without_type_checks")
 def test_a_lightning_file_that_does_not_fit_is_refused_by_name(lightning_file, num_heads, change, message):
     with pytest.raises(InputError, match=message):
         load_tutorial_weights(lightning_file(change), num_heads=num_heads)

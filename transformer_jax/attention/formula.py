@@ -1,7 +1,4 @@
-"""The formula of attention: `softmax(Q Kᵀ / √d) V` (Vaswani et al. 2017, equation 1).
-
-All weights `[..., T, S]` are computed at once.
-"""
+"""The formula of attention, `softmax(Q Kᵀ / √d) V` (Vaswani et al. 2017, equation 1), with all weights at once."""
 
 import math
 from collections.abc import Callable

@@ -9,7 +9,7 @@ from jaxtyping import Int, PRNGKeyArray
 from transformer_jax.decoding.logits_processors import Logits
 from transformer_jax.errors import InputError, check_positive, check_value, check_whole
 
-# smallest normal number; a smaller temperature or top_p would become 0
+# smallest normal number; a smaller top_p would become 0
 _TINY = float(np.finfo(np.float32).tiny)
 
 
@@ -51,7 +51,7 @@ def draw_tokens(
         if not 0 < top_p <= 1:
             raise InputError(f"top_p is {top_p}; it must be above 0 and at most 1, or None")
     # With the largest logit at 0, no temperature can make all of them -inf.
-    logits = (logits - jnp.max(logits, axis=-1, keepdims=True)) / max(float(temperature), _TINY)
+    logits = (logits - jnp.max(logits, axis=-1, keepdims=True)) / float(temperature)
     if top_k is None and top_p is None:
         return jax.random.categorical(key, logits)
     vocabulary = logits.shape[-1]

@@ -160,14 +160,11 @@ class ReverseTrainer(TrainerModule):
 def train_reverse(
     config: ReverseConfig | None = None, **settings: object
 ) -> tuple[ReverseTrainer, Json]:
-    """Train and test; leave a run directory with checkpoints, results and attention maps.
+    """Do and return the same as `train_and_test`; leave a run directory with checkpoints, results and attention maps.
 
     Args:
         config: the run's settings; the defaults of `ReverseConfig` if None.
         **settings: fields of the config to replace.
-
-    Returns:
-        As `train_and_test`.
     """
     # imported late, so that a reader of this file need not read the protocol of experiments
     from transformer_jax.tasks.experiment import chosen_config, train_and_test

@@ -154,9 +154,12 @@ class SetAnomalyDataset:
             )
         if subset is not None:
             _check_integers("subset", subset)
-            if np.min(subset, initial=0) < 0 or np.max(subset, initial=0) >= size:
+            rows = np.asarray(subset)
+            outside = rows[(rows < 0) | (rows >= size)]
+            if outside.size:
                 raise InputError(
-                    f"subset has an index outside the table; it may have 0 … {size - 1}"
+                    f"subset holds {outside[0]}, which is not in the table; it may hold 0 …"
+                    f" {size - 1}"
                 )
         check_sizes(2, set_size=set_size)
         check_sizes(0, seed=seed)
