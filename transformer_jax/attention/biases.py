@@ -56,7 +56,10 @@ class AttentionBias(LogitsRule):
         return self
 
     def add_cut(self: Bias, part: Bias, block: ScoreBlock) -> Bias:
-        """Add gradients: `self` holds the gradient of the bias, `part` that of the result of `cut` for a block."""
+        """Add gradients: `self` holds the gradient of the bias, `part` that of the result of `cut` for a block.
+
+        By default `cut` returns the whole bias, for any block.
+        """
 
         def added(total: Array, of_part: Array) -> Array:
             # integers have no gradient

@@ -140,12 +140,14 @@ class ScoreBlock(NamedTuple):
 
 
 def _cut(array: Array, axis: int, start: Start, size: int) -> Array:
+    """The indices of a block along an axis; blocks start at multiples of `size`."""
     length = array.shape[axis]
     if isinstance(start, int) and start == 0 and size == length:
         return array
     if length % size == 0:
         return lax.dynamic_slice_in_dim(array, start, size, axis)
     # The last block extends beyond the array: take the last `size` indices, and roll them so that `start` is first.
+    # What follows the array's end does not count (`BlockGrid`).
     first = jnp.minimum(start, length - size)
     return jnp.roll(lax.dynamic_slice_in_dim(array, first, size, axis), first - start, axis)
 

@@ -137,11 +137,12 @@ def excluded_sequences(sequences: Sequence[Sequence[int]]) -> LogitsProcessor:
     def process(logits: Logits, tokens: Tokens, position: Position) -> Logits:
         check_tokens(logits)
         length = tokens.shape[1]
-        for size, of_size in by_size.items():
+        for size, sequences_of_size in by_size.items():
             if length >= size - 1:
-                begins, ends = np.split(np.array(of_size), [-1], axis=1)
-                is_begun = jnp.all(tokens[:, None, length - size + 1 :] == begins, axis=-1)
-                logits = _without(logits, jnp.where(is_begun, ends[:, 0], -1))
+                ids = np.array(sequences_of_size)  # [n size]
+                prefixes, last = ids[:, :-1], ids[:, -1]
+                is_begun = jnp.all(tokens[:, None, length - size + 1 :] == prefixes, axis=-1)
+                logits = _without(logits, jnp.where(is_begun, last, -1))  # -1 is no token
         return logits
 
     return process

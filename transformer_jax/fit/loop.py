@@ -97,7 +97,7 @@ class TrainingLoop:
         loaded = self._loader.epoch(
             epoch, first_batch, lambda: self.runner.steps_per_call, num_steps
         )
-        running: Call | None = None
+        unfinished: Call | None = None
         with self._stopwatch.during("train"):
             self._finished_at = began_to_wait = self._seconds_of_training()
             for samples in loaded:
@@ -106,16 +106,16 @@ class TrainingLoop:
                 self.runner.agree_on_pace(self._seconds_per_step)
                 batches, count = self.runner.stack(samples)
                 self.state, sums = self.runner.run(self.state, batches, count)
-                if running is not None:
-                    self._finish(running)  # the previous call, while this one runs
-                running = Call(int(count), sums, waited)
-                if is_save_asked_for or self._journal.is_save_due(running.num_steps):
-                    self._finish(running)
-                    running = None
+                if unfinished is not None:
+                    self._finish(unfinished)  # the previous call, while this one runs
+                unfinished = Call(int(count), sums, waited)
+                if is_save_asked_for or self._journal.is_save_due(unfinished.num_steps):
+                    self._finish(unfinished)
+                    unfinished = None
                     self._journal.save(self.state)
                 began_to_wait = self._seconds_of_training()
-            if running is not None:
-                self._finish(running)
+            if unfinished is not None:
+                self._finish(unfinished)
 
     def _seconds_of_training(self) -> float:
         return self._stopwatch.seconds["train"]

@@ -150,13 +150,13 @@ def logit_lens(
         InputError: the model has no blocks.
     """
     call = forward_pass(model, variables, inputs, kwargs)
-    stream = residual_stream(each.name for each in call.sites())
-    _, values = call.run(stream)
+    sites = residual_stream(each.name for each in call.sites())  # names, from the first block on
+    _, values = call.run(sites)
 
     def answer(value: Array) -> Array:
-        return call.run(patches={stream[-1]: value})[0]
+        return call.run(patches={sites[-1]: value})[0]
 
-    return jax.vmap(answer)(jnp.stack(list(values.values())))
+    return jax.vmap(answer)(jnp.stack([values[site] for site in sites]))
 
 
 def _components(names: Collection[str]) -> list[str]:

@@ -169,6 +169,6 @@ def answer_change(output: Output, other: Output, length: int) -> float:
     output, other = (np.atleast_2d(each)[: length or None] for each in (output, other))
     if output.shape[-1] > 1:
         output, other = probabilities_of(output), probabilities_of(other)
-    said = output.argmax(-1)[:, None]  # [T 1]
-    moved = np.take_along_axis(other, said, -1) - np.take_along_axis(output, said, -1)
-    return float(np.abs(moved).mean())
+    answers = output.argmax(-1)[:, None]  # [T 1]; 0 if the output is one number
+    changes = np.take_along_axis(other, answers, -1) - np.take_along_axis(output, answers, -1)
+    return float(np.abs(changes).mean())

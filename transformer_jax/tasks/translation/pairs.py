@@ -86,9 +86,11 @@ class PairDataset(BatchDataset):
         # of dates then has 1.28 source positions for each real one, instead of 3.8 in mixed batches: one text in 50
         # has the longest shape, and 72 of 100 mixed batches of 64 have such a text.
         self.buckets = smallest_shape(*self.lengths, shapes).astype(np.int8)
-        # as `__getitems__` pads them
-        longer = tuple(max(shape.source, shape.target - 1) for shape in shapes)
-        self.token_batches = None if batch_tokens is None else TokenBatches(batch_tokens, longer)
+        # as `__getitems__` pads them; the decoder reads a target without its last token
+        longer_sides = tuple(max(shape.source, shape.target - 1) for shape in shapes)
+        self.token_batches = None
+        if batch_tokens is not None:
+            self.token_batches = TokenBatches(batch_tokens, longer_sides)
 
     def __len__(self) -> int:
         return len(self.pairs)

@@ -101,9 +101,10 @@ class TranslationTrainer(TextTrainer):
 
     def model_files(self) -> Mapping[str, str]:
         source, target = self.tokenizers
-        files = {JOINT_TOKENIZER: source.file}
         if self.config.joint_tokenizer is None:
             files = {SOURCE_TOKENIZER: source.file, TARGET_TOKENIZER: target.file}
+        else:
+            files = {JOINT_TOKENIZER: source.file}
         if self.architecture is not None:
             files[ARCHITECTURE] = self.architecture.text()
         return {name: content for name, content in files.items() if content is not None}
