@@ -290,7 +290,7 @@ def test_a_task_is_fitted_without_a_trainer_and_its_config_stays_the_same_object
     compiled = CompiledTask(task, trainer.devices, None, trainer.stopwatch)
     opened = []
     run = training(
-        compiled, config, loaders(), None,
+        compiled, loaders(), None,
         evaluate=lambda loader, params: compiled.evaluate(params, loader), opened=lambda *run: opened.append(run),
     )  # fmt: skip
     fitted = fit_task(compiled, run, config)
