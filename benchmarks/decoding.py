@@ -41,7 +41,7 @@ class CachedLayer:
         self, layer: nn.TransformerDecoderLayer, memory: Tensor, length: int, beams: int
     ) -> None:
         self.layer, self.num_heads = layer, layer.self_attn.num_heads
-        # of Q, K and V
+        # of the projections to queries, keys and values
         weights, biases = layer.multihead_attn.in_proj_weight, layer.multihead_attn.in_proj_bias
         D = memory.shape[-1]  # noqa: N806
         self.query_projection = weights[:D], biases[:D]
@@ -88,7 +88,7 @@ def decode_torch(model: TorchTranslator, source: Tensor, length: int, beams: int
     layers = [
         CachedLayer(layer, memory, length, beams) for layer in model.transformer.decoder.layers
     ]
-    # of each source's hypotheses
+    # `first` is the first hypothesis of each source
     rows, first = len(source), torch.arange(len(source))[:, None] * beams
     scores = torch.full((rows, beams), -torch.inf).index_fill(1, torch.tensor(0), 0)
     tokens, last = (

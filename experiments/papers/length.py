@@ -50,7 +50,7 @@ class LengthConfig(FreshConfig):
     num_heads: int = 4  # attention heads
     num_layers: int = 2  # blocks
     norm_first: bool = True  # norms before the sub-layers
-    # of training; the paper has 409 600 where positions are not absolute
+    # training steps; the paper has 409 600 steps for positions that are not absolute
     steps: int = setting(204_800, least=1)
     batch_size: int = 8  # sequences in one step
     lr: float = 2e-4  # learning rate

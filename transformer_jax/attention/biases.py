@@ -56,9 +56,9 @@ class AttentionBias(LogitsRule):
         return self
 
     def add_cut(self: Bias, part: Bias, block: ScoreBlock) -> Bias:
-        """Add gradients: `self` holds the gradient of the bias, `part` that of the result of `cut` for a block.
+        """Add gradients: `self` holds the gradient of the whole bias, `part` the gradient of its part for a block.
 
-        By default `cut` returns the whole bias, for any block.
+        By default, `cut` takes the whole bias as the part of any block.
         """
 
         def added(total: Array, of_part: Array) -> Array:

@@ -147,7 +147,7 @@ def _cut(array: Array, axis: int, start: Start, size: int) -> Array:
     if length % size == 0:
         return lax.dynamic_slice_in_dim(array, start, size, axis)
     # The last block extends beyond the array: take the last `size` indices, and roll them so that `start` is first.
-    # What follows the array's end does not count (`BlockGrid`).
+    # The other indices of that block are beyond the end, and their results are dropped.
     first = jnp.minimum(start, length - size)
     return jnp.roll(lax.dynamic_slice_in_dim(array, first, size, axis), first - start, axis)
 

@@ -234,7 +234,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         elif (self.path / RESULTS).exists():  # its checkpoints were deleted
             task, of_file = read_settings(self.path)
             stored = {"task": task, **of_file}
-        # What an older run has not kept is taken for the same, except settings of the config.
+        # Values that an older run has not kept are taken for the same, except settings of the config.
         stored = settings | (completed(type(config), stored) if stored else {})
         check_settings(self.path, stored, settings, config.fields_with("keeps_result"))
         if saved is not None:
