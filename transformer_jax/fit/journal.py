@@ -102,6 +102,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             steps_per_epoch,
             log_norms=config.log_norms,
             num_steps=self._num_steps,
+            loss_terms=runner.rule.loss_terms,
         )
         throughput = LogThroughput(self._log, config, runner)
         stopping = EarlyStopping(config.criterion, config.patience)

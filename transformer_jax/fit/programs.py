@@ -116,7 +116,12 @@ def update_rule(task: Task, num_steps: int) -> UpdateRule:
         optimizer = with_average(optimizer, config.ema)
     schedule = task.create_schedule(num_steps)
     return UpdateRule(
-        optimizer, schedule, config.gradient_clip, config.accumulate, config.log_norms
+        optimizer,
+        schedule,
+        config.gradient_clip,
+        config.accumulate,
+        config.log_norms,
+        task.loss_terms,
     )
 
 

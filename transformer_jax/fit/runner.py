@@ -63,7 +63,7 @@ class StepRunner:
     ) -> None:
         config = compiled.task.config
         self.devices = compiled.devices
-        self._config, self._rule = config, rule
+        self._config, self.rule = config, rule
         self._constants = compiled.constants
         self._token_batches = loader.token_batches
         # Average number of rows in a batch.
@@ -160,7 +160,7 @@ class StepRunner:
         # Traced once, for both the loop and the shapes of the metrics. A new function object, since JAX would reuse
         # this trace for another `jit` of the same function.
         step_of_batch = jax.jit(
-            functools.partial(train_step, loss_function=self._loss_function, rule=self._rule)
+            functools.partial(train_step, loss_function=self._loss_function, rule=self.rule)
         )
 
         def step(i: Array, carry: tuple[TrainState, SumsOfSteps]) -> tuple[TrainState, SumsOfSteps]:
@@ -182,15 +182,16 @@ class StepRunner:
     ) -> tuple[Arrays, Sums]:
         """Compute gradients and sums of a step without its update; compiled for each batch shape if they differ."""
         batch = jax.tree.map(lambda stacked: stacked[0], batches)
+        rule = self.rule
         return gradients_and_sums(
-            state, batch, constants, self._loss_function, self._rule.num_parts
+            state, batch, constants, self._loss_function, rule.num_parts, rule.loss_terms
         )
 
     def update_once(
         self, state: TrainState, gradients_and_sums: tuple[Arrays, Sums]
     ) -> tuple[TrainState, SumsOfSteps]:
         """Apply the update; compiled once for all batch shapes."""
-        state, sums = update(state, *gradients_and_sums, self._rule)
+        state, sums = update(state, *gradients_and_sums, self.rule)
         sums_of_steps = SumsOfSteps.zeros(1, sums).with_step(jnp.int32(0), sums)
         return self.devices.keep_split(state), sums_of_steps
 

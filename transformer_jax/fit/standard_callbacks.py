@@ -10,7 +10,8 @@ from transformer_jax.config import Criterion, TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.fit.runner import StepRunner
 from transformer_jax.training.callbacks import Callback, Evaluation, Log, Step
-from transformer_jax.training.metrics import UNWEIGHTED, Sums, layer_norms, means
+from transformer_jax.training.loss_terms import NO_TERMS, LossTerms, means_of_steps
+from transformer_jax.training.metrics import UNWEIGHTED, Sums, layer_norms
 
 T = TypeVar("T")
 
@@ -27,6 +28,7 @@ class LogMetrics(Callback):
         steps_per_epoch: number of steps in an epoch, which always ends with an entry.
         log_norms: whether the norms of the parameters are logged.
         num_steps: number of steps of the training, which always ends with an entry.
+        loss_terms: factors of the terms of the loss.
     """
 
     def __init__(
@@ -37,12 +39,14 @@ class LogMetrics(Callback):
         *,
         log_norms: bool = False,
         num_steps: int | None = None,
+        loss_terms: LossTerms = NO_TERMS,
     ) -> None:
         self._log = log
         self._every = every
         self._steps_per_epoch = steps_per_epoch
         self._log_norms = log_norms
         self._num_steps = num_steps
+        self._loss_terms = loss_terms
         self._window: list[Sums] = []  # of the steps since the last entry
 
     def on_step(self, step: Step) -> None:
@@ -51,7 +55,7 @@ class LogMetrics(Callback):
         ends_epoch = step.number % self._steps_per_epoch == 0
         if step.number % self._every and not ends_epoch and step.number != self._num_steps:
             return
-        metrics = means(self._window)
+        metrics = means_of_steps(self._window, self._loss_terms)
         self._window = []
         # of this step, not the mean
         metrics["learning_rate"] = float(np.asarray(step.sums["learning_rate"][0]))

@@ -19,7 +19,8 @@ from transformer_jax.devices.sharing import Devices
 from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import stack_layers
-from transformer_jax.training.metrics import UNWEIGHTED, means
+from transformer_jax.training.loss_terms import means_of_steps
+from transformer_jax.training.metrics import UNWEIGHTED
 from transformer_jax.training.task import Task
 from transformer_jax.trees import Arrays, Inputs, Params
 
@@ -144,7 +145,7 @@ class CompiledTask:
                 raise InputError(
                     f"the total weight of {name} over {len(sums)} batches is 0: {UNWEIGHTED}"
                 )
-        return means(sums)
+        return means_of_steps(sums, self.task.loss_terms)
 
     def local_loader(self, loader: Loader) -> Loader:
         """Return the loader; if several processes share its batches, one that loads only this process's rows."""

@@ -1,7 +1,7 @@
 """Metrics as weighted sums and sums of weights, which add up over steps and devices; norms by layer."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias, no_type_check
 
 import flax.struct
@@ -25,12 +25,15 @@ UNWEIGHTED = "loss_function excludes every element; at least one must have a wei
 Sums: TypeAlias = dict[str, tuple[ArrayLike, ArrayLike]]
 
 
-def weighted_sums(elements: Elements, valid: Bool[ArrayLike, " B"]) -> Sums:
+def weighted_sums(
+    elements: Elements, valid: Bool[ArrayLike, " B"], may_be_single: Collection[str] = ()
+) -> Sums:
     """Compute the weighted sum and the sum of weights of each metric, over the valid rows.
 
     Args:
         elements: values and weights, as a task's `loss_function` returns them.
         valid: False for rows that are padding.
+        may_be_single: names of metrics whose value may be a single number, which belongs to no row.
 
     Raises:
         InputError: `elements` is not a mapping to pairs; values do not have a row for each entry of `valid`; or weights
@@ -46,10 +49,13 @@ def weighted_sums(elements: Elements, valid: Bool[ArrayLike, " B"]) -> Sums:
             f'loss_function returned {returned}; it must return {{"loss": (losses, weights)}}: for'
             " each metric a pair of values [B, ...], one for each element, and their weights"
         )
-    return {
-        name: _weighted_sum(name, jnp.asarray(values), weights, valid)
-        for name, (values, weights) in elements.items()
-    }
+    sums: Sums = {}
+    for name, (values, weights) in elements.items():
+        if name in may_be_single and jnp.ndim(values) == jnp.ndim(weights) == 0:
+            sums[name] = jnp.multiply(values, weights), jnp.asarray(weights, jnp.float32)
+        else:
+            sums[name] = _weighted_sum(name, jnp.asarray(values), weights, valid)
+    return sums
 
 
 def _weighted_sum(

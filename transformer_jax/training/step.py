@@ -1,5 +1,6 @@
 """One training step as pure functions: gradients and sums of metrics, then the update."""
 
+from functools import partial
 from typing import NamedTuple, Protocol, no_type_check, runtime_checkable
 
 import flax.struct
@@ -10,8 +11,16 @@ from jax import Array
 from jaxtyping import Int, PRNGKeyArray
 
 from transformer_jax.data.batch import Batch
-from transformer_jax.mesh_axis import part_of_rows, sum_over_devices
+from transformer_jax.mesh_axis import sum_over_devices
+from transformer_jax.training.loss_terms import (
+    NO_TERMS,
+    LossTerms,
+    share_of_loss,
+    total_weights,
+    with_loss,
+)
 from transformer_jax.training.metrics import Elements, Sums, layer_norms, weighted_sums
+from transformer_jax.training.parts import sum_over_parts
 from transformer_jax.trees import Arrays, Params
 
 
@@ -50,6 +59,7 @@ class UpdateRule(NamedTuple):
     # parts of a batch, whose gradients are computed one after another and added up
     num_parts: int = 1
     log_norms: bool = False  # whether the sums hold the norm of each layer's gradient
+    loss_terms: LossTerms = NO_TERMS  # factors of the terms of the loss
 
 
 def initial_state(
@@ -84,7 +94,9 @@ def train_step(
     Returns:
         The state after the step, and the sums of the batch's metrics, the gradient's norm and the learning rate.
     """
-    gradients, sums = gradients_and_sums(state, batch, constants, loss_function, rule.num_parts)
+    gradients, sums = gradients_and_sums(
+        state, batch, constants, loss_function, rule.num_parts, rule.loss_terms
+    )
     return update(state, gradients, sums, rule)
 
 
@@ -94,37 +106,29 @@ def gradients_and_sums(
     constants: Arrays,
     loss_function: LossFunction,
     num_parts: int = 1,
+    loss_terms: LossTerms = NO_TERMS,
 ) -> tuple[Arrays, Sums]:
     """Gradient of the sum of the batch's losses, and the sums of its metrics, over all devices that share the batch.
 
     Both add up over parts of a batch. With `num_parts` above 1 the parts are computed one after another, and reuse the
-    same memory.
+    same memory. A loss with terms is the sum of their means over the whole batch.
     """
     key = jax.random.fold_in(state.key, state.step)
 
+    def sums_of(params: Arrays, part: Batch) -> Sums:
+        elements = loss_function(params, part, constants, key, train=True)
+        return weighted_sums(elements, part.valid, loss_terms)
+
+    weights = total_weights(partial(sums_of, state.params), batch, num_parts, loss_terms)
+
     def total_loss(params: Arrays, part: Batch) -> tuple[Array, Sums]:
-        sums = weighted_sums(loss_function(params, part, constants, key, train=True), part.valid)
-        return jnp.asarray(sums["loss"][0]), sums
+        sums = sums_of(params, part)
+        return share_of_loss(sums, loss_terms, weights), sums
 
     differentiate = jax.grad(total_loss, has_aux=True)
-    if num_parts == 1:
-        return sum_over_devices(differentiate(state.params, batch))
-
-    def add(
-        total: tuple[Arrays, Sums], number_and_part: tuple[Array, Batch]
-    ) -> tuple[tuple[Arrays, Sums], None]:
-        number, part = number_and_part
-        with part_of_rows(number, num_parts):
-            of_part = differentiate(state.params, part)
-        return jax.tree.map(jnp.add, total, of_part), None
-
-    parts = jax.tree.map(lambda rows: rows.reshape(num_parts, -1, *rows.shape[1:]), batch)
-    first_part = jax.tree.map(lambda rows: rows[0], parts)
-    with part_of_rows(0, num_parts):
-        shapes = jax.eval_shape(differentiate, state.params, first_part)
-    zeros = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
-    total, _ = jax.lax.scan(add, zeros, (jnp.arange(num_parts), parts))
-    return sum_over_devices(total)
+    of_parts = sum_over_parts(partial(differentiate, state.params), batch, num_parts)
+    gradients, sums = sum_over_devices(of_parts)
+    return gradients, with_loss(sums, loss_terms)
 
 
 def update(

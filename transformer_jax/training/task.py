@@ -19,6 +19,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.mesh_axis import sum_over_devices
 from transformer_jax.runs.loggers import Logger, LogPosition
 from transformer_jax.training.callbacks import Callback
+from transformer_jax.training.loss_terms import NO_TERMS, LossTerms, with_loss
 from transformer_jax.training.metrics import Elements, Sums, weighted_sums
 from transformer_jax.training.optimizers import optimizer_of, stop_frozen
 from transformer_jax.training.schedules import SCHEDULES
@@ -48,6 +49,9 @@ class Task:
     # By the values of the settings `schedule` and `logger`; a task may override these tables.
     schedules: ClassVar[Mapping[str, Callable[[Any, int], optax.Schedule]]] = SCHEDULES
     loggers: ClassVar[Mapping[str, Callable[[Path, LogPosition], Logger]]] = MappingProxyType({})
+    # Factors of the terms of the loss, by the names under which `loss_function` returns them; the loss is their sum,
+    # each a mean of its own. Empty: `loss_function` returns `loss`.
+    loss_terms: LossTerms = NO_TERMS
     # of the metrics that `dataset_metrics` gives
     dataset_metric_names: ClassVar[Sequence[str]] = ()
     # Splits an array of the training state, by its path and shape, over a mesh with the axes data, fsdp and tensor.
@@ -99,7 +103,8 @@ class Task:
 
         Returns:
             Values `[B, ...]` of each metric, with weights of the same rank or a single weight (0 excludes an element):
-            `loss`, whose weighted mean is minimised, and the metric of `config.criterion`.
+            `loss`, whose weighted mean is minimised, or each of `loss_terms`, which may be a single number; and the
+            metric of `config.criterion`.
         """
         raise NotImplementedError
 
@@ -288,4 +293,5 @@ class Task:
     def eval_step(self, params: Params, batch: Batch, constants: Arrays = None) -> Sums:
         """Compute the sums of a batch's metrics, without dropout."""
         elements = self.batch_loss(params, batch, constants, None, train=False)
-        return sum_over_devices(weighted_sums(elements, batch.valid))
+        sums = sum_over_devices(weighted_sums(elements, batch.valid, self.loss_terms))
+        return with_loss(sums, self.loss_terms)
