@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from transformer_jax import TrainerModule, TrainingConfig
+from transformer_jax import TrainerModule, TrainingConfig, make_loader
+from transformer_jax.data import ArrayDataset
 from transformer_jax.data.batch import Batch
 
 B, C = 3, 5
@@ -73,3 +74,37 @@ def test_adapters_are_an_override_of_one_method_and_alone_have_gradients_where_t
     params["adapter"]["up"] = np.ones((2, C), np.float32)
     expected = X @ (dense["kernel"] + params["adapter"]["down"].sum(-1, keepdims=True))
     np.testing.assert_allclose(task.forward(X, params=params), expected, rtol=1e-5, atol=1e-6)
+
+
+class Ranked(TrainerModule):
+    """Regression whose validation batches alone hold candidates, among which the targets are ranked."""
+
+    name, config_class = "Ranked", TrainingConfig
+
+    def create_model(self):
+        return nn.Dense(C)
+
+    def model_inputs(self, inputs):
+        return (inputs,)
+
+    def apply(self, params, inputs, key=None, *, train=False):
+        return self.call_model(params, self.model_inputs(inputs))
+
+    def loss_function(self, params, batch, key, *, train):
+        output = self.apply(params, batch.inputs)
+        elements = {"loss": (((output - batch.targets["next"]) ** 2).mean(-1), 1.0)}
+        if "candidates" in batch.targets:
+            elements["rank"] = (batch.targets["candidates"].argmax(-1), 1.0)
+        return elements
+
+
+@pytest.mark.slow
+def test_the_best_model_is_chosen_by_a_metric_that_only_validation_batches_hold(tmp_path):
+    config = TrainingConfig(
+        batch_size=B, max_epochs=1, warmup=0, best_by="val/rank:max", num_devices=1, checkpoint_dir=tmp_path, quiet=True
+    )
+    targets = {"next": X, "candidates": np.eye(C, dtype=np.float32)[[0, 3, 4]]}
+    trainer = Ranked(config)
+    trainer.fit(make_loader(ArrayDataset(X, {"next": X}), B), make_loader(ArrayDataset(X, targets), B))
+    assert trainer.run.checkpoints.metrics(1)["rank"] == pytest.approx(7 / 3)
+    assert trainer.run.checkpoints.best_step == 1

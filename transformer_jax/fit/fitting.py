@@ -73,11 +73,12 @@ def training(
     train_loader, val_loader = loaders
     num_steps = check_num_steps(task.config, train_loader)
     programs = create_programs(compiled, train_loader, num_steps, initial_params)
-    shapes, example = programs.shapes.params, compiled.example_batch(train_loader)
+    # Of the validation set, whose batches may hold what only a metric needs.
+    shapes, example = programs.shapes.params, compiled.example_batch(val_loader)
     names = compiled.metric_names(shapes, example)
     if task.config.scan_layers:
         compiled.stack_layers_like(shapes)
-    if not train_loader.has_groups:  # else the example has the shapes of only one group
+    if not val_loader.has_groups:  # else the example has the shapes of only one group
         compiled.begin_to_compile(shapes, example)
     config = with_criterion(task.config, names)
     run = _open_run(task, config, programs.chosen_params, loaders)
