@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax import linen as nn
 
 from transformer_jax import LanguageModelConfig, ReverseConfig, TranslationConfig
 from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, STEP_OPTIONS, prepare_jax
@@ -29,8 +30,33 @@ from transformer_jax.tasks.translation.task import TranslationTrainer
 from transformer_jax.training.callbacks import Callback, Step
 from transformer_jax.trees import Params
 
+
+class Normalised(nn.Module):
+    """A dense layer, BatchNorm, and a dense layer."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, train: bool = False) -> jax.Array:
+        x = nn.BatchNorm(use_running_average=not train)(nn.Dense(7)(x))
+        return nn.Dense(10)(nn.relu(x))
+
+
+class NormalisedTrainer(ReverseTrainer):
+    """The reverse task by a model with running averages."""
+
+    name = "Normalised"
+
+    def create_model(self) -> nn.Module:
+        return Normalised()
+
+
 SMALL = {"max_epochs": 1, "eval_every": 1, "warmup": 3, "log_every": 10}
 TASKS = {
+    "normalised": (
+        NormalisedTrainer,
+        ReverseConfig,
+        reverse_data,
+        SMALL | {"train_size": 640, "val_size": 100, "test_size": 9},
+    ),
     "reverse": (
         ReverseTrainer,
         ReverseConfig,

@@ -38,7 +38,7 @@ from transformer_jax.errors import (
     in_one_line,
     shortened,
 )
-from transformer_jax.trees import Tree
+from transformer_jax.trees import VARIABLES, Tree
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]  # shapes of arrays by path
 Abstract: TypeAlias = dict[str, jax.ShapeDtypeStruct]  # shapes and dtypes of arrays by path
@@ -217,7 +217,8 @@ def check_numbers(arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], sourc
         InputError: an array is not floating-point or not finite; the message names the first such array.
     """
     for name, array in arrays.items():
-        if not jnp.issubdtype(array.dtype, jnp.floating):
+        is_parameter = not name.startswith(f"{VARIABLES}/")
+        if is_parameter and not jnp.issubdtype(array.dtype, jnp.floating):
             raise InputError(
                 f"{name} in {source} has the type {array.dtype}; it must be a floating-point type"
             )

@@ -1,16 +1,17 @@
-"""Collective operations inside a step over the mesh axis that splits the rows of a batch: sums, and gathered rows.
+"""Operations over the parts of a batch inside a step: sums over devices and parts, and rows of all devices.
 
 `Devices.share` in `transformer_jax.devices.sharing` runs a step on every device of the mesh, each with its part of the
 rows.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
@@ -18,9 +19,11 @@ from transformer_jax.dropout import AXIS as AXIS
 from transformer_jax.dropout import device_number as device_number
 from transformer_jax.dropout import part_of_device, sharing_axes
 from transformer_jax.errors import InputError
-from transformer_jax.trees import Arrays, Tree
+from transformer_jax.trees import Arrays, Params, Tree, Variables
 
 T = TypeVar("T")
+# What is computed for a part: arrays to add up, sums of metrics, and the model's variables for the next part.
+OfPart: TypeAlias = tuple[T, tuple[Arrays, Variables]]
 # maximum elements of an array that is joined with others; copying a larger one costs more
 MAX_JOINED = 2**15
 
@@ -44,6 +47,8 @@ def part_of_rows(number: Array | int, num_parts: int) -> AbstractContextManager[
 partitioned_by_xla: ContextVar[bool] = ContextVar("partitioned_by_xla", default=False)
 # Number of devices that share the rows of this batch.
 num_parts_by_xla: ContextVar[int] = ContextVar("num_parts_by_xla", default=1)
+# Collections of the model's variables that it has changed since the step began to be traced.
+new_variables: ContextVar[dict[str, Params]] = ContextVar("new_variables")
 
 
 def all_rows(tree: Arrays) -> Arrays:
@@ -85,7 +90,7 @@ def sum_over_devices(tree: Tree) -> Tree:
     if not axes:
         return tree
     leaves, structure = jax.tree.flatten(tree)
-    small = {place: leaf for place, leaf in enumerate(leaves) if jax.numpy.size(leaf) <= MAX_JOINED}
+    small = {place: leaf for place, leaf in enumerate(leaves) if jnp.size(leaf) <= MAX_JOINED}
     vector, split = ravel_pytree(small)
     summed = split(lax.psum(vector, axes))
     return jax.tree.unflatten(
@@ -95,3 +100,38 @@ def sum_over_devices(tree: Tree) -> Tree:
             for place, leaf in enumerate(leaves)
         ],
     )
+
+
+def sum_over_parts(
+    function: Callable[[Tree, Variables], OfPart[T]],
+    batch: Tree,
+    variables: Variables,
+    num_parts: int,
+) -> OfPart[T]:
+    """Add up what a function computes for each of `num_parts` equal parts of a batch.
+
+    Args:
+        function: takes a part, and the model's variables that are not parameters.
+        batch: rows of all parts.
+        variables: for the first part.
+        num_parts: number of parts.
+    """
+
+    def add(so_far: OfPart[T], number_and_part: tuple[Array, Tree]) -> tuple[OfPart[T], None]:
+        total, (sums, variables) = so_far
+        number, part = number_and_part
+        with part_of_rows(number, num_parts):
+            of_part, (sums_of_part, variables) = function(part, variables)
+        total, sums = jax.tree.map(jnp.add, (total, sums), (of_part, sums_of_part))
+        return (total, (sums, variables)), None
+
+    parts = jax.tree.map(lambda rows: rows.reshape(num_parts, -1, *rows.shape[1:]), batch)
+    first_part = jax.tree.map(lambda rows: rows[0], parts)
+    with part_of_rows(0, num_parts):
+        shapes, (shapes_of_sums, _) = jax.eval_shape(function, first_part, variables)
+    zeros, zero_sums = jax.tree.map(
+        lambda like: jnp.zeros(like.shape, like.dtype), (shapes, shapes_of_sums)
+    )
+    numbered = jnp.arange(num_parts), parts
+    result, _ = jax.lax.scan(add, (zeros, (zero_sums, variables)), numbered)
+    return result

@@ -16,11 +16,33 @@ Instance = TypeVar("Instance")
 # `params` is always the inner tree; `variables` is the result of a Flax model's `init` and the argument of `apply`.
 Params: TypeAlias = Mapping[str, Any]  # nested dictionaries of arrays, by module and parameter name
 Variables: TypeAlias = Mapping[str, Params]  # {"params": params}
+# Variables of a model that are not parameters, such as the running averages of `flax.linen.BatchNorm`, are an entry of
+# `params`: `{"Dense_0": …, "variables": {"batch_stats": …}}`.
+VARIABLES = "variables"
 # of a model: pytree of arrays [B, ...], with a structure chosen by the task
 Inputs: TypeAlias = PyTree[ArrayLike]
 Targets: TypeAlias = PyTree[ArrayLike]  # of a loss
 Arrays: TypeAlias = PyTree[ArrayLike]  # any pytree of arrays
 Shapes: TypeAlias = PyTree[jax.ShapeDtypeStruct]  # any pytree of shapes and dtypes
+
+
+def split_variables(params: Params) -> tuple[Params, Variables]:
+    """Separate the parameters that are trained from the other collections."""
+    if VARIABLES not in params:
+        return params, {}
+    trained = {name: entry for name, entry in params.items() if name != VARIABLES}
+    return trained, params[VARIABLES]
+
+
+def join_variables(trained: Params, variables: Variables) -> Params:
+    """Invert `split_variables`."""
+    return {**trained, VARIABLES: variables} if variables else trained
+
+
+def variables_of(params: Params) -> Variables:
+    """Return parameters and other collections as `model.apply` takes them: `{"params": …, "batch_stats": …}`."""
+    trained, variables = split_variables(params)
+    return {"params": trained, **variables}
 
 
 def with_floats(tree: Tree, dtype: str) -> Tree:

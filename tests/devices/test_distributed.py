@@ -24,22 +24,24 @@ from transformer_jax.devices.processes import check_same
 from transformer_jax.runs.checkpoints import Checkpoints
 
 PATIENCE = 120  # seconds that a process may take to end
-EPOCHS, DATES = {"max_epochs": 2}, {"task": "dates"}
+EPOCHS, DATES, NORMALISED = {"max_epochs": 2}, {"task": "dates"}, {"task": "normalised"}
 
 
 @pytest.fixture(scope="module")
 def two_by_two(tmp_path_factory):
     """Directory of trainings by two processes with two devices each, and the results of each process."""
     directory = tmp_path_factory.mktemp("two")
-    return directory, train(Way(2, 2), directory, EPOCHS, DATES | {"mesh": "fsdp=2,tensor=2"})
+    return directory, train(Way(2, 2), directory, EPOCHS, DATES | {"mesh": "fsdp=2,tensor=2"}, NORMALISED)
 
 
 @pytest.mark.slow
 def test_two_processes_train_like_one_that_resumes_on_fewer_devices_and_each_loads_its_rows(tmp_path, two_by_two):
     _interrupted(two_by_two, tmp_path)
-    _, ((first, dates), (second, _)) = two_by_two
+    _, ((first, dates, normalised), (second, *_)) = two_by_two
     runs = EPOCHS | {"num_devices": 4, "name": "alone"}, EPOCHS | {"num_devices": 2}, DATES | {"num_devices": 1}
-    ((alone, resumed, dates_alone),) = train(Way(1, 4), tmp_path, *runs)
+    ((alone, resumed, dates_alone, normalised_alone),) = train(
+        Way(1, 4), tmp_path, *runs, NORMALISED | {"num_devices": 1}
+    )
     assert len(first["losses"]) == 10
     assert second["losses"] == []  # the first one alone logs
     np.testing.assert_allclose(first["losses"], alone["losses"], **CLOSE)
@@ -48,6 +50,10 @@ def test_two_processes_train_like_one_that_resumes_on_fewer_devices_and_each_loa
     assert first["params"] == second["params"]
     assert alone["rows"] == 2 * 640
     assert first["rows"] == second["rows"] == 640
+    # Running averages over the rows of all processes.
+    assert len(normalised["losses"]) == 5
+    np.testing.assert_allclose(normalised["losses"], normalised_alone["losses"], rtol=1e-6)
+    np.testing.assert_allclose(normalised["params"], normalised_alone["params"], rtol=1e-6, atol=1e-9)
     # On a mesh that spans processes, with batches that differ in shape.
     assert len(dates["losses"]) == 2
     np.testing.assert_allclose(dates["losses"], dates_alone["losses"], **CLOSE)

@@ -12,7 +12,7 @@ from flax import linen as nn
 
 from transformer_jax import InputError, TrainerModule, TrainingConfig, make_loader
 from transformer_jax.data import ArrayDataset
-from transformer_jax.training.loss_terms import means_of_steps, with_loss
+from transformer_jax.training.metrics import means_of_steps, with_loss
 
 B, T, F = 12, 5, 3
 RNG = np.random.default_rng(0)

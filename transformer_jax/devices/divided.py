@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer_jax.devices.sharing import Devices
 from transformer_jax.devices.specs import TENSOR, path_name
-from transformer_jax.mesh_axis import with_value
+from transformer_jax.mesh_axis import new_variables, with_value
 from transformer_jax.nn.layer_stacks import (
     LAYER_INPUT,
     REMAT_POLICIES,
@@ -47,13 +47,16 @@ def with_gathered_params(loss_function: Function, devices: Devices, remat: str) 
 
     def loss(params: Params, *arguments: Any, train: bool) -> Any:  # pytrees of arrays
         def of_split(params: Params, *arguments: Any) -> Any:
-            with with_value(
-                layer_access,
-                LayerAccess(lambda layer, params: gather(f"params/{layer}", params), _is_kept),
-            ):
-                return loss_function(gather("params", params), *arguments, train=train)
+            access = LayerAccess(lambda layer, params: gather(f"params/{layer}", params), _is_kept)
+            changed: dict[str, Params] = {}
+            with with_value(layer_access, access), with_value(new_variables, changed):
+                elements = loss_function(gather("params", params), *arguments, train=train)
+            return elements, changed
 
-        return jax.checkpoint(of_split, policy=_kept_of_blocks(remat))(params, *arguments)
+        recomputed = jax.checkpoint(of_split, policy=_kept_of_blocks(remat))
+        elements, changed = recomputed(params, *arguments)
+        new_variables.get({}).update(changed)
+        return elements
 
     return loss  # type: ignore[return-value]  # of the same signature
 

@@ -1,5 +1,6 @@
 """Compiled programs of a training run; the states with which it begins and ends."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -22,10 +23,11 @@ from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
 from transformer_jax.runs.checkpoints import Checkpoint
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.state_arrays import digest_of_arrays
+from transformer_jax.training.checks import check_full_batches
 from transformer_jax.training.optimizers import matching, with_average, with_frozen
 from transformer_jax.training.step import TrainState, UpdateRule, average_of, initial_state
 from transformer_jax.training.task import Task
-from transformer_jax.trees import Arrays, Inputs, Params
+from transformer_jax.trees import VARIABLES, Arrays, Inputs, Params
 
 
 class InitialParams(NamedTuple):
@@ -137,7 +139,7 @@ def create_programs(
         given: initial parameters, see `choose_initial`; None for fresh ones.
 
     Raises:
-        InputError: see `choose_initial`; or the warm-up is not shorter than training.
+        InputError: see `choose_initial` and `check_full_batches`; or the warm-up is not shorter than training.
     """
     task, devices = compiled.task, compiled.devices
     rule = update_rule(task, num_steps)
@@ -157,6 +159,11 @@ def create_programs(
     shapes = init.eval_shape(*arguments, {})
     chosen: InitialParams | None = None
     arrays: Mapping[str, np.ndarray] = {}
+    if VARIABLES in shapes.params:
+        check_full_batches(train_loader)
+        if devices.mesh.size > 1:
+            # Statistics of a batch need the rows of all devices.
+            devices = dataclasses.replace(devices, partitioned_by_xla=True)
     if given is not None:
         chosen = choose_initial(given, shapes.params, task.config)
         arrays = chosen.arrays
@@ -167,7 +174,7 @@ def create_programs(
         init, options=RUN_ONCE_OPTIONS, shardings=shardings, stopwatch=compiled.stopwatch
     )
     program.begin_to_compile(*all_arguments)
-    runner = StepRunner(compiled, rule, shapes, train_loader)
+    runner = StepRunner(compiled, devices, rule, shapes, train_loader)
     return Programs(shapes, chosen, lambda: program(*all_arguments), runner)
 
 

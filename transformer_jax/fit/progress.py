@@ -11,7 +11,7 @@ from tqdm import tqdm
 from transformer_jax.fitted.fitted import CompiledTask
 from transformer_jax.training.callbacks import Callback, Step
 from transformer_jax.training.metrics import format_metric
-from transformer_jax.trees import Params
+from transformer_jax.trees import Params, split_variables
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_VALUES = 0.5  # in a bar: computing means costs as much as a small step
@@ -106,7 +106,8 @@ def announce(compiled: CompiledTask, params: Params, num_steps: int, directory: 
     """Print the task, its size, the number of steps, the devices and the run's directory."""
     if compiled.task.config.verbose:
         print(parameter_table(params))
-    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    trained, _ = split_variables(params)
+    count = sum(leaf.size for leaf in jax.tree.leaves(trained))
     print(
         f"{compiled.task.name}: {count:,} parameters, {num_steps:,} steps on {compiled.devices},"
         f" into {directory}"

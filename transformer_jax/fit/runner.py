@@ -16,6 +16,7 @@ from transformer_jax.data.loader import Loader
 from transformer_jax.data.local_rows import LocalSamples
 from transformer_jax.devices.compilation import BackgroundProgram
 from transformer_jax.devices.processes import largest
+from transformer_jax.devices.sharing import Devices
 from transformer_jax.fitted.fitted import CompiledTask
 from transformer_jax.training.metrics import Sums, SumsOfSteps
 from transformer_jax.training.step import (
@@ -52,17 +53,23 @@ class StepRunner:
     The result of a step does not depend on the number of steps in its call.
 
     Args:
-        compiled: the task to train, with its devices and constants.
+        compiled: the task to train, with its constants.
+        devices: share the steps.
         rule: how a gradient changes the parameters.
         state: shapes and dtypes of the training state.
         loader: loader of the training set.
     """
 
     def __init__(
-        self, compiled: CompiledTask, rule: UpdateRule, state: TrainState, loader: Loader
+        self,
+        compiled: CompiledTask,
+        devices: Devices,
+        rule: UpdateRule,
+        state: TrainState,
+        loader: Loader,
     ) -> None:
         config = compiled.task.config
-        self.devices = compiled.devices
+        self.devices = devices
         self._config, self.rule = config, rule
         self._constants = compiled.constants
         self._token_batches = loader.token_batches

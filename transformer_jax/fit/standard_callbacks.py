@@ -10,8 +10,14 @@ from transformer_jax.config import Criterion, TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.fit.runner import StepRunner
 from transformer_jax.training.callbacks import Callback, Evaluation, Log, Step
-from transformer_jax.training.loss_terms import NO_TERMS, LossTerms, means_of_steps
-from transformer_jax.training.metrics import UNWEIGHTED, Sums, layer_norms
+from transformer_jax.training.metrics import (
+    NO_TERMS,
+    UNWEIGHTED,
+    LossTerms,
+    Sums,
+    layer_norms,
+    means_of_steps,
+)
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import CsvLogger, tensorboard_logger
 from transformer_jax.training.checks import check_fitting, check_task
 from transformer_jax.training.task import Task
-from transformer_jax.trees import Arrays, Inputs, Params
+from transformer_jax.trees import Arrays, Inputs, Params, Variables, variables_of
 
 if TYPE_CHECKING:
     from transformer_jax.fitted.viewer import LabelledMaps
@@ -95,9 +95,9 @@ class TrainerModule(Task):
         return self.fitted if params is None else Fitted(self.compiled, params)
 
     @property
-    def variables(self) -> dict[str, Params]:
-        """The best parameters as `model.apply` takes them."""
-        return {"params": self.params}
+    def variables(self) -> Variables:
+        """The best parameters as `model.apply` takes them, with the model's other collections, if it has any."""
+        return variables_of(self.params)
 
     @property
     def steps(self) -> int:

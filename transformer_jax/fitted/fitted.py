@@ -19,8 +19,7 @@ from transformer_jax.devices.sharing import Devices
 from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import stack_layers
-from transformer_jax.training.loss_terms import means_of_steps
-from transformer_jax.training.metrics import UNWEIGHTED
+from transformer_jax.training.metrics import UNWEIGHTED, means_of_steps
 from transformer_jax.training.task import Task
 from transformer_jax.trees import Arrays, Inputs, Params
 

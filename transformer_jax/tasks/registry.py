@@ -78,7 +78,7 @@ def load_run(
             match its digest.
     """
     run = open_run(directory, lambda task: trainer_class or trainer_class_of(task))
-    run.inspected = Inspected(run.model, {"params": run.params})
+    run.inspected = Inspected(run.model, run.variables)
     return run
 
 

@@ -30,7 +30,7 @@ from transformer_jax.runs.settings import (
     read_settings,
     with_kept_files,
 )
-from transformer_jax.trees import Params
+from transformer_jax.trees import Params, join_variables, split_variables
 from transformer_jax.weights.files import MAX_BYTES, read_weights
 
 TrainerClassOf: TypeAlias = Callable[[str], type[TrainerModule]]  # trainer class by task name
@@ -96,7 +96,8 @@ def _best_params(directory: Path, config: TrainingConfig, settings: Json) -> Par
         )
     params: Params = best.state["params"]
     if config.takes_average:
-        params = best.state["opt_state"]["average"]
+        _, variables = split_variables(params)
+        params = join_variables(best.state["opt_state"]["average"], variables)
     return params
 
 

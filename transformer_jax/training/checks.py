@@ -117,6 +117,16 @@ def check_num_steps(config: TrainingConfig, loader: Loader) -> int:
     return num_steps
 
 
+def check_full_batches(loader: Loader) -> None:
+    """Raise an `InputError` if batches of the training set are padded, since statistics would count the padding."""
+    if len(loader) * loader.batch_size > len(loader.dataset):
+        raise InputError(
+            f"train_loader has {len(loader.dataset)} samples in {len(loader)} batches of at most"
+            f" {loader.batch_size}; for a model with other variables than parameters, such as"
+            " batch_stats, every batch must be full: pass drop_last=True to make_loader"
+        )
+
+
 def with_criterion(config: TrainingConfig, names: Collection[str]) -> TrainingConfig:
     """Return the settings with a criterion for the best model that is one of an evaluation's metrics.
 

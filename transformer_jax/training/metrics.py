@@ -1,8 +1,10 @@
 """Metrics as weighted sums and sums of weights, which add up over steps and devices; norms by layer."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import TypeAlias, no_type_check
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Protocol, TypeAlias, no_type_check, runtime_checkable
 
 import flax.struct
 import jax
@@ -12,17 +14,39 @@ import optax
 from flax.traverse_util import flatten_dict
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, PRNGKeyArray, Shaped
 
+from transformer_jax.data.batch import Batch
 from transformer_jax.errors import InputError
+from transformer_jax.mesh_axis import OfPart, sum_over_devices, sum_over_parts
 from transformer_jax.nn.layer_stacks import unstack_layers
-from transformer_jax.trees import Arrays, shown
+from transformer_jax.trees import Arrays, Variables, shown
 
 # Values [B, ...] by metric, with weights of the same rank or a single weight (0 excludes an element).
 Elements: TypeAlias = Mapping[str, tuple[ArrayLike, ArrayLike]]
 UNWEIGHTED = "loss_function excludes every element; at least one must have a weight above 0"
 # Weighted sum and sum of weights, by metric.
 Sums: TypeAlias = dict[str, tuple[ArrayLike, ArrayLike]]
+# Factors of the terms of a loss, by name. Each is a mean of its own, over all devices and all parts of a batch.
+LossTerms: TypeAlias = Mapping[str, float]
+NO_TERMS: LossTerms = MappingProxyType({})  # the loss is the metric `loss`
+LEAST_WEIGHT = 1e-30  # replaces a weight of 0 in a division
+
+
+@runtime_checkable
+class LossFunction(Protocol):
+    """Function that computes the loss and metrics of each element of a batch, such as `Task.batch_loss`."""
+
+    def __call__(
+        self,
+        params: Arrays,
+        batch: Batch,
+        constants: Arrays,
+        key: PRNGKeyArray | None,
+        *,
+        train: bool,
+    ) -> Elements:
+        """Return values and weights by metric, including `loss`."""
 
 
 def weighted_sums(
@@ -126,6 +150,75 @@ def means(steps: Sequence[Sums]) -> dict[str, float]:
         if weight:
             means[name] = float(np.sum(totals, dtype=np.float64) / weight)
     return means
+
+
+def total_weights(
+    loss: Callable[..., OfPart[Array]],
+    batch: Batch,
+    variables: Variables,
+    num_parts: int,
+    loss_terms: LossTerms,
+) -> dict[str, Array]:
+    """Compute the sum of weights of each term, over all devices and all parts of a batch.
+
+    Args:
+        loss: computes the sums of a part's metrics; the compiler removes what the weights do not need.
+        batch: of the step; if devices share it, the rows of one device.
+        variables: of the model, before the step.
+        num_parts: number of parts.
+        loss_terms: factors of the terms.
+    """
+    if not loss_terms:
+        return {}
+
+    unweighted = partial(loss, weights=dict.fromkeys(loss_terms, 1.0))
+    _, (sums, _) = sum_over_parts(unweighted, batch, variables, num_parts)
+    return sum_over_devices(weights_of_terms(sums, loss_terms))
+
+
+def weights_of_terms(sums: Sums, loss_terms: LossTerms) -> dict[str, Array]:
+    """Return the sum of weights of each term.
+
+    Raises:
+        InputError: a term is missing, or there is a metric `loss`.
+    """
+    if loss_terms.keys() - sums.keys() or "loss" in sums:
+        raise InputError(
+            f"loss_function returned {', '.join(sums)}; it must return each of loss_terms"
+            f" ({', '.join(loss_terms)}), and no loss, which is their sum"
+        )
+    return {name: jnp.asarray(sums[name][1]) for name in loss_terms}
+
+
+def share_of_loss(sums: Sums, loss_terms: LossTerms, weights: Mapping[str, ArrayLike]) -> Array:
+    """Return what a part's elements contribute to the loss that is minimised.
+
+    Without terms, that is their sum of losses. With terms, it is the sum of their sums, each times its factor and
+    divided by its weight over all elements; a term without elements counts as 0.
+    """
+    if not loss_terms:
+        return jnp.asarray(sums["loss"][0])
+    share = jnp.zeros(())
+    for name, factor in loss_terms.items():
+        share += factor * sums[name][0] / jnp.maximum(weights[name], LEAST_WEIGHT)
+    return share
+
+
+def with_loss(sums: Sums, loss_terms: LossTerms) -> Sums:
+    """Add the entry `loss` to sums over all elements if the loss has terms: their sum, with the weight 1."""
+    if not loss_terms:
+        return sums
+    weights = weights_of_terms(sums, loss_terms)
+    weight = jnp.sign(sum(weights.values()))  # 0 if no term has elements
+    return sums | {"loss": (share_of_loss(sums, loss_terms, weights), weight)}
+
+
+def means_of_steps(steps: Sequence[Sums], loss_terms: LossTerms) -> dict[str, float]:
+    """Compute `means` of several steps; if the loss has terms, `loss` is the sum of their means."""
+    found = means(steps)
+    if loss_terms:
+        found["loss"] = sum(factor * found.get(name, 0.0) for name, factor in loss_terms.items())
+    return found
 
 
 def format_metric(name: str, value: float) -> str:

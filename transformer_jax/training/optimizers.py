@@ -1,6 +1,7 @@
 """Optimizers by name, weight-decay masks, frozen parameters, and the moving average of parameters."""
 
 import math
+import re
 from collections.abc import Collection
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from jax.typing import ArrayLike
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import STACKED
 from transformer_jax.setting_groups import TAKEN, OptimizationSettings
-from transformer_jax.trees import Arrays, Params
+from transformer_jax.trees import VARIABLES, Arrays, Params
 
 # Optimizers whose update of an element depends on all others, those of other stacked layers too.
 OF_WHOLE_ARRAYS = frozenset({"adafactor", "lamb"})
@@ -226,16 +227,18 @@ def matching(patterns: str, paths: Collection[str], setting: str) -> frozenset[s
     Raises:
         InputError: a pattern matches no array.
     """
+    # Running averages of a module, `variables/batch_stats/encoder/…`, are chosen with it.
+    names = {path: re.sub(f"^{VARIABLES}/[^/]+/", "", path) for path in paths}
     chosen: set[str] = set()
     for pattern in patterns.split(","):
         pattern = pattern.strip()
         found = {
             path
-            for path in paths
-            if fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}/*")
+            for path, name in names.items()
+            if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*")
         }
         if not found:
-            modules = ", ".join(sorted({path.partition("/")[0] for path in paths}))
+            modules = ", ".join(sorted({name.partition("/")[0] for name in names.values()}))
             raise InputError(
                 f"{setting} has {pattern!r}, which is no array or module of the model; modules:"
                 f" {modules}"

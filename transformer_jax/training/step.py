@@ -1,27 +1,31 @@
 """One training step as pure functions: gradients and sums of metrics, then the update."""
 
+from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple, Protocol, no_type_check, runtime_checkable
+from typing import NamedTuple, no_type_check
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
+from jax.typing import ArrayLike
 from jaxtyping import Int, PRNGKeyArray
 
 from transformer_jax.data.batch import Batch
-from transformer_jax.mesh_axis import sum_over_devices
-from transformer_jax.training.loss_terms import (
+from transformer_jax.mesh_axis import new_variables, sum_over_devices, sum_over_parts, with_value
+from transformer_jax.training.metrics import (
     NO_TERMS,
+    LossFunction,
     LossTerms,
+    Sums,
+    layer_norms,
     share_of_loss,
     total_weights,
+    weighted_sums,
     with_loss,
 )
-from transformer_jax.training.metrics import Elements, Sums, layer_norms, weighted_sums
-from transformer_jax.training.parts import sum_over_parts
-from transformer_jax.trees import Arrays, Params
+from transformer_jax.trees import Arrays, Params, Variables, join_variables, split_variables
 
 
 @no_type_check  # JAX also constructs states from shapes and placeholders
@@ -32,22 +36,6 @@ class TrainState(flax.struct.PyTreeNode):
     params: Arrays  # of the model; its layers are stacked if the model loops over them
     opt_state: optax.OptState
     key: PRNGKeyArray  # never changed; each step draws with `fold_in(key, step)`
-
-
-@runtime_checkable
-class LossFunction(Protocol):
-    """Function that computes the loss and metrics of each element of a batch, such as `Task.batch_loss`."""
-
-    def __call__(
-        self,
-        params: Arrays,
-        batch: Batch,
-        constants: Arrays,
-        key: PRNGKeyArray | None,
-        *,
-        train: bool,
-    ) -> Elements:
-        """Return values and weights by metric, including `loss`."""
 
 
 class UpdateRule(NamedTuple):
@@ -66,12 +54,13 @@ def initial_state(
     params: Arrays, optimizer: optax.GradientTransformation, key: PRNGKeyArray
 ) -> TrainState:
     """The state before the first step."""
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), key)
+    trained, _ = split_variables(params)
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(trained), key)
 
 
 def average_of(state: TrainState) -> Params:
     """The moving average of the parameters, if the optimizer is from `with_average`."""
-    return state.opt_state.average
+    return join_variables(state.opt_state.average, split_variables(state.params)[1])
 
 
 def train_step(
@@ -114,21 +103,25 @@ def gradients_and_sums(
     same memory. A loss with terms is the sum of their means over the whole batch.
     """
     key = jax.random.fold_in(state.key, state.step)
+    trained, variables = split_variables(state.params)
 
-    def sums_of(params: Arrays, part: Batch) -> Sums:
-        elements = loss_function(params, part, constants, key, train=True)
-        return weighted_sums(elements, part.valid, loss_terms)
+    def total_loss(
+        trained: Params, part: Batch, variables: Variables, weights: Mapping[str, ArrayLike]
+    ) -> tuple[Array, tuple[Sums, Variables]]:
+        params, changed = join_variables(trained, variables), {**variables}
+        with with_value(new_variables, changed):
+            elements = loss_function(params, part, constants, key, train=True)
+        sums = weighted_sums(elements, part.valid, loss_terms)
+        return share_of_loss(sums, loss_terms, weights), (sums, changed)
 
-    weights = total_weights(partial(sums_of, state.params), batch, num_parts, loss_terms)
-
-    def total_loss(params: Arrays, part: Batch) -> tuple[Array, Sums]:
-        sums = sums_of(params, part)
-        return share_of_loss(sums, loss_terms, weights), sums
-
-    differentiate = jax.grad(total_loss, has_aux=True)
-    of_parts = sum_over_parts(partial(differentiate, state.params), batch, num_parts)
-    gradients, sums = sum_over_devices(of_parts)
-    return gradients, with_loss(sums, loss_terms)
+    weights = total_weights(partial(total_loss, trained), batch, variables, num_parts, loss_terms)
+    differentiate = partial(jax.grad(total_loss, has_aux=True), trained, weights=weights)
+    if num_parts == 1:
+        gradients, (sums, variables) = differentiate(batch, variables)
+    else:
+        gradients, (sums, variables) = sum_over_parts(differentiate, batch, variables, num_parts)
+    gradients, sums = sum_over_devices((gradients, sums))
+    return join_variables(gradients, variables), with_loss(sums, loss_terms)
 
 
 def update(
@@ -138,10 +131,12 @@ def update(
 
     Args:
         state: before the update.
-        gradients: of the sum of the losses.
+        gradients: of the sum of the losses, and the model's new variables that are not parameters.
         sums: of the same batch's metrics; division by the weight of `loss` turns the sum into a mean.
         rule: optimizer, clipping and accumulation of gradients.
     """
+    gradients, variables = split_variables(gradients)
+    trained, _ = split_variables(state.params)
     weight = jnp.asarray(sums["loss"][1])
     norm = optax.tree.norm(gradients) / weight
     # Division by the weight gives the gradient of the mean. It shares one factor with clipping, since XLA would divide
@@ -153,9 +148,9 @@ def update(
     optimizer = optax.with_extra_args_support(rule.optimizer)
     loss = jnp.asarray(sums["loss"][0]) / weight
     updates, opt_state = optimizer.update(
-        clipped, state.opt_state, state.params, step=state.step, value=loss
+        clipped, state.opt_state, trained, step=state.step, value=loss
     )
-    params = optax.apply_updates(state.params, updates)
+    params = join_variables(optax.apply_updates(trained, updates), variables)
     sums = sums | {
         "gradient_norm": (norm, jnp.ones(())),
         "learning_rate": (jnp.asarray(rule.schedule(state.step)), jnp.ones(())),

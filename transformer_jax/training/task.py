@@ -16,14 +16,28 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch, Samples
 from transformer_jax.devices.specs import default_spec
 from transformer_jax.errors import InputError
-from transformer_jax.mesh_axis import sum_over_devices
+from transformer_jax.mesh_axis import new_variables, sum_over_devices
 from transformer_jax.runs.loggers import Logger, LogPosition
 from transformer_jax.training.callbacks import Callback
-from transformer_jax.training.loss_terms import NO_TERMS, LossTerms, with_loss
-from transformer_jax.training.metrics import Elements, Sums, weighted_sums
+from transformer_jax.training.metrics import (
+    NO_TERMS,
+    Elements,
+    LossTerms,
+    Sums,
+    weighted_sums,
+    with_loss,
+)
 from transformer_jax.training.optimizers import optimizer_of, stop_frozen
 from transformer_jax.training.schedules import SCHEDULES
-from transformer_jax.trees import Arrays, Inputs, Params, with_floats
+from transformer_jax.trees import (
+    VARIABLES,
+    Arrays,
+    Inputs,
+    Params,
+    join_variables,
+    split_variables,
+    with_floats,
+)
 
 if TYPE_CHECKING:
     from transformer_jax.training.inspected_example import InspectedExample
@@ -252,28 +266,60 @@ class Task:
         float32 for the loss. Softmax and LayerNorm always compute in float32.
         """
         params, arguments = self.in_dtype(params, arguments)
-        output = self.model.apply({"params": params}, *arguments, **options)
+        if VARIABLES in params:
+            output = self._apply_with_variables(params, arguments, **options)
+        else:
+            output = self.model.apply({"params": params}, *arguments, **options)
         return output if self.config.dtype == "float32" else with_floats(output, "float32")
 
-    def in_dtype(self, params: Params, arguments: Sequence[Any]) -> tuple[Params, Sequence[Any]]:
-        """Cast parameters and arguments of the model to `config.dtype`."""
-        if self.config.dtype == "float32":
-            return params, arguments
-        return with_floats((params, arguments), self.config.dtype)
-
-    def initial_params(self, key: PRNGKeyArray, inputs: Inputs, constants: Arrays = None) -> Params:
-        """Initialize the model's parameters, for inputs of a batch.
+    def _apply_with_variables(
+        self,
+        params: Params,
+        arguments: Sequence[Any],
+        *,
+        mutable: Sequence[str] = (),
+        **options: Any,
+    ) -> Any:
+        """Call a model that has other variables; those that it changes are the ones of its next call in the same step.
 
         Raises:
-            InputError: the model has other variables as well, such as running averages.
+            InputError: the call adds arrays to a collection.
         """
-        variables = self.model.init(key, *self.model_inputs(self.prepare(inputs, constants)))
-        if set(variables) != {"params"}:
-            raise InputError(
-                f"the model has variables {sorted(variables)}; only the collection params is"
-                " supported"
-            )
-        return variables["params"]
+        trained, variables = split_variables(params)
+        changed = new_variables.get({})
+        held = {**variables, **changed}
+        output, state = self.model.apply(
+            {"params": trained, **held}, *arguments, mutable=[*held, *mutable], **options
+        )
+        for name, collection in held.items():
+            new: Any = state.get(name, collection)
+            if len(jax.tree.leaves(new)) != len(jax.tree.leaves(collection)):
+                raise InputError(
+                    f"the model adds arrays to its collection {name}; it must keep those that it"
+                    ' has at the start: sow into "intermediates"'
+                )
+            changed[name] = new
+        sown = {name: collection for name, collection in state.items() if name not in held}
+        return (output, sown) if mutable else output
+
+    def in_dtype(self, params: Params, arguments: Sequence[Any]) -> tuple[Params, Sequence[Any]]:
+        """Cast parameters and arguments of the model to `config.dtype`, but not its other variables."""
+        if self.config.dtype == "float32":
+            return params, arguments
+        trained, variables = split_variables(params)
+        trained, arguments = with_floats((trained, arguments), self.config.dtype)
+        return join_variables(trained, variables), arguments
+
+    def initial_params(self, key: PRNGKeyArray, inputs: Inputs, constants: Arrays = None) -> Params:
+        """Initialize the model's parameters, and under the key "variables" its other variables, for inputs of a batch.
+
+        Raises:
+            InputError: the model has no parameters.
+        """
+        variables = dict(self.model.init(key, *self.model_inputs(self.prepare(inputs, constants))))
+        if "params" not in variables:
+            raise InputError(f"the model has variables {sorted(variables)}; it must have params")
+        return join_variables(variables.pop("params"), variables)
 
     def batch_loss(
         self,

@@ -27,6 +27,7 @@ from transformer_jax.inspection.page.view import (
 )
 from transformer_jax.outside_files import Json
 from transformer_jax.training.inspected_example import Answer, InspectedExample
+from transformer_jax.trees import variables_of
 
 FIRST = 4  # test examples that are shown if none are given
 MOST = 5  # neighbours per example
@@ -60,7 +61,7 @@ def inspection_page(
     """
     examples = chosen_examples(trainer, examples, FIRST)
     params, _ = trainer.in_dtype(jax.device_put(trainer.params, trainer.first_device), ())
-    bound = Inspected(trainer.model, {"params": params})
+    bound = Inspected(trainer.model, variables_of(params))
     passes = InspectedPasses(
         bound,
         lambda rows: tuple(trainer.in_dtype({}, trainer.model_inputs(rows))[1]),
