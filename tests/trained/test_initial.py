@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from finished_runs import REVERSE, finished_run
 from flax.traverse_util import flatten_dict
+from tiny_own_task import LargestConfig, LargestTrainer, largest_data
 
 from transformer_jax import InputError, ReverseConfig, load_run
 from transformer_jax.cli import parse
+from transformer_jax.config import Criterion
+from transformer_jax.runs.listing import read_run
 from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.tasks.experiment import chosen_config, train_and_test
-from transformer_jax.tasks.registry import trainer_class_of
 from transformer_jax.tasks.reverse import reverse_data, train_reverse
 from transformer_jax.tasks.translation.pairs import PairInputs
 from transformer_jax.tasks.translation.task import TranslationConfig, TranslationTrainer
@@ -43,7 +45,7 @@ def config(parent: Path, **settings) -> ReverseConfig:
 def find_initial(trainer: ReverseTrainer):
     tokens = np.zeros((1, 3), np.int32)
     inputs = tokens if isinstance(trainer, ReverseTrainer) else PairInputs(tokens, tokens)
-    return named.find_initial(trainer, trainer_class_of, (inputs, tokens))
+    return named.find_initial(trainer, (inputs, tokens))
 
 
 def trainer_of(parent: Path, **settings) -> ReverseTrainer:
@@ -64,6 +66,45 @@ def test_with_everything_else_frozen_the_parameters_are_those_of_the_run_and_the
     assert (settings["task"], settings["init_from"]) == ("OwnTask", str(trained))
     assert results["steps"] == 20
     assert_same(load_run(tmp_path / "OwnTask", OwnTrainer).params, trainer.params)
+
+
+class LossConfig(LargestConfig):
+    """The lowest loss is the best, which its runs do not store as a setting."""
+
+    @property
+    def default_criterion(self):
+        return Criterion("loss", "min")
+
+
+class Pretrained(LargestTrainer):
+    name, config_class = "Pretraining", LossConfig
+
+
+class Tuned(LargestTrainer):
+    name = "Tuning"
+
+
+@pytest.mark.parametrize("best_by", [None, "val/ema_loss:min"])
+def test_a_task_of_ones_own_begins_with_the_parameters_of_another_one(tmp_path, best_by):
+    settings = {
+        "checkpoint_dir": tmp_path,
+        "max_epochs": 4,
+        "eval_every": 1,
+        "lr": 0.3,
+        "ema": 0.5,
+        "schedule": "constant",
+    }
+    source, _ = train_and_test(Pretrained, LossConfig(**settings, best_by=best_by), largest_data)
+    assert read_run(source.run.path).state == "finished"
+    source.save(tmp_path / "saved")
+    for what in ("Pretraining", "saved"):
+        settings = {"init_from": str(tmp_path / what), "init_only": "encoder", "freeze": "encoder", "warmup": 0}
+        config = LargestConfig(checkpoint_dir=tmp_path, name=f"from_{what}", max_steps=1, **settings)
+        tuned, _ = train_and_test(Tuned, config, largest_data)
+        assert_same(tuned.params["encoder"], source.params["encoder"])
+        assert not np.array_equal(tuned.params["input_layer"]["kernel"], source.params["input_layer"]["kernel"])
+    with pytest.raises(InputError, match="^num_heads is 2; it must be 1, as in the training of "):
+        train_and_test(Tuned, dataclasses.replace(config, name="heads", num_heads=2), largest_data)
 
 
 def test_a_run_that_was_given_parameters_in_python_does_not_go_on_without_them(trained, tmp_path):

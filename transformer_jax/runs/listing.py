@@ -9,7 +9,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Literal, get_args
 
-from transformer_jax.config import Criterion, TrainingConfig
+from transformer_jax.config import EMA, Criterion, TrainingConfig
 from transformer_jax.errors import InputError, in_one_line
 from transformer_jax.outside_files import Json, read_json
 from transformer_jax.runs.own_files import no_link
@@ -168,7 +168,8 @@ def _fields_of_results(results: Json) -> Json:
     for split in ("val", "test"):
         for name, value in results.get(split, {}).items():
             metrics[f"{split}/{name}"] = value
-    best = float(metrics[f"val/{criterion.metric}"])
+    # the results are those of the moving average, if it was chosen
+    best = float(metrics[f"val/{criterion.metric.removeprefix(EMA)}"])
     seconds = {name: results[f"{name}_seconds"] for name in TIMED}
     fields = _summary(criterion, best, seconds)
     return {"state": "finished", "steps": int(results["steps"]), "metrics": metrics, **fields}

@@ -17,8 +17,8 @@ from transformer_jax.errors import InputError, in_one_line, visible
 from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import run_path
+from transformer_jax.runs.settings import settings_of
 from transformer_jax.runs.tensorboard import tensorboard_command
-from transformer_jax.tasks.registry import trainer_class_of
 from transformer_jax.tasks.sweep import SUMMARY, lines, members, write_summary
 from transformer_jax.tasks.task_data import TaskData
 from transformer_jax.trained.named import (
@@ -119,10 +119,11 @@ def _train_one(
             trainer.fit(
                 data.train_loader,
                 data.val_loader,
-                initial_params=find_initial(trainer, trainer_class_of, example),
+                initial_params=find_initial(trainer, example),
             )
         else:
-            check_fits("pretrained", trained.params, trained.config, trainer, example)
+            origin = settings_of(trained.name, trained.config)
+            check_fits("pretrained", trained.params, origin, trainer, example)
             trainer.adopt(trained.params)
             print(f"No training: evaluating {config.pretrained}, results in {trainer.run.path}")
         trainer.test_data = data

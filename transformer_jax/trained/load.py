@@ -11,11 +11,12 @@ from typing import TypeAlias
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax.argument_checks import check_numbers
-from transformer_jax.config import TrainingConfig
+from transformer_jax.config import EMA, Criterion, TrainingConfig
 from transformer_jax.errors import InputError, meant
 from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.outside_files import Json, outside_file, read_json, standing
 from transformer_jax.runs.checkpoints import Checkpoints
+from transformer_jax.runs.listing import read_run
 from transformer_jax.runs.own_files import digest_of
 from transformer_jax.runs.saved_model import DIGESTS
 from transformer_jax.runs.settings import (
@@ -59,12 +60,9 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     results = {}
     if os.path.lexists(directory / RESULTS):
         results = read_json(directory / RESULTS, "a run's results")
-    # a saved model, not a run
-    is_saved = any(os.path.lexists(directory / name) for name in (WEIGHTS, PARAMETERS))
     settings["task"] = task
-    params = read_params(directory) if is_saved else _best_params(directory, config, settings)
-    check_numbers(flatten_dict(params, sep="/"), f"the model in {directory}")
-    if not is_saved and not results:
+    params = _trained_params(directory, config_class, settings, config.criterion)
+    if not results and not _is_saved(directory):
         warnings.warn(
             f"{directory} is unfinished; these are its best parameters so far", stacklevel=3
         )
@@ -75,10 +73,45 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     return trainer
 
 
-def _best_params(directory: Path, config: TrainingConfig, settings: Json) -> Params:
+def read_trained(directory: Path) -> tuple[Params, Json]:
+    """Read the best parameters and the settings of a run, or of a saved model, of any task.
+
+    Raises:
+        InputError: as `load_run`, but settings that only some tasks have are not checked.
+    """
+    task, stored = read_settings(directory)
+    settings = completed(TrainingConfig, {"task": task, **stored})
+    criterion = TrainingConfig().criterion
+    if not _is_saved(directory):
+        run = read_run(directory)
+        if run.best_metric is None:
+            raise InputError(f"{directory} has no checkpoint to read: {run.reason or run.state}")
+        criterion = Criterion.parse(f"{run.best_metric}:{run.mode}")
+    return _trained_params(directory, TrainingConfig, settings, criterion), settings
+
+
+def _is_saved(directory: Path) -> bool:
+    """Whether a directory holds a saved model, not a run."""
+    return any(os.path.lexists(directory / name) for name in (WEIGHTS, PARAMETERS))
+
+
+def _trained_params(
+    directory: Path, config_class: type[TrainingConfig], settings: Json, criterion: Criterion
+) -> Params:
+    if _is_saved(directory):
+        params = read_params(directory)
+    else:
+        params = _best_params(directory, config_class, settings, criterion)
+    check_numbers(flatten_dict(params, sep="/"), f"the model in {directory}")
+    return params
+
+
+def _best_params(
+    directory: Path, config_class: type[TrainingConfig], settings: Json, criterion: Criterion
+) -> Params:
     """Load the parameters of a run's best checkpoint, which must have the settings in `config.json`."""
     with contextlib.closing(
-        Checkpoints(directory / CHECKPOINTS, config.criterion, create=False)
+        Checkpoints(directory / CHECKPOINTS, criterion, create=False)
     ) as checkpoints:
         best = checkpoints.best()
         if best is None:
@@ -86,16 +119,17 @@ def _best_params(directory: Path, config: TrainingConfig, settings: Json) -> Par
                 f"{directory} has no intact checkpoint that was evaluated; continue its training"
             )
     _check_digests(directory, best.origin.get("files", {}), "its checkpoint")
-    saved = completed(type(config), best.origin.get("settings", settings))
+    saved = completed(config_class, best.origin.get("settings", settings))
     # If a run was extended, its best checkpoint may be older than the extension.
-    may_differ = config.fields_with("keeps_result") | {"max_epochs"}
-    changed = differences(saved, settings, may_differ)
+    may_differ = config_class.fields_with("keeps_result") | {"max_epochs"}
+    known = {"task", *(field.name for field in dataclasses.fields(config_class))}
+    changed = differences(saved, settings, may_differ | saved.keys() - known)
     if changed:
         raise InputError(
             f"{directory / CONFIG} was damaged or changed after the training: {changed[0][:200]}"
         )
     params: Params = best.state["params"]
-    if config.takes_average:
+    if settings["ema"] is not None and criterion.metric.startswith(EMA):
         _, variables = split_variables(params)
         params = join_variables(best.state["opt_state"]["average"], variables)
     return params

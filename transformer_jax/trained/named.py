@@ -27,9 +27,15 @@ from transformer_jax.runs.settings import (
     CONFIG,
     completed,
     read_settings,
+    settings_of,
     with_kept_files,
 )
-from transformer_jax.trained.load import TrainerClassOf, named_directory, open_run, shipped_models
+from transformer_jax.trained.load import (
+    named_directory,
+    open_run,
+    read_trained,
+    shipped_models,
+)
 from transformer_jax.trees import Params
 from transformer_jax.weights.huggingface.hub import local_directory
 from transformer_jax.weights.huggingface.pretrained import (
@@ -144,16 +150,13 @@ def _settings_of_transformers(
     return settings
 
 
-def find_initial(
-    trainer: TrainerModule, trainer_class_of: TrainerClassOf, example: Samples
-) -> Params | None:
+def find_initial(trainer: TrainerModule, example: Samples) -> Params | None:
     """Load the parameters that `config.init_from` names, for `fit`; None if it is None.
 
     A run that resumes from a checkpoint does not need these parameters: None also if they cannot be read.
 
     Args:
         trainer: trainer of the new run.
-        trainer_class_of: the trainers of other tasks.
         example: an example of the training set.
 
     Raises:
@@ -169,12 +172,9 @@ def find_initial(
             f"init_from is {what}, this run itself; choose another checkpoint_dir or name"
         )
 
-    def class_of(task: str) -> type[TrainerModule]:
-        return type(trainer) if task == trainer.name else trainer_class_of(task)
-
     try:
-        params, origin = _initial(what, type(config), class_of)
-        heads = config.num_heads if origin is None else origin.num_heads
+        params, origin = _initial(what, type(config))
+        heads = origin.get("num_heads", config.num_heads)
         if heads != config.num_heads:
             raise InputError(
                 f"num_heads is {config.num_heads}; it must be {heads}, as in the training of {what}"
@@ -192,7 +192,7 @@ def find_initial(
 def check_fits(
     setting: str,
     params: Params,
-    origin: TrainingConfig | None,
+    origin: Json,
     trainer: TrainerModule,
     example: Samples,
 ) -> None:
@@ -201,7 +201,7 @@ def check_fits(
     Args:
         setting: name of the setting that names the model.
         params: parameters of the model.
-        origin: the model's settings; None for a model of HuggingFace.
+        origin: the model's settings, from `settings_of`; empty for a model of HuggingFace.
         trainer: trainer of the task.
         example: an example of the task's data.
     """
@@ -218,11 +218,10 @@ def check_fits(
         check_shapes(found, expected, what)
     except InputError as error:
         flags = []
-        for name in sorted(_settings_of_model(type(trainer.config))):
-            value = getattr(trainer.config, name)
-            fitting = getattr(origin, name, value)
-            if fitting != value:
-                flags.append(flag_of(name, fitting))
+        own = settings_of(trainer.name, trainer.config)
+        for name in sorted(_settings_of_model(type(trainer.config)) & origin.keys()):
+            if origin[name] != own[name]:
+                flags.append(flag_of(name, origin[name]))
         remedy = f"; {' '.join(flags)} would fit" if flags else ""
         raise InputError(
             f"{setting} is {what}, which does not fit the task and its data: {error}{remedy}"
@@ -258,15 +257,12 @@ def kinds_of_models() -> str:
     return f"a run's directory, or an included model ({', '.join(shipped_models())})"
 
 
-def _initial(
-    what: str, config_class: type[TrainingConfig], trainer_class_of: TrainerClassOf
-) -> tuple[Params, TrainingConfig | None]:
-    """Parameters of the model that `init_from` names, and its settings; None for a model of HuggingFace."""
+def _initial(what: str, config_class: type[TrainingConfig]) -> tuple[Params, Json]:
+    """Parameters of the model that `init_from` names, and its settings; none for a model of HuggingFace."""
     directory = initial_directory(what, config_class)
     if directory is None:
         raise InputError(f"init_from is {what}; it must be {kinds_of_models()}")
     if is_of_transformers(directory):
         _, variables = from_transformers(directory, dtype="float32")
-        return variables["params"], None
-    run = open_run(directory, trainer_class_of)
-    return run.params, run.config
+        return variables["params"], {}
+    return read_trained(directory)
