@@ -18,10 +18,22 @@ from transformer_jax.setting_groups import (
 
 # Settings that only `fit` reads.
 OF_FITTING = (
-    *("max_epochs", "max_steps", "lr", "min_lr", "warmup", "schedule", "optimizer", "weight_decay"),
+    *(
+        "max_epochs",
+        "max_steps",
+        "lr",
+        "min_lr",
+        "warmup",
+        "schedule",
+        "milestones",
+        "optimizer",
+        "weight_decay",
+    ),
     *(
         "adam_b1",
         "adam_b2",
+        "lr_factor",
+        "lr_patience",
         "gradient_clip",
         "freeze",
         "eval_every",
@@ -34,6 +46,18 @@ OF_FITTING = (
     "label_smoothing",  # of the tasks that have it
 )
 EMA = "ema_"  # prefix of the metrics of the parameters' moving average
+
+# Settings that only some schedules use.
+USED_BY_SCHEDULES = {
+    "cosine": {"warmup", "min_lr"},
+    "noam": {"warmup"},
+    "inverse_sqrt": {"warmup"},
+    "constant": {"warmup"},
+    "multi_step": {"warmup", "milestones", "lr_factor"},
+    "one_cycle": set[str](),
+    "reduce_on_plateau": {"warmup", "min_lr", "lr_factor", "lr_patience"},
+}
+OF_SCHEDULES = set[str]().union(*USED_BY_SCHEDULES.values())
 
 Config = TypeVar("Config", bound="TrainingConfig")
 
@@ -187,8 +211,9 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
             reasons["seed"] = "seeds gives those of the runs"
         if self.max_steps is not None:
             reasons["max_epochs"] = f"max_steps is {self.max_steps}"
-        if self.schedule in ("constant", "inverse_sqrt", "noam"):
-            reasons["min_lr"] = f"the schedule {self.schedule} does not decay to it"
+        if self.schedule in USED_BY_SCHEDULES:
+            for name in OF_SCHEDULES - USED_BY_SCHEDULES[self.schedule]:
+                reasons[name] = f"the schedule {self.schedule} does not use it"
         if self.schedule == "noam":
             reasons["lr"] = "the schedule noam takes its peak from model_dim and warmup"
         taken = TAKEN.get(self.optimizer, {}).values()

@@ -45,6 +45,12 @@ def check_address(name: str, value: str) -> None:
         raise InputError(f"{name} is {value!r}; it must be HOST:PORT, e.g. node1:12345")
 
 
+def check_milestones(name: str, value: str) -> None:
+    """Raise an `InputError` unless a value is a list of whole numbers."""
+    if not re.fullmatch(r"\d{1,9}(\s*,\s*\d{1,9})*", value):
+        raise InputError(f"{name} is {value!r}; it must be whole numbers, e.g. 30,80")
+
+
 def check_directory_name(name: str, value: str) -> None:
     """Raise an `InputError` unless a value is a valid directory name, also with the suffix `OF_EVALUATION`."""
     is_valid = (
@@ -110,9 +116,18 @@ class OptimizationSettings:
     # warm-up steps, over which the learning rate rises from 0 to its peak
     warmup: int = setting(50, least=0)
     # learning-rate schedule after the warm-up: cosine (decays to min_lr), constant, inverse_sqrt (falls as 1/√step), or
-    # noam (the paper's: inverse_sqrt with a peak that follows from model_dim and warmup)
+    # noam (the paper's: inverse_sqrt with a peak that follows from model_dim and warmup), and as in PyTorch: multi_step
+    # (constant, times lr_factor after each of milestones), one_cycle (a cosine up to the peak at 30 % of the steps, and
+    # one down; without warm-up), or reduce_on_plateau (times lr_factor when the metric of best_by no longer improves)
     schedule: str = "cosine"
-    min_lr: float = setting(0.0, least=0)  # learning rate at the end of the cosine schedule
+    # learning rate at the end of the cosine schedule; least one of reduce_on_plateau
+    min_lr: float = setting(0.0, least=0)
+    # epochs after which multi_step reduces the learning rate, e.g. 30,80
+    milestones: str | None = setting(None, check=check_milestones)
+    # factor by which multi_step and reduce_on_plateau reduce the learning rate
+    lr_factor: float = setting(0.1, check=check_positive)
+    # number of evaluations without improvement after which reduce_on_plateau waits for one more
+    lr_patience: int = setting(10, least=0)
     # name of an optax optimizer; hyperparameters without a setting here keep optax's defaults; muon updates the
     # matrices of hidden layers, and Adam without weight decay the other parameters
     optimizer: Optimizer = "adamw"

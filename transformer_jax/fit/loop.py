@@ -1,6 +1,6 @@
 """The training loop: compiled calls of several steps each, with evaluations between epochs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from transformer_jax.config import EMA, TrainingConfig
@@ -10,6 +10,7 @@ from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.training.callbacks import Evaluation, Step
 from transformer_jax.training.metrics import SumsOfSteps
+from transformer_jax.training.schedules import PLATEAU, after_evaluation
 from transformer_jax.training.step import average_of
 from transformer_jax.trees import Params
 
@@ -65,6 +66,8 @@ class TrainingLoop:
         # Steps that are finished and logged; `self.state` may already include the call that still runs.
         self.step, self.state = start.step, start.state
         self._was_stopped = bool(start.progress.get("stopped", False))  # early, by a callback
+        if config.schedule == PLATEAU and 0 < start.step == journal.evaluated_step:
+            self._reduce_rate(run.checkpoints.metrics(start.step) or {})
         self._finished_at = 0.0  # when the latest call was, by the stopwatch of `train`
         self._seconds_per_step = 0.0  # of the latest call
 
@@ -148,3 +151,9 @@ class TrainingLoop:
         # Copies, since the next training step reuses the memory of the state.
         params = unstack_layers(whole(self.state.params))
         self._journal.on_evaluation(Evaluation(self.step, epoch, metrics, params), self.state)
+        self._reduce_rate(metrics)
+
+    def _reduce_rate(self, metrics: Mapping[str, float]) -> None:
+        """Reduce the learning rate on a plateau: after the checkpoint, which may be older than the evaluation."""
+        opt_state = after_evaluation(self.state.opt_state, self.config, metrics)
+        self.state = self.state.replace(opt_state=opt_state)

@@ -25,6 +25,7 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.state_arrays import digest_of_arrays
 from transformer_jax.training.checks import check_full_batches
 from transformer_jax.training.optimizers import matching, with_average, with_frozen
+from transformer_jax.training.schedules import PLATEAU, with_plateau
 from transformer_jax.training.step import TrainState, UpdateRule, average_of, initial_state
 from transformer_jax.training.task import Task
 from transformer_jax.trees import VARIABLES, Arrays, Inputs, Params
@@ -114,6 +115,8 @@ def update_rule(task: Task, num_steps: int) -> UpdateRule:
     config, optimizer = task.config, task.create_optimizer(num_steps)
     if config.freeze is not None:
         optimizer = with_frozen(optimizer, config.freeze)
+    if config.schedule == PLATEAU:
+        optimizer = with_plateau(optimizer)
     if config.ema is not None:
         optimizer = with_average(optimizer, config.ema)
     schedule = task.create_schedule(num_steps)

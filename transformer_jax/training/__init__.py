@@ -17,6 +17,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "training.schedules": [
             "cosine_warmup_schedule",
             "noam_schedule",
+            "one_cycle_schedule",
             "warmup_then_cosine_schedule",
         ],
     },

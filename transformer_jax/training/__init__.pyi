@@ -7,4 +7,5 @@ from .inspected_example import AnswerPart as AnswerPart
 from .inspected_example import InspectedExample as InspectedExample
 from .schedules import cosine_warmup_schedule as cosine_warmup_schedule
 from .schedules import noam_schedule as noam_schedule
+from .schedules import one_cycle_schedule as one_cycle_schedule
 from .schedules import warmup_then_cosine_schedule as warmup_then_cosine_schedule

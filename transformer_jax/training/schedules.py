@@ -2,14 +2,21 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 from jax.typing import ArrayLike
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError, check_positive, check_sizes
+from transformer_jax.trees import Arrays
+
+PLATEAU = "reduce_on_plateau"
+LEAST_IMPROVEMENT = 1e-4  # relative, as PyTorch's default
 
 
 def cosine_warmup_schedule(base_lr: float, warmup: int, max_iters: int) -> optax.Schedule:
@@ -64,6 +71,33 @@ def noam_schedule(d_model: int, warmup: int = 4000) -> optax.Schedule:
     return schedule
 
 
+def one_cycle_schedule(
+    base_lr: float,
+    max_iters: int,
+    pct_start: float = 0.3,
+    div_factor: float = 25.0,
+    final_div_factor: float = 1e4,
+) -> optax.Schedule:
+    """The rate of PyTorch's `OneCycleLR`: a cosine up to `base_lr`, and a cosine down (Smith and Topin 2018).
+
+    It begins at `base_lr / div_factor`, and ends at the last step, `max_iters - 1`, at a `final_div_factor`-th of that.
+
+    Raises:
+        InputError: `base_lr` is not a finite number above 0; or the `pct_start * max_iters` steps of the first half are
+            not above 1 and below `max_iters`.
+    """
+    check_positive("base_lr", base_lr)
+    peak, last = pct_start * max_iters - 1, max_iters - 1
+    if not 0 < peak < last:
+        raise InputError(
+            f"max_iters is {max_iters}, and pct_start is {pct_start}; pct_start * max_iters must be"
+            f" above 1 and below {max_iters}, the number of steps"
+        )
+    boundaries_and_scales = {peak: div_factor, last: 1 / (div_factor * final_div_factor)}
+    first = base_lr / div_factor
+    return optax.piecewise_interpolate_schedule("cosine", first, boundaries_and_scales)
+
+
 def _check(base_lr: float, warmup: int, max_iters: int) -> None:
     check_positive("base_lr", base_lr)
     check_sizes(max_iters=max_iters)
@@ -89,6 +123,22 @@ def _inverse_sqrt(config: TrainingConfig, num_steps: int) -> optax.Schedule:
     return lambda step: config.lr * warmup**0.5 * papers(jnp.maximum(step, first))
 
 
+def _multi_step(config: TrainingConfig, num_steps: int) -> optax.Schedule:
+    """The constant schedule, times `lr_factor` from the end of each epoch in `milestones` on."""
+    if config.milestones is None or config.max_steps is not None:
+        raise InputError(
+            f"schedule is multi_step, milestones is {config.milestones}, and max_steps is"
+            f" {config.max_steps}; it needs milestones, in epochs, such as 30,80, and max_epochs"
+        )
+    steps_per_epoch = num_steps // config.max_epochs
+    factors: dict[int, float] = {}
+    for epoch in config.milestones.split(","):
+        step = int(epoch) * steps_per_epoch
+        factors[step] = factors.get(step, 1.0) * config.lr_factor
+    scale, constant = optax.piecewise_constant_schedule(1.0, factors), _constant(config, num_steps)
+    return lambda step: constant(step) * scale(step)
+
+
 # Schedules by the value of the setting `schedule`, made from a run's settings and its number of steps.
 SCHEDULES: Mapping[str, Callable[[TrainingConfig, int], optax.Schedule]] = MappingProxyType(
     {
@@ -96,5 +146,68 @@ SCHEDULES: Mapping[str, Callable[[TrainingConfig, int], optax.Schedule]] = Mappi
         "noam": lambda config, _: noam_schedule(config.model_dim, config.warmup),
         "inverse_sqrt": _inverse_sqrt,
         "constant": _constant,
+        "multi_step": _multi_step,
+        "one_cycle": lambda config, num_steps: one_cycle_schedule(config.lr, num_steps),
+        PLATEAU: _constant,  # times the scale of a `Plateau`
     }
 )
+
+
+class Plateau(NamedTuple):
+    """State of an optimizer whose rate is reduced when evaluations no longer improve: PyTorch's `ReduceLROnPlateau`."""
+
+    scale: Array  # of the learning rate
+    best: Array  # value of the metric; NaN before the first evaluation
+    num_bad: Array  # evaluations since
+
+
+def with_plateau(optimizer: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+    """Wrap an optimizer to scale its updates by a `Plateau`, which `after_evaluation` changes."""
+
+    def init(params: Arrays) -> Plateau:
+        return Plateau(jnp.ones(()), jnp.array(jnp.nan), jnp.zeros((), jnp.int32))
+
+    def update(
+        updates: Arrays, state: Plateau, params: Arrays | None = None
+    ) -> tuple[Arrays, Plateau]:
+        return jax.tree.map(lambda one: state.scale.astype(one.dtype) * one, updates), state
+
+    return optax.chain(optimizer, optax.GradientTransformation(init, update))
+
+
+def rate_on_plateau(rate: ArrayLike, opt_state: optax.OptState) -> Array:
+    """Return the learning rate times the scale of a `Plateau` in the optimizer's state, if there is one."""
+    for part in jax.tree.leaves(opt_state, is_leaf=_is_plateau):
+        if _is_plateau(part):
+            rate = rate * part.scale
+    return jnp.asarray(rate)
+
+
+def after_evaluation(
+    opt_state: optax.OptState, config: TrainingConfig, metrics: Mapping[str, float]
+) -> optax.OptState:
+    """Update the `Plateau` in an optimizer's state with the metric of `config.criterion`."""
+
+    def updated(part: Any) -> Any:
+        return _after_value(part, config, metrics) if _is_plateau(part) else part
+
+    return jax.tree.map(updated, opt_state, is_leaf=_is_plateau)
+
+
+def _after_value(plateau: Plateau, config: TrainingConfig, metrics: Mapping[str, float]) -> Plateau:
+    metric, mode = config.criterion
+    scale, best, num_bad = (np.asarray(array).item() for array in plateau)
+    sign = -1 if mode == "max" else 1
+    limit = sign * best * (1 - sign * LEAST_IMPROVEMENT)
+    if np.isnan(best) or sign * metrics[metric] < limit:
+        best, num_bad = metrics[metric], 0
+    else:
+        num_bad += 1
+    if num_bad > config.lr_patience:
+        scale, num_bad = max(scale * config.lr_factor, config.min_lr / config.lr), 0
+    new = zip((scale, best, num_bad), plateau, strict=True)
+    return Plateau(*(jax.device_put(np.asarray(a, old.dtype), old.sharding) for a, old in new))
+
+
+def _is_plateau(part: object) -> bool:
+    return isinstance(part, Plateau)
