@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -156,7 +156,7 @@ SCHEDULES: Mapping[str, Callable[[TrainingConfig, int], optax.Schedule]] = Mappi
 class Plateau(NamedTuple):
     """State of an optimizer whose rate is reduced when evaluations no longer improve: PyTorch's `ReduceLROnPlateau`."""
 
-    scale: Array  # of the learning rate
+    plateau_scale: Array  # factor of the learning rate
     best: Array  # value of the metric; NaN before the first evaluation
     num_bad: Array  # evaluations since
 
@@ -170,31 +170,18 @@ def with_plateau(optimizer: optax.GradientTransformation) -> optax.GradientTrans
     def update(
         updates: Arrays, state: Plateau, params: Arrays | None = None
     ) -> tuple[Arrays, Plateau]:
-        return jax.tree.map(lambda one: state.scale.astype(one.dtype) * one, updates), state
+        return jax.tree.map(lambda one: state.plateau_scale.astype(one.dtype) * one, updates), state
 
     return optax.chain(optimizer, optax.GradientTransformation(init, update))
-
-
-def rate_on_plateau(rate: ArrayLike, opt_state: optax.OptState) -> Array:
-    """Return the learning rate times the scale of a `Plateau` in the optimizer's state, if there is one."""
-    for part in jax.tree.leaves(opt_state, is_leaf=_is_plateau):
-        if _is_plateau(part):
-            rate = rate * part.scale
-    return jnp.asarray(rate)
 
 
 def after_evaluation(
     opt_state: optax.OptState, config: TrainingConfig, metrics: Mapping[str, float]
 ) -> optax.OptState:
-    """Update the `Plateau` in an optimizer's state with the metric of `config.criterion`."""
-
-    def updated(part: Any) -> Any:
-        return _after_value(part, config, metrics) if _is_plateau(part) else part
-
-    return jax.tree.map(updated, opt_state, is_leaf=_is_plateau)
-
-
-def _after_value(plateau: Plateau, config: TrainingConfig, metrics: Mapping[str, float]) -> Plateau:
+    """Update the `Plateau` in an optimizer's state, if there is one, with the metric of `config.criterion`."""
+    plateau = optax.tree.get(opt_state, "Plateau")
+    if plateau is None:
+        return opt_state
     metric, mode = config.criterion
     scale, best, num_bad = (np.asarray(array).item() for array in plateau)
     sign = -1 if mode == "max" else 1
@@ -206,8 +193,5 @@ def _after_value(plateau: Plateau, config: TrainingConfig, metrics: Mapping[str,
     if num_bad > config.lr_patience:
         scale, num_bad = max(scale * config.lr_factor, config.min_lr / config.lr), 0
     new = zip((scale, best, num_bad), plateau, strict=True)
-    return Plateau(*(jax.device_put(np.asarray(a, old.dtype), old.sharding) for a, old in new))
-
-
-def _is_plateau(part: object) -> bool:
-    return isinstance(part, Plateau)
+    arrays = [jax.device_put(np.asarray(a, old.dtype), old.sharding) for a, old in new]
+    return optax.tree.set(opt_state, Plateau=Plateau(*arrays))

@@ -25,7 +25,6 @@ from transformer_jax.training.metrics import (
     weighted_sums,
     with_loss,
 )
-from transformer_jax.training.schedules import rate_on_plateau
 from transformer_jax.trees import Arrays, Params, Variables, join_variables, split_variables
 
 
@@ -152,10 +151,10 @@ def update(
         clipped, state.opt_state, trained, step=state.step, value=loss
     )
     params = join_variables(optax.apply_updates(trained, updates), variables)
-    rate = rate_on_plateau(rule.schedule(state.step), state.opt_state)
+    rate = rule.schedule(state.step) * optax.tree.get(state.opt_state, "plateau_scale", 1.0)
     sums = sums | {
         "gradient_norm": (norm, jnp.ones(())),
-        "learning_rate": (rate, jnp.ones(())),
+        "learning_rate": (jnp.asarray(rate), jnp.ones(())),
     }
     if rule.log_norms:
         for layer, norm_of_layer in layer_norms(gradients).items():
