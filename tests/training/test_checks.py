@@ -35,6 +35,7 @@ class Trainer(TrainerModule):
 HALF = type("Half", (TrainerModule,), {"create_model": Trainer.create_model})
 GIVEN = type("Given", (Trainer,), {"create_model": TrainerModule.create_model})
 NAMELESS = type("Nameless", (Trainer,), {"dataset_metrics": lambda self, params, loader: {"f1": 1.0}})
+TERMS = type("Terms", (Trainer,), {"loss_terms": ("mse", "energy")})
 ONE_WORD = type("OneWord", (Trainer,), {"dataset_metric_names": "f1"})
 MISTAKEN = type("Mistaken", (Trainer,), {"create_optimiser": lambda self: None})
 
@@ -46,6 +47,7 @@ MISTAKEN = type("Mistaken", (Trainer,), {"create_optimiser": lambda self: None})
         (GIVEN, {}, "Given lacks create_model"),
         (NAMELESS, {}, r"dataset_metric_names of Nameless is \(\); it must name all dataset_metrics"),
         (ONE_WORD, {}, "dataset_metric_names of OneWord is 'f1'; it must name all"),
+        (TERMS, {}, r"loss_terms of Terms is \('mse', 'energy'\); it must give the factor of each term"),
         (MISTAKEN, {}, "Mistaken.create_optimiser overrides no hook; did you mean create_optimizer"),
         (Trainer, {"schedule": "cosin"}, "schedule is 'cosin'; it must be one of cosine, noam, inverse_sqrt, constant"),
         (Trainer, {"logger": "csv, csv"}, "logger is 'csv, csv'; it must name each logger once"),

@@ -28,8 +28,8 @@ def check_task(
 
     Raises:
         InputError: a required method is missing; a method's name looks like a misspelt hook; `dataset_metric_names` is
-            missing; `schedule` or `logger` is unknown; or `scan_layers`, which stacks layers, is combined with `freeze`
-            or with an optimizer whose updates depend on whole arrays.
+            missing; `loss_terms` has no factors; `schedule` or `logger` is unknown; or `scan_layers`, which stacks
+            layers, is combined with `freeze` or with an optimizer whose updates depend on whole arrays.
     """
     required = [name for name in REQUIRED if not (has_model and name == "create_model")]
     missing = [name for name in required if getattr(kind, name) is getattr(Task, name)]
@@ -43,6 +43,11 @@ def check_task(
         raise InputError(
             f"dataset_metric_names of {kind.__name__} is {names!r}; it must name all"
             " dataset_metrics"
+        )
+    if isinstance(kind.loss_terms, str | list | tuple | set):
+        raise InputError(
+            f"loss_terms of {kind.__name__} is {kind.loss_terms!r}; it must give the factor of each"
+            ' term, such as {"mse": 1.0}'
         )
     _check_spelling(kind, base)
     _check_known("schedule", config.schedule, kind.schedules)

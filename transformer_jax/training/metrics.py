@@ -170,7 +170,6 @@ def total_weights(
     """
     if not loss_terms:
         return {}
-
     unweighted = partial(loss, weights=dict.fromkeys(loss_terms, 1.0))
     _, (sums, _) = sum_over_parts(unweighted, batch, variables, num_parts)
     return sum_over_devices(weights_of_terms(sums, loss_terms))

@@ -16,7 +16,7 @@ from transformer_jax.inspection.features.splicing import unbound
 from transformer_jax.inspection.page.page import Page, chosen_examples
 from transformer_jax.inspection.page.view import filled
 from transformer_jax.training.inspected_example import InspectedExample
-from transformer_jax.trees import Inputs, Params, Variables
+from transformer_jax.trees import Inputs, Params, Variables, variables_of
 
 READ = 256  # examples of the test set
 MOST = 100  # features shown if none are named
@@ -95,7 +95,7 @@ def _features(
         params: Params, of_dictionary: Variables, inputs: Inputs
     ) -> Float[jax.Array, "T F"]:
         params, arguments = trainer.in_dtype(params, trainer.model_inputs(inputs))
-        _, seen = capture(trainer.model, {"params": params}, *arguments, names=[name])
+        _, seen = capture(trainer.model, variables_of(params), *arguments, names=[name])
         if name not in seen or seen[name].ndim != 3:
             raise InputError(f"name is {name!r}; it must be the name of one activation [B, T, D]")
         return module.bind(of_dictionary).encode(seen[name][0])
