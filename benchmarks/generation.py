@@ -82,7 +82,7 @@ def theirs(directory: str, config: GenerationConfig, sampled: bool) -> Callable[
 
 
 def measure(config: GenerationConfig) -> dict[str, dict[str, float]]:
-    """Milliseconds of a call, by measurement and contestant."""
+    """Milliseconds of a call, by measurement and contestant; each measurement is printed when it has ended."""
     import transformers
 
     found: dict[str, dict[str, float]] = {}
@@ -107,9 +107,11 @@ def measure(config: GenerationConfig) -> dict[str, dict[str, float]]:
                     for name, generate in contestants.items()
                 }
                 kind = "sampled" if sampled else "greedy"
-                found[f"{kind}, {rows} prompts, ms"] = measure_turns(calls, config.repeats)
+                what = f"{kind}, {rows} prompts, ms"
+                found[what] = measure_turns(calls, config.repeats)
+                print_figures({what: found[what]})
     return found
 
 
 if __name__ == "__main__":
-    run(functools.partial(parse, GenerationConfig), lambda config: print_figures(measure(config)))
+    run(functools.partial(parse, GenerationConfig), measure)
