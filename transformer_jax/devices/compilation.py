@@ -27,8 +27,8 @@ RUN_ONCE_OPTIONS: dict[str, Option] = {
     "xla_cpu_use_fusion_emitters": False,
 }
 
-# Options of the compiler for GPUs, for all programs. With products in Triton, XLA plans which operations are computed
-# inside a product, then replaces the product by cuBLAS's, and runs these operations one by one.
+# Options of the compiler for GPUs, for all programs: without products in Triton, whose candidates it would measure, it
+# takes a seventh less time for a GPT-2, whose step is as fast.
 GPU_OPTIONS: dict[str, Option] = {"xla_gpu_enable_triton_gemm": False}
 
 # the numbers of glibc's settings, from its malloc.h
