@@ -1,7 +1,8 @@
 """Reference: a character-level GPT and its training step in eager PyTorch, with the sizes of nanoGPT's CPU run.
 
 Learned positions, pre-norm, GELU, no biases, tied embeddings, one fused projection for queries, keys and values; AdamW
-without weight decay on vectors, gradients clipped at 1 (github.com/karpathy/nanoGPT, README and train.py).
+without weight decay on vectors, gradients clipped at 1 (github.com/karpathy/nanoGPT, README and train.py). With biases
+and ReLU it is the contestant of `gpt_contestants.py`.
 """
 
 import torch
@@ -12,17 +13,17 @@ from torch import Tensor, nn
 class Block(nn.Module):
     """Causal self-attention, then feed-forward, each after a norm and inside a residual connection."""
 
-    def __init__(self, model_dim: int, num_heads: int) -> None:
+    def __init__(self, model_dim: int, num_heads: int, bias: bool, activation: nn.Module) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.attention_norm = nn.LayerNorm(model_dim, bias=False)
-        self.qkv_proj = nn.Linear(model_dim, 3 * model_dim, bias=False)
-        self.output_proj = nn.Linear(model_dim, model_dim, bias=False)
+        self.attention_norm = nn.LayerNorm(model_dim, bias=bias)
+        self.qkv_proj = nn.Linear(model_dim, 3 * model_dim, bias=bias)
+        self.output_proj = nn.Linear(model_dim, model_dim, bias=bias)
         self.feed_forward = nn.Sequential(
-            nn.LayerNorm(model_dim, bias=False),
-            nn.Linear(model_dim, 4 * model_dim, bias=False),
-            nn.GELU(),
-            nn.Linear(4 * model_dim, model_dim, bias=False),
+            nn.LayerNorm(model_dim, bias=bias),
+            nn.Linear(model_dim, 4 * model_dim, bias=bias),
+            activation,
+            nn.Linear(4 * model_dim, model_dim, bias=bias),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -38,13 +39,22 @@ class GPT(nn.Module):
     """Logits `[B, T, V]` of the next character."""
 
     def __init__(
-        self, vocabulary: int, length: int, model_dim: int, num_heads: int, num_layers: int
+        self,
+        vocabulary: int,
+        length: int,
+        model_dim: int,
+        num_heads: int,
+        num_layers: int,
+        *,
+        bias: bool = False,
+        activation: type[nn.Module] = nn.GELU,
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, model_dim)
         self.positions = nn.Embedding(length, model_dim)
-        self.blocks = nn.Sequential(*[Block(model_dim, num_heads) for _ in range(num_layers)])
-        self.norm = nn.LayerNorm(model_dim, bias=False)
+        blocks = [Block(model_dim, num_heads, bias, activation()) for _ in range(num_layers)]
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.LayerNorm(model_dim, bias=bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens) + self.positions.weight[: tokens.shape[1]]

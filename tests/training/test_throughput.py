@@ -2,6 +2,7 @@
 
 import dataclasses
 from types import SimpleNamespace
+from unittest import mock
 
 import jax
 import numpy as np
@@ -12,7 +13,14 @@ from tiny_reverse import CONFIG, fit, trainer_for
 
 from transformer_jax import InputError, make_loader
 from transformer_jax.attention.request import Explanation
-from transformer_jax.devices.compilation import BackgroundProgram, Memory, known_options
+from transformer_jax.devices import compilation
+from transformer_jax.devices.compilation import (
+    BackgroundProgram,
+    Memory,
+    host_device,
+    known_options,
+    prepare_jax,
+)
 from transformer_jax.devices.mesh import own_device
 from transformer_jax.fit.profile import Profile, ShowProgram
 from transformer_jax.fit.programs import create_programs
@@ -116,6 +124,36 @@ def test_the_flops_of_steps_whose_batches_differ_in_shape_are_not_known():
 def test_an_option_that_the_compiler_does_not_know_is_left_out():
     known = {"xla_backend_optimization_level": 0}
     assert known_options({"xla_no_such_option": 3} | known) == known
+
+
+def test_a_program_for_a_device_runs_there():
+    last = jax.local_devices()[-1]
+    assert last != jax.local_devices()[0]
+    program = BackgroundProgram(lambda x: x + 1, device=last)
+    assert program(np.ones(3)).devices() == {last}
+
+
+def test_on_an_accelerator_the_host_computes_the_initial_state(monkeypatch):
+    assert host_device() is None
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert host_device() == jax.local_devices(backend="cpu")[0]
+    monkeypatch.setattr(jax, "local_devices", mock.Mock(side_effect=RuntimeError("Unknown backend cpu")))
+    assert host_device() is None  # with JAX_PLATFORMS=cuda
+
+
+def test_on_an_accelerator_programs_are_kept_unless_a_directory_is_given(monkeypatch, tmp_path):
+    updates = {}
+    config = SimpleNamespace(values={compilation.CACHE_DIR: None}, update=updates.__setitem__)
+    monkeypatch.setattr(compilation, "jax", SimpleNamespace(config=config, default_backend=lambda: "gpu"))
+    monkeypatch.setattr(compilation, "provide_cpu_devices", lambda: None)
+    monkeypatch.setattr(compilation, "CACHE", tmp_path / "kept")
+    prepare_jax(CONFIG)
+    assert updates[compilation.CACHE_DIR] == str(tmp_path / "kept")
+    assert updates["jax_compilation_cache_max_size"] == 2**30
+    updates.clear()
+    prepare_jax(dataclasses.replace(CONFIG, compilation_cache=tmp_path / "own"))
+    assert updates[compilation.CACHE_DIR] == str(tmp_path / "own")
+    assert "jax_compilation_cache_max_size" not in updates
 
 
 @pytest.mark.slow

@@ -61,6 +61,38 @@ def test_a_loss_in_parts_has_the_gradients_of_the_plain_one_and_never_all_logits
     assert_close(found_sums, sums, 1e-6)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_on_accelerators_the_cross_entropy_and_its_gradient_are_the_same_and_nothing_is_scattered(
+    monkeypatch, smoothing
+):
+    logits = 5 * np.random.default_rng(0).normal(size=(B, T, V)).astype(np.float32)
+
+    def program():
+        def total(logits):
+            losses = token_losses.cross_entropy(logits, BATCH.targets, smoothing)
+            return (losses * (BATCH.targets >= 0)).sum()
+
+        return jax.jit(jax.value_and_grad(total)).lower(logits).compile()
+
+    on_cpu = program()
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    elsewhere = program()
+    assert "scatter" in on_cpu.as_text()
+    assert "scatter" not in elsewhere.as_text()
+    assert_close(elsewhere(logits), on_cpu(logits), 1e-6)
+
+
+def test_the_logits_that_a_device_holds_at_once_depend_on_its_memory(monkeypatch):
+    assert token_losses.largest_logits() == 2**28  # of a CPU, which does not say
+
+    class Device:
+        def memory_stats(self):
+            return {"bytes_limit": 80 * 2**30}
+
+    monkeypatch.setattr(jax, "local_devices", lambda: [Device()])
+    assert token_losses.largest_logits() == 10 * 2**30
+
+
 def test_in_bfloat16_the_gradients_of_the_parts_are_added_in_float32(monkeypatch):
     tokens = np.random.default_rng(1).integers(V, size=(B, 500))
     batch = Batch(tokens[:, 1:], tokens[:, :-1], np.ones(B, bool))

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from transformer_jax.argument_checks import as_arrays, check_arrays
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Loader
-from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, BackgroundProgram
+from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, BackgroundProgram, host_device
 from transformer_jax.devices.processes import whole
 from transformer_jax.devices.sharing import Devices
 from transformer_jax.errors import InputError
@@ -173,12 +173,17 @@ def create_programs(
     all_arguments = *arguments, arrays
     # A sharded state is created sharded, so that no device ever holds all of it.
     shardings = devices.shardings(shapes) if devices.partitioned_by_xla else None
+    # An unsharded one is computed by the host, since compiling for an accelerator takes much longer.
     program = BackgroundProgram(
-        init, options=RUN_ONCE_OPTIONS, shardings=shardings, stopwatch=compiled.stopwatch
+        init,
+        options=RUN_ONCE_OPTIONS,
+        shardings=shardings,
+        device=host_device(),
+        stopwatch=compiled.stopwatch,
     )
     program.begin_to_compile(*all_arguments)
     runner = StepRunner(compiled, devices, rule, shapes, train_loader)
-    return Programs(shapes, chosen, lambda: program(*all_arguments), runner)
+    return Programs(shapes, chosen, lambda: devices.place(program(*all_arguments)), runner)
 
 
 def newest(run: RunDirectory, initial: TrainState, devices: Devices) -> Checkpoint:

@@ -181,7 +181,10 @@ class StepRunner:
         first = jax.tree.map(lambda stacked: stacked[0], batches)
         one_step = jax.eval_shape(step_of_batch, state, first, constants)[1]
         sums = SumsOfSteps.zeros(self._max_steps, one_step)
-        state, sums = lax.fori_loop(0, count, step, (state, sums))
+        if self._max_steps == 1:  # a GPU would wait for the host at each condition of a loop
+            state, sums = step(jnp.int32(0), (state, sums))
+        else:
+            state, sums = lax.fori_loop(0, count, step, (state, sums))
         return self.devices.keep_split(state), sums
 
     def gradients_of_first(

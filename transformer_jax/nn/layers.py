@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 from jax import Array
@@ -59,6 +60,20 @@ def add_bias(x: Float[Array, "*leading D"], bias: Array) -> Float[Array, "*leadi
     """Return `x + b` in the dtype of `x`; the gradient of b, a sum over all rows, is summed in float32 or wider."""
     wide = jnp.promote_types(x.dtype, jnp.float32)
     return (x.astype(wide) + bias.astype(wide)).astype(x.dtype)
+
+
+@jax.custom_jvp
+def relu(x: Array) -> Array:
+    """`flax.linen.relu`, whose derivative on accelerators needs its output alone: 2 GiB less for a GPT-2 on a GPU."""
+    return nn.relu(x)
+
+
+@relu.defjvp
+def _relu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    y = nn.relu(*primals)
+    if jax.default_backend() != "cpu":
+        y = jax.lax.optimization_barrier(y)  # else XLA would compute it from `x` again
+    return y, jnp.where(y > 0, *tangents, 0)
 
 
 class Dense(Checked):
@@ -132,7 +147,8 @@ class FeedForward(Tapped):
     def hidden(self, x: Array) -> Array:
         """Compute the hidden units."""
         expanded = self.dense(self.dim_feedforward, "expand")(x)
-        return self.activation(self.tap("pre", expanded, "B T F"))
+        expanded = self.tap("pre", expanded, "B T F")
+        return relu(expanded) if self.activation is nn.relu else self.activation(expanded)
 
     @nn.nowrap
     def dense(self, features: int, name: str) -> Dense:
