@@ -24,6 +24,7 @@ from commands import call
 from finished_runs import reverse_run
 from flax.traverse_util import flatten_dict
 from inspection_pages import content_of, unpacked
+from memory import free_programs_if_full
 from repository import REPOSITORY
 
 import transformer_jax
@@ -111,13 +112,13 @@ def inside(root: Path) -> Iterator[None]:
 def run_page(page: str, root: Path, *changed: tuple[str, str], first: int = 0) -> dict:
     """Run a page's code blocks in order, from number `first` on, and return the names that they define."""
     file = root / f"{Path(page).stem}_page.py"
-    code = "\n\n".join(blocks_of(page, "python")[first:])
+    code = "\n\nfree_programs_if_full()\n\n".join(blocks_of(page, "python")[first:])
     for text, other in changed:
         assert text in code
         code = code.replace(text, other)
     file.write_text(code, encoding="utf-8")
     with inside(root):
-        return runpy.run_path(str(file))
+        return runpy.run_path(str(file), {"free_programs_if_full": free_programs_if_full})
 
 
 def run_blocks(page: str, root: Path) -> list[dict]:
@@ -128,6 +129,7 @@ def run_blocks(page: str, root: Path) -> list[dict]:
         file.write_text(block, encoding="utf-8")
         with inside(root):
             names.append(runpy.run_path(str(file)))
+        free_programs_if_full()
     return names
 
 
