@@ -122,7 +122,7 @@ def _train_one(
                 initial_params=find_initial(trainer, trainer_class_of, example),
             )
         else:
-            check_fits("pretrained", trained.params, trained.config, trainer, example)
+            check_fits("pretrained", trained.params, trained.task.config, trainer, example)
             trainer.adopt(trained.params)
             print(f"No training: evaluating {config.pretrained}, results in {trainer.run.path}")
         trainer.test_data = data

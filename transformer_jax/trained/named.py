@@ -17,7 +17,7 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.errors import InputError
 from transformer_jax.fields import stored_values
-from transformer_jax.fit.trainer import TrainerModule
+from transformer_jax.fitted.fitted import Fitted
 from transformer_jax.flags import flag_of
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.outside_files import Json
@@ -29,7 +29,14 @@ from transformer_jax.runs.settings import (
     read_settings,
     with_kept_files,
 )
-from transformer_jax.trained.load import TrainerClassOf, named_directory, open_run, shipped_models
+from transformer_jax.trained.load import (
+    TrainerClass,
+    TrainerClassOf,
+    named_directory,
+    open_run,
+    shipped_models,
+)
+from transformer_jax.training.task import Task
 from transformer_jax.trees import Params
 from transformer_jax.weights.huggingface.hub import local_directory
 from transformer_jax.weights.huggingface.pretrained import (
@@ -47,10 +54,8 @@ HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 Config = TypeVar("Config", bound=TrainingConfig)
 
 
-def find_trained(
-    trainer_class: type[TrainerModule], config: Config
-) -> tuple[Config, TrainerModule | None]:
-    """Find the run that `config.pretrained` names; return the config with its model's settings, and the run or None.
+def find_trained(trainer_class: TrainerClass, config: Config) -> tuple[Config, Fitted | None]:
+    """Find the run that `config.pretrained` names; return the config with its model's settings, and its model or None.
 
     Args:
         trainer_class: trainer of the task, for which the model must have been trained.
@@ -64,7 +69,7 @@ def find_trained(
         return config, None
     name = trainer_class(config).name
 
-    def class_of(task: str) -> type[TrainerModule]:
+    def class_of(task: str) -> TrainerClass:
         if task != name:
             raise InputError(
                 f"pretrained is {what}, a model of the task {task}; it must be a model of {name}"
@@ -78,7 +83,7 @@ def find_trained(
     origin = cast(Config, run.config)  # the same class, since it is the same task
     config.check_trained_on(origin, what)
     settings = {name: getattr(origin, name) for name in _settings_of_model(type(config))}
-    return dataclasses.replace(config, **settings), run
+    return dataclasses.replace(config, **settings), run.fitted
 
 
 def settings_of_initial(
@@ -145,7 +150,7 @@ def _settings_of_transformers(
 
 
 def find_initial(
-    trainer: TrainerModule, trainer_class_of: TrainerClassOf, example: Samples
+    trainer: Task, trainer_class_of: TrainerClassOf, example: Samples
 ) -> Params | None:
     """Load the parameters that `config.init_from` names, for `fit`; None if it is None.
 
@@ -169,8 +174,9 @@ def find_initial(
             f"init_from is {what}, this run itself; choose another checkpoint_dir or name"
         )
 
-    def class_of(task: str) -> type[TrainerModule]:
-        return type(trainer) if task == trainer.name else trainer_class_of(task)
+    def class_of(task: str) -> TrainerClass:
+        is_same = task == trainer.name
+        return cast(TrainerClass, type(trainer)) if is_same else trainer_class_of(task)
 
     try:
         params, origin = _initial(what, type(config), class_of)
@@ -193,7 +199,7 @@ def check_fits(
     setting: str,
     params: Params,
     origin: TrainingConfig | None,
-    trainer: TrainerModule,
+    trainer: Task,
     example: Samples,
 ) -> None:
     """Raise an `InputError` if the parameters are not those of a model of the trainer's task on such samples.
