@@ -18,19 +18,25 @@ from transformer_jax.setting_groups import (
 
 # Settings that only `fit` reads.
 OF_FITTING = (
-    *("max_epochs", "max_steps", "lr", "min_lr", "warmup", "schedule", "optimizer", "weight_decay"),
-    *(
-        "adam_b1",
-        "adam_b2",
-        "gradient_clip",
-        "freeze",
-        "eval_every",
-        "patience",
-        "log_every",
-        "log_norms",
-        "profile",
-    ),
-    *("checkpoint_every", "checkpoint_minutes"),
+    "max_epochs",
+    "max_steps",
+    "lr",
+    "min_lr",
+    "warmup",
+    "schedule",
+    "optimizer",
+    "weight_decay",
+    "adam_b1",
+    "adam_b2",
+    "gradient_clip",
+    "freeze",
+    "eval_every",
+    "patience",
+    "log_every",
+    "log_norms",
+    "profile",
+    "checkpoint_every",
+    "checkpoint_minutes",
     "label_smoothing",  # of the tasks that have it
 )
 EMA = "ema_"  # prefix of the metrics of the parameters' moving average

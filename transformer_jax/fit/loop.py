@@ -10,7 +10,6 @@ from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.training.callbacks import Evaluation, Step
 from transformer_jax.training.metrics import SumsOfSteps
-from transformer_jax.training.step import average_of
 from transformer_jax.trees import Params
 
 if TYPE_CHECKING:  # the loop gets these ready made
@@ -143,7 +142,7 @@ class TrainingLoop:
         with self._stopwatch.during("eval"):
             metrics = self._evaluate(self.state.params)
             if self.config.ema is not None:
-                metrics_of_average = self._evaluate(average_of(self.state))
+                metrics_of_average = self._evaluate(self.state.opt_state.average)
                 metrics |= {f"{EMA}{name}": value for name, value in metrics_of_average.items()}
         # Copies, since the next training step reuses the memory of the state.
         params = unstack_layers(whole(self.state.params))

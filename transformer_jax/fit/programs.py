@@ -23,7 +23,7 @@ from transformer_jax.runs.checkpoints import Checkpoint
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.state_arrays import digest_of_arrays
 from transformer_jax.training.optimizers import matching, with_average, with_frozen
-from transformer_jax.training.step import TrainState, UpdateRule, average_of, initial_state
+from transformer_jax.training.step import TrainState, UpdateRule, initial_state
 from transformer_jax.training.task import Task
 from transformer_jax.trees import Arrays, Inputs, Params
 
@@ -197,7 +197,7 @@ def best_params(
         run.check()
         run.checkpoints.check_intact()
         raise FloatingPointError(f"val/{config.criterion.metric} was never a finite number")
-    params: Params = average_of(best.state) if config.takes_average else best.state.params
+    params: Params = best.state.opt_state.average if config.takes_average else best.state.params
     if jax.process_count() > 1:
         params = whole(params)  # each process evaluates with all parameters
     # A single copy of replicated parameters; sharded ones stay sharded.

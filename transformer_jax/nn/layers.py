@@ -79,18 +79,17 @@ class Dense(Checked):
         """Map `[..., D_in]` to `[..., D_out]`."""
         x = jnp.asarray(x)
         *leading, width = x.shape
-        if self.has_variable("params", "kernel"):
-            expected: int = self.get_variable("params", "kernel").shape[0]
-            if width != expected:
-                raise InputError(
-                    f"the input of {self.name} has shape {x.shape}; it must be {expected} wide"
-                )
+        stored: Array | None = self.get_variable("params", "kernel")  # None at initialization
+        if stored is not None and stored.shape[0] != width:
+            raise InputError(
+                f"the input of {self.name} has shape {x.shape}; it must be {stored.shape[0]} wide"
+            )
         kernel = self.param("kernel", self.kernel_init, (width, self.features))
         bias = None
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        operands: Any = promote_dtype(x, kernel, bias, dtype=None)
-        rows, kernel, bias = operands
+        promoted: Any = promote_dtype(x, kernel, bias, dtype=None)  # to one floating-point type
+        rows, kernel, bias = promoted
         y = rows.reshape(-1, width) @ kernel
         if bias is not None:
             y = add_bias(y, bias)
@@ -107,7 +106,8 @@ class Dropout(Checked):
         if not train or self.rate == 0:
             return jnp.asarray(x)
         bits = counter_bits(self.make_rng("dropout"), jnp.shape(x))
-        return jnp.where(bits >= jnp.uint32(self.rate * 2**32), x / (1 - self.rate), 0)
+        is_kept = bits >= jnp.uint32(self.rate * 2**32)  # with probability 1 - rate
+        return jnp.where(is_kept, x / (1 - self.rate), 0)
 
 
 class FeedForward(Tapped):
@@ -128,7 +128,7 @@ class FeedForward(Tapped):
         output = self.dense(x.shape[-1], "contract")(hidden)
         return self.tap("output", output, "B T D")
 
-    @nn.nowrap  # so that its layers are those of `__call__`
+    @nn.nowrap  # a part of `__call__`, to which its layers belong
     def hidden(self, x: Array) -> Array:
         """Compute the hidden units."""
         expanded = self.dense(self.dim_feedforward, "expand")(x)

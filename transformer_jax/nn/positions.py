@@ -38,9 +38,10 @@ def sinusoidal_table(
     frequency = 10000.0 ** (-np.arange(0, d_model, 2) / d_model)  # [ceil(D/2)]
     angle = position * frequency  # [T ceil(D/2)]
     sines, cosines = np.sin(angle), np.cos(angle[:, : d_model // 2])
-    table = np.concatenate([sines, cosines], axis=1).astype(np.float32)
-    if not in_halves:
-        table[:, 0::2], table[:, 1::2] = sines, cosines
+    if in_halves:
+        return np.concatenate([sines, cosines], axis=1).astype(np.float32)
+    table = np.empty((length, d_model), np.float32)
+    table[:, 0::2], table[:, 1::2] = sines, cosines
     return table
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Int, PRNGKeyArray
 from transformer_jax.data.batch import Batch
 from transformer_jax.mesh_axis import part_of_rows, sum_over_devices
 from transformer_jax.training.metrics import Elements, Sums, layer_norms, weighted_sums
-from transformer_jax.trees import Arrays, Params
+from transformer_jax.trees import Arrays
 
 
 @no_type_check  # JAX also constructs states from shapes and placeholders
@@ -27,7 +27,10 @@ class TrainState(flax.struct.PyTreeNode):
 
 @runtime_checkable
 class LossFunction(Protocol):
-    """Function that computes the loss and metrics of each element of a batch, such as `Task.batch_loss`."""
+    """Function that computes the loss and metrics of each element of a batch.
+
+    For a task it is `Task.batch_loss`, which calls `prepare` with the constants, then the task's `loss_function`.
+    """
 
     def __call__(
         self,
@@ -57,11 +60,6 @@ def initial_state(
 ) -> TrainState:
     """The state before the first step."""
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), key)
-
-
-def average_of(state: TrainState) -> Params:
-    """The moving average of the parameters, if the optimizer is from `with_average`."""
-    return state.opt_state.average
 
 
 def train_step(
@@ -110,7 +108,7 @@ def gradients_and_sums(
     if num_parts == 1:
         return sum_over_devices(differentiate(state.params, batch))
 
-    def add(
+    def add_part(
         total: tuple[Arrays, Sums], number_and_part: tuple[Array, Batch]
     ) -> tuple[tuple[Arrays, Sums], None]:
         number, part = number_and_part
@@ -123,7 +121,7 @@ def gradients_and_sums(
     with part_of_rows(0, num_parts):
         shapes = jax.eval_shape(differentiate, state.params, first_part)
     zeros = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
-    total, _ = jax.lax.scan(add, zeros, (jnp.arange(num_parts), parts))
+    total, _ = jax.lax.scan(add_part, zeros, (jnp.arange(num_parts), parts))
     return sum_over_devices(total)
 
 
@@ -140,11 +138,11 @@ def update(
     """
     weight = jnp.asarray(sums["loss"][1])
     norm = optax.tree.norm(gradients) / weight
-    # Division by the weight gives the gradient of the mean. It shares one factor with clipping, since XLA would divide
-    # twice, element by element, and store the mean.
-    scale = 1 / weight
+    clip_factor = jnp.ones(())
     if rule.gradient_clip is not None:
-        scale = jnp.minimum(1, rule.gradient_clip / norm) / weight
+        clip_factor = jnp.minimum(1, rule.gradient_clip / norm)
+    # A single factor: XLA would divide by the weight and clip in two passes, and store the mean gradient between them.
+    scale = clip_factor / weight
     clipped = jax.tree.map(lambda gradient: (gradient * scale).astype(gradient.dtype), gradients)
     optimizer = optax.with_extra_args_support(rule.optimizer)
     loss = jnp.asarray(sums["loss"][0]) / weight
