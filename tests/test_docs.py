@@ -109,10 +109,10 @@ def inside(root: Path) -> Iterator[None]:
             del sys.modules[name]
 
 
-def run_page(page: str, root: Path, *changed: tuple[str, str], first: int = 0) -> dict:
-    """Run a page's code blocks in order, from number `first` on, and return the names that they define."""
+def run_page(page: str, root: Path, *changed: tuple[str, str]) -> dict:
+    """Run a page's code blocks in order, and return the names that they define."""
     file = root / f"{Path(page).stem}_page.py"
-    code = "\n\nfree_programs_if_full()\n\n".join(blocks_of(page, "python")[first:])
+    code = "\n\nfree_programs_if_full()\n\n".join(blocks_of(page, "python"))
     for text, other in changed:
         assert text in code
         code = code.replace(text, other)
@@ -316,12 +316,14 @@ def test_the_code_on_features_finds_the_known_ones_and_its_identities_hold(tmp_p
 
 @pytest.fixture(scope="module")
 def new_task(root) -> dict:
-    """Run all code of docs/new_task.md in order, and return the names that it defines."""
+    """Run each block of docs/new_task.md alone, beside the whole task, and return the names that they define."""
     for change in blocks_of("docs/new_task.md", "python")[2:]:
         assert sum(bool(line.strip()) for line in change.splitlines()) <= MAX_LINES
     with inside(root):
-        whole_task = runpy.run_path("sort.py")
-    return whole_task | run_page("docs/new_task.md", root, first=1)
+        names = dict(vars(import_module("sort")))
+        for of_block in run_blocks("docs/new_task.md", root)[1:]:
+            names |= of_block
+    return names
 
 
 @pytest.mark.slow
