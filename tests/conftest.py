@@ -1,7 +1,6 @@
 """Settings of all tests."""
 
 import atexit
-import ctypes
 import gc
 import os
 import shutil
@@ -13,6 +12,7 @@ import jax
 import jaxtyping
 import psutil
 import pytest
+from memory import free_programs_if_full
 from repository import QUICKLY, REPOSITORY
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # after `nohup … &`, tests and their commands would ignore it
@@ -33,7 +33,6 @@ jax.config.update("jax_disable_most_optimizations", True)
 COMPILED = REPOSITORY / ".pytest_cache" / "compiled"
 MAX_BYTES = 4 * 2**30  # of programs of older code
 WORKER_BYTES = 1_500_000_000  # that a process of tests takes besides the files that it shares with the others
-FULL_BYTES = 1_200_000_000  # above which it frees its programs; all libraries that the tests import take 950 MB
 for _name, _value in {
     "jax_compilation_cache_dir": str(COMPILED),
     "jax_compilation_cache_max_size": -1,
@@ -61,21 +60,21 @@ def pytest_xdist_auto_num_workers() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    """Free the compiled programs of a process that has grown: JAX keeps them all, and the cache has them anyway."""
-    memory = psutil.Process().memory_info()
-    if memory.rss - getattr(memory, "shared", 0) > FULL_BYTES:  # only Linux tells what is shared
-        jax.clear_caches()
-        gc.collect()
-        if release := getattr(ctypes.CDLL(None), "malloc_trim", None):  # of glibc, which keeps freed memory otherwise
-            release(0)
+    free_programs_if_full()
 
 
 @pytest.fixture(autouse=True, scope="session")
 def quick_steps() -> Iterator[None]:
-    """Compile training steps in this process with the options of programs that run once, which is a fifth faster."""
-    from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, STEP_OPTIONS  # not before JAX is set up
+    """Compile training steps in this process with the options of programs that run once, which is a fifth faster.
 
-    with mock.patch.dict(STEP_OPTIONS, RUN_ONCE_OPTIONS):
+    The process gives freed memory back to the system.
+    """
+    from transformer_jax.devices import compilation  # not before JAX is set up
+
+    with (
+        mock.patch.dict(compilation.STEP_OPTIONS, compilation.RUN_ONCE_OPTIONS),
+        mock.patch.object(compilation, "keep_freed_memory"),
+    ):
         yield
 
 

@@ -24,6 +24,7 @@ from commands import call
 from finished_runs import reverse_run
 from flax.traverse_util import flatten_dict
 from inspection_pages import content_of, unpacked
+from memory import free_programs_if_full
 from repository import REPOSITORY
 
 import transformer_jax
@@ -108,16 +109,16 @@ def inside(root: Path) -> Iterator[None]:
             del sys.modules[name]
 
 
-def run_page(page: str, root: Path, *changed: tuple[str, str], first: int = 0) -> dict:
-    """Run a page's code blocks in order, from number `first` on, and return the names that they define."""
+def run_page(page: str, root: Path, *changed: tuple[str, str]) -> dict:
+    """Run a page's code blocks in order, and return the names that they define."""
     file = root / f"{Path(page).stem}_page.py"
-    code = "\n\n".join(blocks_of(page, "python")[first:])
+    code = "\n\nfree_programs_if_full()\n\n".join(blocks_of(page, "python"))
     for text, other in changed:
         assert text in code
         code = code.replace(text, other)
     file.write_text(code, encoding="utf-8")
     with inside(root):
-        return runpy.run_path(str(file))
+        return runpy.run_path(str(file), {"free_programs_if_full": free_programs_if_full})
 
 
 def run_blocks(page: str, root: Path) -> list[dict]:
@@ -128,6 +129,7 @@ def run_blocks(page: str, root: Path) -> list[dict]:
         file.write_text(block, encoding="utf-8")
         with inside(root):
             names.append(runpy.run_path(str(file)))
+        free_programs_if_full()
     return names
 
 
@@ -314,12 +316,14 @@ def test_the_code_on_features_finds_the_known_ones_and_its_identities_hold(tmp_p
 
 @pytest.fixture(scope="module")
 def new_task(root) -> dict:
-    """Run all code of docs/new_task.md in order, and return the names that it defines."""
+    """Run each block of docs/new_task.md alone, beside the whole task, and return the names that they define."""
     for change in blocks_of("docs/new_task.md", "python")[2:]:
         assert sum(bool(line.strip()) for line in change.splitlines()) <= MAX_LINES
     with inside(root):
-        whole_task = runpy.run_path("sort.py")
-    return whole_task | run_page("docs/new_task.md", root, first=1)
+        names = dict(vars(import_module("sort")))
+        for of_block in run_blocks("docs/new_task.md", root)[1:]:
+            names |= of_block
+    return names
 
 
 @pytest.mark.slow

@@ -35,14 +35,13 @@ class InputError(ValueError):
 
 def shortened(value: object, length: int = 60) -> str:
     """Shorten the `repr` of a value to one line of at most `length` characters, for an error message."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= length else f"{text[:length]}…"
+    return _cut(" ".join(repr(value).split()), length)
 
 
 def in_one_line(error: BaseException, *, with_class: bool = False, length: int = 300) -> str:
     """Shorten the message of an error to one line; it may quote a server's response of several lines."""
-    message = " ".join(f"{type(error).__name__ + ': ' if with_class else ''}{error}".split())
-    return message if len(message) <= length else f"{message[:length]}…"
+    kind = f"{type(error).__name__}: " if with_class else ""
+    return _cut(" ".join(f"{kind}{error}".split()), length)
 
 
 def visible(text: str, keep: str = "", length: int = MAX_SIZE) -> str:
@@ -53,7 +52,11 @@ def visible(text: str, keep: str = "", length: int = MAX_SIZE) -> str:
     shown = "".join(
         c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text[: length + 1]
     )
-    return shown if len(shown) <= length else f"{shown[:length]}…"
+    return _cut(shown, length)
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[:length]}…"
 
 
 def meant(name: str, known: Iterable[str]) -> str:

@@ -51,13 +51,15 @@ def setting(
         least, most: bounds of the value; integers are at most `MAX_SIZE` unless `most` is given.
         check: called with the name and the value unless the value is None; raises an `InputError`.
     """
-    keeps_result = per_machine or not changes_result
     of_field: Marks = {
-        "keeps_result": keeps_result,
+        "keeps_result": per_machine or not changes_result,
         "per_machine": per_machine,
         "defines_model": defines_model,
+        "kept_as": kept_as,
+        "least": least,
+        "most": most,
+        "check": check,
     }
-    of_field |= {"kept_as": kept_as, "least": least, "most": most, "check": check}
     metadata = {
         name: mark for name, mark in of_field.items() if mark is not None and mark is not False
     }

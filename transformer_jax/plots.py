@@ -20,6 +20,9 @@ MAX_CELL = 0.18  # maximum side of the square of a weight, in inches
 LETTERS = 7  # font size of tick labels in points
 LETTER, LINE = 0.075, 0.13  # width of a letter and height of a line at this size, in inches
 MAX_LABEL = 16  # maximum letters of a tick label
+MIN_MAP = 0.7, 0.4  # minimum width and height of a map, in inches
+MARGIN = 0.3, 0.5  # width and height around a map and its labels, in inches
+BAR, TITLE, AXIS_LABEL = 0.9, 0.3, 0.4  # room for these, in inches
 # for texts of users, in which $ does not begin a formula
 PLAIN: dict[str, Any] = {"parse_math": False}
 Ticks: TypeAlias = tuple[Sequence[int], Sequence[str]]  # positions and their labels
@@ -95,13 +98,12 @@ def _panels(
     longest_side = max(2.0, 6.0 / (len(maps) * num_heads) ** 0.25)
     cell = min(MAX_CELL, longest_side / max(len(keys), len(queries)))
     key_ticks, query_ticks = _ticks(keys, cell), _ticks(queries, cell)
-    width = max(cell * len(keys), 0.7) + 0.3 + LETTER * _longest(query_ticks)
-    height = max(cell * len(queries), 0.4) + 0.5 + LETTER * _longest(key_ticks)
+    width = max(cell * len(keys), MIN_MAP[0]) + MARGIN[0] + LETTER * _longest(query_ticks)
+    height = max(cell * len(queries), MIN_MAP[1]) + MARGIN[1] + LETTER * _longest(key_ticks)
     rows = math.ceil(num_heads / max(1, int(MAX_WIDTH / width)))
     columns = math.ceil(num_heads / rows)
-    bar, title, axis_label = 0.9, 0.3, 0.4
-    total_width = columns * width + bar + axis_label
-    total_height = len(maps) * (rows * height + title) + axis_label
+    total_width = columns * width + BAR + AXIS_LABEL
+    total_height = len(maps) * (rows * height + TITLE) + AXIS_LABEL
     return _Panels(columns, rows, total_width, total_height, key_ticks, query_ticks)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from transformer_jax.cli import answer_lines, run
 from transformer_jax.errors import InputError
-from transformer_jax.fit.trainer import TrainerModule
+from transformer_jax.fitted.fitted import fitted_of
 from transformer_jax.flags import Parser, check_output
 from transformer_jax.outside_files import outside_file
 from transformer_jax.runs.own_files import write_whole
@@ -20,6 +20,7 @@ from transformer_jax.tasks import LanguageModelTrainer, PretrainedText
 from transformer_jax.tasks.pretrained_classifier import PretrainedClassifier
 from transformer_jax.tasks.registry import TRAINER, find_trainer
 from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
+from transformer_jax.training.task import Task
 
 MAX_BYTES = 2**30  # of a file of inputs
 PROGRAM = "python -m transformer_jax.predict"
@@ -113,14 +114,14 @@ def carry_out(command: argparse.Namespace) -> None:
         answer_lines(lambda line: answer_to(trainer, line, command.draws))
 
 
-def continues(trainer: TrainerModule) -> bool:
+def continues(trainer: Task) -> bool:
     """Whether a model answers with a generated text, or with the text itself and its masks filled in."""
     is_classifier = isinstance(trainer, PretrainedClassifier)
     return isinstance(trainer, LanguageModelTrainer | PretrainedText) and not is_classifier
 
 
 def answered(
-    trainer: TrainerModule, inputs: list[str], draws: dict[str, Any], *, are_words: bool = False
+    trainer: Task, inputs: list[str], draws: dict[str, Any], *, are_words: bool = False
 ) -> list[tuple[InspectedExample, Answer]]:
     """Answer inputs: return examples with their answers, or with a language model's continuations.
 
@@ -141,17 +142,17 @@ def answered(
             for text, more in texts
         ]
     examples = trainer.read_examples(inputs) if are_words else trainer.read_lines(inputs)
-    return [*zip(examples, trainer.answers(examples), strict=True)]
+    return [*zip(examples, fitted_of(trainer).answers(examples), strict=True)]
 
 
-def answer_to(trainer: TrainerModule, line: str, draws: dict[str, Any]) -> str:
+def answer_to(trainer: Task, line: str, draws: dict[str, Any]) -> str:
     """Answer to a line and its probability, separated by a tab; several inputs on a line give several pairs."""
     rows = prediction_table(answered(trainer, [line], draws)).splitlines()[1:]
     return "\t".join(cell for row in rows for cell in row.split("\t")[2:4])
 
 
 def _answered_lines(
-    trainer: TrainerModule, command: argparse.Namespace
+    trainer: Task, command: argparse.Namespace
 ) -> list[tuple[InspectedExample, Answer]]:
     """The example of each line of the file and its answer; both are empty for a blank line."""
     if command.input is None:

@@ -9,7 +9,6 @@ from tiny_reverse import loaders, trainer_for
 from transformer_jax import InputError, ReverseConfig
 from transformer_jax.fit.programs import choose_initial, create_programs, report_initial
 from transformer_jax.nn.layer_stacks import unstack_layers
-from transformer_jax.training.step import average_of
 
 MODEL = {"encoder": {"kernel": (3, 5), "bias": (5,)}, "output": {"kernel": (5, 2)}}
 
@@ -33,7 +32,7 @@ def test_all_arrays_replace_the_fresh_ones_and_the_key_stays(tmp_path, scan_laye
     given["output_layer"]["kernel"][:] = 3  # the arrays are copies, since a step uses their memory
     state = programs.initial_state()
     expected = jax.tree.map(lambda array: np.full_like(array, 2), fresh.params)  # layers stacked as there
-    jax.tree.map(np.testing.assert_array_equal, [state.params, average_of(state)], [expected, expected])
+    jax.tree.map(np.testing.assert_array_equal, [state.params, state.opt_state.average], [expected, expected])
     assert state.step == 0
     assert jax.random.key_data(state.key).tolist() == jax.random.key_data(fresh.key).tolist()
 

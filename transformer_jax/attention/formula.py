@@ -66,7 +66,9 @@ def with_mask_and_bias(
     if tap is not None:
         logits = tap("logits", logits, "B H T S")
     is_finite = logits != -jnp.inf  # a bias or a patch may hide keys too
-    return logits, is_finite if is_seen is None else is_seen & is_finite
+    if is_seen is None:
+        return logits, is_finite
+    return logits, is_seen & is_finite
 
 
 # `jax.nn.softmax` has this derivative only if `jax_softmax_custom_jvp` is set, which is not the default. Without it,
@@ -76,7 +78,7 @@ def softmax(logits: Logits, is_seen: Bool[Array, "..."] | None) -> Logits:
     """Softmax over the seen keys, zeros for a query that sees none; over all keys if `is_seen` is None, NaN for -∞."""
     if is_seen is None:
         maximum = logits.max(-1, keepdims=True)
-        # 0 · -∞ is NaN; testing each logit would make attention on CPUs 1.15 times as slow
+        # NaN if a logit of the row is -∞, else 0; a test of each logit would take 1.15 times as long on CPUs
         zero_or_nan = 0 * logits.min(-1, keepdims=True)
         weights = jnp.exp(logits - (maximum + zero_or_nan))
         return weights / weights.sum(-1, keepdims=True)
@@ -113,7 +115,8 @@ def products(
 def _products_tangent(
     dtype: np.dtype | None, primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Logits, Logits]:
-    (q, k), (q_tangent, k_tangent) = primals, tangents
+    q, k = primals
+    q_tangent, k_tangent = tangents
     logits = products(q, k, dtype)
     tangent = products(q_tangent, k, None) + products(q, k_tangent, None)
     return logits, tangent.astype(logits.dtype)

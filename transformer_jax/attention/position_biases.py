@@ -77,7 +77,7 @@ class RelativeBias(AddedBias):
 
     def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
         (first_query, num_queries), (first_key, num_keys) = block.query, block.key
-        # All logits on a diagonal have the same distance; diagonals below the main one come last (`_along_diagonals`).
+        # Distance from query to key on each diagonal: 0 … k - 1, then -q … -1, as `_along_diagonals` counts them.
         ahead = jnp.concatenate([jnp.arange(num_keys), jnp.arange(-num_queries, 0)])
         ahead += first_key - first_query - self.offset
         buckets = relative_buckets(

@@ -143,6 +143,7 @@ class Loader:
         indices = self._sampler.epoch(epoch, first_batch, batches_at_once, num_batches)
         if not self._num_workers:
             return (_checked(load_stacked(self.dataset, rows)) for rows in indices)
+        # the workers' `DataLoader`, made once for all epochs, takes its batches from here
         self._newest_epoch.indices = indices
         return self._receive(self._begin(), indices)
 

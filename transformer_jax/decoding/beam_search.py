@@ -1,8 +1,8 @@
 """Beam search, which decodes with several hypotheses per batch element."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Literal, NamedTuple, TypeAlias, TypeVar, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +14,11 @@ from transformer_jax.argument_checks import check_scores
 from transformer_jax.decoding.checks import (
     Cache,
     Checked,
-    EndToken,
-    Grow,
-    Prompt,
+    DecodingSettings,
     Step,
     checked_decoding,
 )
-from transformer_jax.decoding.logits_processors import LogitsProcessor, Position
+from transformer_jax.decoding.logits_processors import Position
 from transformer_jax.decoding.next_token import token_log_probs
 from transformer_jax.decoding.token_by_token import Decoded, decoding_loop, empty_results
 from transformer_jax.errors import InputError, check_sizes, check_value
@@ -35,17 +33,11 @@ def beam_search(
     cache: Cache,
     batch_size: int,
     *,
-    start_token: int,
-    end_token: EndToken,
-    pad_token: int,
-    max_length: int,
-    grow: Grow | None = None,
-    processors: Sequence[LogitsProcessor] = (),
-    prompt: Prompt = None,
     beam_width: int = 4,
     length_penalty: float | OfLength = 0.6,
     early_stopping: bool | Literal["never"] = "never",
     n_best: int | None = None,
+    **settings: Unpack[DecodingSettings],
 ) -> Decoded:
     """Search for the results with the highest `log-probability / ((5 + length) / 6)^α` (Wu et al. 2016, equation 14).
 
@@ -53,8 +45,8 @@ def beam_search(
     end, or reach `max_length`, are finished and ranked by score; the K most probable ones that do not end stay live.
 
     Args:
-        beam_width: K. The defaults of K and α are the values of Vaswani et al. 2017. `token_by_token` describes the
-            arguments before this one.
+        step, cache, batch_size, **settings: as in `greedy_decode`.
+        beam_width: K. The defaults of K and α are the values of Vaswani et al. 2017.
         length_penalty: α; 0 compares log-probabilities, larger values favour longer results. Or a function of the
             length by which log-probabilities are divided; it must be positive and monotonic.
         early_stopping: when the search for a batch element stops, as in HuggingFace's `generate`. "never": as soon as
@@ -71,18 +63,7 @@ def beam_search(
             `early_stopping` has another value, or `n_best` is outside 1 … K.
     """
     n_best = beam_width if n_best is None else n_best
-    checked = checked_decoding(
-        step,
-        cache,
-        batch_size,
-        start_token,
-        end_token,
-        pad_token,
-        max_length,
-        grow,
-        processors,
-        prompt,
-    )
+    checked = checked_decoding(step, cache, batch_size, **settings)
     check_sizes(beam_width=beam_width, n_best=n_best)
     check_value("early_stopping", early_stopping, bool | Literal["never"])
     if n_best > beam_width:
@@ -92,17 +73,15 @@ def beam_search(
         position=jnp.int32(0),
         # Only one live hypothesis at the start, since K equal hypotheses would stay equal.
         log_probs=jnp.full((batch_size, beam_width), -jnp.inf).at[:, 0].set(0),
-        last_tokens=jnp.full((batch_size, beam_width), start_token, jnp.int32),
-        tokens=jnp.full((batch_size, beam_width, max_length), pad_token, jnp.int32),
-        finished=empty_results((batch_size, num_finished), max_length, pad_token, score=-jnp.inf),
+        last_tokens=jnp.full((batch_size, beam_width), checked.start_token, jnp.int32),
+        tokens=jnp.full((batch_size, beam_width, checked.max_length), checked.pad_token, jnp.int32),
+        finished=empty_results((batch_size, num_finished), checked, score=-jnp.inf),
         has_stopped=jnp.zeros(batch_size, bool),
         cache=jax.tree.map(lambda leaf: jnp.repeat(leaf, beam_width, axis=0), cache),
     )
     rules = _Rules(_function_of_length(length_penalty), early_stopping)
     advance = partial(_advance_beams, checked=checked, rules=rules)
-    beams = decoding_loop(
-        lambda beams: ~jnp.all(beams.has_stopped), advance, beams, max_length, grow
-    )
+    beams = decoding_loop(lambda beams: ~jnp.all(beams.has_stopped), advance, beams, checked)
     scores = beams.finished.scores
     check_scores(jnp.where(jnp.isneginf(scores), 0, scores))  # -inf: there are fewer results
     return jax.tree.map(lambda leaf: leaf[:, :n_best], beams.finished)

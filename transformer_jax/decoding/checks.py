@@ -6,7 +6,7 @@ the compiled program.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NotRequired, TypeAlias, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,34 @@ EndToken: TypeAlias = int | Collection[int]
 Prompt: TypeAlias = Int[ArrayLike, "B P"] | None
 
 
+class DecodingSettings(TypedDict):
+    """Settings of `greedy_decode`, `sample` and `beam_search`; `grow`, `processors` and `prompt` may be left out.
+
+    Attributes:
+        start_token: token at position 0, below V; not part of the result.
+        end_token: token that ends a result and is part of it, below V; or a collection of such tokens. If it is empty,
+            only `max_length` ends a result.
+        pad_token: fills the result after its end, and is the input of finished rows until all rows are finished; it may
+            be outside the vocabulary.
+        max_length: T, maximum number of tokens of a result, including the end token.
+        grow: function `grow(cache, length)` that extends the cache to `length` positions. It is called once per segment
+            of positions, so that a step reads at most one segment beyond the filled positions; this saves a quarter of
+            the time at 512 tokens (docs/performance.md). None if the cache has room for T positions; the step is then
+            traced once more with the last position as a known number, which it can check.
+        processors: functions that change the logits, called in order (`transformer_jax.decoding.logits_processors`).
+        prompt: `[B, P]`, tokens before the results, with -1 for padding, which are passed to the processors only; None:
+            the start token. To continue a prompt, see `after_prefix`.
+    """
+
+    start_token: int
+    end_token: EndToken
+    pad_token: int
+    max_length: int
+    grow: NotRequired[Grow | None]
+    processors: NotRequired[Sequence[LogitsProcessor]]
+    prompt: NotRequired[Prompt]
+
+
 class Checked(NamedTuple):
     """Arguments of a decoding function after the checks."""
 
@@ -34,21 +62,24 @@ class Checked(NamedTuple):
     start_token: int
     end_tokens: tuple[int, ...]
     pad_token: int
+    max_length: int
+    grow: Grow | None
 
 
 def checked_decoding(
     step: Step,
     cache: Cache,
     batch_size: int,
+    *,
     start_token: int,
     end_token: EndToken,
     pad_token: int,
     max_length: int,
-    grow: Grow | None,
-    processors: Sequence[LogitsProcessor],
-    prompt: Prompt,
+    grow: Grow | None = None,
+    processors: Sequence[LogitsProcessor] = (),
+    prompt: Prompt = None,
 ) -> Checked:
-    """Check the arguments that all decoding functions share (see `transformer_jax.decoding.token_by_token`).
+    """Check the step function, its cache and `DecodingSettings`.
 
     Raises:
         InputError: an argument has another type, `batch_size` or `max_length` is below 1, a token is not an id, an
@@ -83,7 +114,7 @@ def checked_decoding(
         _check_room(step, cache, batch_size, max_length)
     process = processing(processors, before)
     step = _checked_step(step, start_token, end_tokens)
-    return Checked(step, process, start_token, end_tokens, pad_token)
+    return Checked(step, process, start_token, end_tokens, pad_token, max_length, grow)
 
 
 def _check_room(step: Step, cache: Cache, batch_size: int, max_length: int) -> None:

@@ -9,24 +9,8 @@ cache is a pytree of arrays whose first axis is N, returned with the same shapes
 B·K in beam search: the K hypotheses of a batch element are neighbouring rows, and the rows of the cache are reordered
 together with the hypotheses. An array that a step returns as it is, at every position, is not.
 
-`greedy_decode`, `sample` and `beam_search` share these arguments:
-
-    step         the step function
-    cache        its cache before position 0, with one row for each of the B batch elements
-    batch_size   B
-    start_token  token at position 0, below V; not part of the result
-    end_token    token that ends a result and is part of it, below V; or a collection of such tokens. If it is empty,
-                 only `max_length` ends a result
-    pad_token    fills the result after its end, and is the input of finished rows until all rows are finished; it may
-                 be outside the vocabulary
-    max_length   T, maximum number of tokens of a result, including the end token
-    grow         function `grow(cache, length)` that extends the cache to `length` positions. It is called once per
-                 segment of positions, so that a step reads at most one segment beyond the filled positions; this saves
-                 a quarter of the time at 512 tokens (docs/performance.md). None if the cache has room for T positions;
-                 the step is then traced once more with the last position as a known number, which it can check
-    processors   functions that change the logits, called in order (`transformer_jax.decoding.logits_processors`)
-    prompt       [B, P], tokens before the results, with -1 for padding, which are passed to the processors only; None:
-                 the start token. To continue a prompt, see `after_prefix`
+`greedy_decode`, `sample` and `beam_search` take the step function, its cache before position 0 with one row for each of
+the B batch elements, the batch size B, and the settings of `transformer_jax.decoding.checks.DecodingSettings`.
 
 The functions are pure, and stop as soon as no further step can change the result. Scores are computed in float32.
 Logits may be -inf. The score of a row is NaN if its logits contain NaN or +inf, or, in `greedy_decode` and `sample`, if
@@ -41,8 +25,8 @@ Decode inside `jax.jit`, which compiles once; outside of it every call compiles 
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -54,14 +38,12 @@ from transformer_jax.argument_checks import check_key, check_scores
 from transformer_jax.decoding.checks import (
     Cache,
     Checked,
-    EndToken,
-    Grow,
+    DecodingSettings,
     Ids,
-    Prompt,
     Step,
     checked_decoding,
 )
-from transformer_jax.decoding.logits_processors import Logits, LogitsProcessor, Position
+from transformer_jax.decoding.logits_processors import Logits, Position
 from transformer_jax.decoding.next_token import draw_tokens, token_log_probs
 
 # takes log-probabilities and the position
@@ -88,18 +70,15 @@ def greedy_decode(
     step: Step,
     cache: Cache,
     batch_size: int,
-    *,
-    start_token: int,
-    end_token: EndToken,
-    pad_token: int,
-    max_length: int,
-    grow: Grow | None = None,
-    processors: Sequence[LogitsProcessor] = (),
-    prompt: Prompt = None,
+    **settings: Unpack[DecodingSettings],
 ) -> Decoded:
     """Choose the most probable token at every position; of equally probable tokens, the one with the lowest id.
 
-    The docstring of the module describes the arguments.
+    Args:
+        step: see the docstring of the module.
+        cache: cache of the step before position 0, with one row for each of the B batch elements.
+        batch_size: B.
+        **settings: `DecodingSettings`.
 
     Returns:
         Tokens `[B, T]`, lengths `[B]` and log-probabilities `[B]`.
@@ -113,19 +92,8 @@ def greedy_decode(
     def choose(log_probs: Logits, position: Position) -> Ids:
         return jnp.argmax(log_probs, axis=-1)
 
-    checked = checked_decoding(
-        step,
-        cache,
-        batch_size,
-        start_token,
-        end_token,
-        pad_token,
-        max_length,
-        grow,
-        processors,
-        prompt,
-    )
-    return _decode(choose, checked, cache, batch_size, max_length, grow)
+    checked = checked_decoding(step, cache, batch_size, **settings)
+    return _decode(choose, checked, cache, batch_size)
 
 
 def sample(
@@ -133,22 +101,17 @@ def sample(
     cache: Cache,
     batch_size: int,
     *,
-    start_token: int,
-    end_token: EndToken,
-    pad_token: int,
-    max_length: int,
-    grow: Grow | None = None,
-    processors: Sequence[LogitsProcessor] = (),
-    prompt: Prompt = None,
     key: PRNGKeyArray,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    **settings: Unpack[DecodingSettings],
 ) -> Decoded:
     """Draw every token from `softmax(logits / temperature)`, restricted to the most probable tokens.
 
     Args:
-        key: random key; position t uses `fold_in(key, t)`. The docstring of the module describes the arguments before.
+        step, cache, batch_size, **settings: as in `greedy_decode`.
+        key: random key; position t uses `fold_in(key, t)`.
         temperature, top_k, top_p: as in `transformer_jax.decoding.next_token.draw_tokens`.
 
     Returns:
@@ -163,19 +126,8 @@ def sample(
     def choose(log_probs: Logits, position: Position) -> Ids:
         return draw_tokens(log_probs, jax.random.fold_in(key, position), temperature, top_k, top_p)
 
-    checked = checked_decoding(
-        step,
-        cache,
-        batch_size,
-        start_token,
-        end_token,
-        pad_token,
-        max_length,
-        grow,
-        processors,
-        prompt,
-    )
-    return _decode(choose, checked, cache, batch_size, max_length, grow)
+    checked = checked_decoding(step, cache, batch_size, **settings)
+    return _decode(choose, checked, cache, batch_size)
 
 
 class _Rows(NamedTuple):
@@ -193,8 +145,6 @@ def _decode(
     checked: Checked,
     cache: Cache,
     batch_size: int,
-    max_length: int,
-    grow: Grow | None,
 ) -> Decoded:
     """Decode with one token per row and position, picked by `choose`, until every row has ended."""
     end_tokens = np.array(checked.end_tokens, int)
@@ -211,17 +161,17 @@ def _decode(
         tokens = lax.dynamic_update_index_in_dim(tokens, chosen, rows.position, axis=-1)
         decoded = Decoded(tokens, lengths + ~rows.ended, scores + jnp.where(rows.ended, 0, score))
         position = rows.position + 1
-        ended = rows.ended | jnp.isin(chosen, end_tokens) | (position == max_length)
+        ended = rows.ended | jnp.isin(chosen, end_tokens) | (position == checked.max_length)
         return _Rows(position, chosen, ended, decoded, cache)
 
     rows = _Rows(
         position=jnp.int32(0),
         last_tokens=jnp.full(batch_size, checked.start_token, jnp.int32),
         ended=jnp.zeros(batch_size, bool),
-        decoded=empty_results((batch_size,), max_length, checked.pad_token, score=0.0),
+        decoded=empty_results((batch_size,), checked, score=0.0),
         cache=cache,
     )
-    rows = decoding_loop(lambda rows: ~jnp.all(rows.ended), advance, rows, max_length, grow)
+    rows = decoding_loop(lambda rows: ~jnp.all(rows.ended), advance, rows, checked)
     check_scores(rows.decoded.scores)
     return rows.decoded
 
@@ -233,8 +183,7 @@ def decoding_loop(
     goes_on: Callable[[State], Bool[Array, ""]],
     advance: Callable[[State], State],
     state: State,
-    max_length: int,
-    grow: Grow | None,
+    checked: Checked,
 ) -> State:
     """Run `lax.while_loop` over positions, extending the cache by one segment of positions after another.
 
@@ -242,12 +191,12 @@ def decoding_loop(
         goes_on: returns whether another step can change the result.
         advance: returns the state at the next position.
         state: state at position 0, a named tuple with the fields `position` (of the next token) and `cache`.
-        max_length: T; `goes_on` must return False at this position.
-        grow: see the docstring of the module.
+        checked: the checked arguments; `goes_on` must return False at position `max_length`.
 
     Returns:
         The final state, without its cache.
     """
+    max_length, grow = checked.max_length, checked.grow
     size = max_length
     if grow:
         size = max(_SHORTEST_SEGMENT, math.ceil(max_length / _MOST_SEGMENTS))
@@ -264,7 +213,7 @@ def decoding_loop(
     return current._replace(cache=None)
 
 
-def empty_results(shape: tuple[int, ...], max_length: int, pad_token: int, score: float) -> Decoded:
+def empty_results(shape: tuple[int, ...], checked: Checked, score: float) -> Decoded:
     """Make results without tokens."""
-    tokens = jnp.full((*shape, max_length), pad_token, jnp.int32)
+    tokens = jnp.full((*shape, checked.max_length), checked.pad_token, jnp.int32)
     return Decoded(tokens, jnp.zeros(shape, jnp.int32), jnp.full(shape, score, jnp.float32))

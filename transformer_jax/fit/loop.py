@@ -10,8 +10,8 @@ from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.training.callbacks import Evaluation, Step
 from transformer_jax.training.metrics import SumsOfSteps
+from transformer_jax.training.optimizers import average_of
 from transformer_jax.training.schedules import PLATEAU, after_evaluation
-from transformer_jax.training.step import average_of
 from transformer_jax.trees import Params
 
 if TYPE_CHECKING:  # the loop gets these ready made

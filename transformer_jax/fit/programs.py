@@ -24,9 +24,9 @@ from transformer_jax.runs.checkpoints import Checkpoint
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.state_arrays import digest_of_arrays
 from transformer_jax.training.checks import check_full_batches
-from transformer_jax.training.optimizers import matching, with_average, with_frozen
+from transformer_jax.training.optimizers import average_of, matching, with_average, with_frozen
 from transformer_jax.training.schedules import PLATEAU, with_plateau
-from transformer_jax.training.step import TrainState, UpdateRule, average_of, initial_state
+from transformer_jax.training.step import TrainState, UpdateRule, initial_state
 from transformer_jax.training.task import Task
 from transformer_jax.trees import VARIABLES, Arrays, Inputs, Params
 

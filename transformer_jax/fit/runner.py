@@ -126,11 +126,10 @@ class StepRunner:
         whose iterations are not counted.
         """
         has_loop = self._config.accumulate > 1 or self._config.scan_layers
-        if has_loop or self.compiles_update_separately or self._steps.flops is None:
-            return None
-        # each device runs a copy of the program, for its rows
-        copies = 1 if self.devices.partitioned_by_xla else self.devices.mesh.size
-        return self._steps.flops * copies
+        flops = None if has_loop or self.compiles_update_separately else self._steps.flops
+        if flops is None or self.devices.partitioned_by_xla:  # one program for all devices
+            return flops
+        return flops * self.devices.mesh.size  # each runs a copy, for its rows
 
     def arguments(self, example: Samples | LocalSamples) -> tuple[Any, ...]:
         """Return the arguments of `program`: shapes of the state, a batch of this example's shapes, the constants."""

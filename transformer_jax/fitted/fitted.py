@@ -208,3 +208,9 @@ class Fitted:
     def answers(self, examples: "Sequence[InspectedExample]") -> "list[Answer]":
         """Return the model's answers, by `predict` if only that is overridden; an `InputError` if it can't."""
         return self.compiled.viewer.answers(examples, self.params)
+
+
+def fitted_of(trained: Any) -> Fitted:  # a trainer, or what it has fitted
+    """Return what a trainer has fitted, or the argument itself; an `InputError` if there are no parameters yet."""
+    fitted: Fitted = getattr(trained, "fitted", trained)
+    return fitted

@@ -150,9 +150,8 @@ class InspectedPass:
     def _call(self, module: nn.Module, call: Call, *args: Any, **kwargs: Any) -> Any:
         """Call a module, and show what it has without taps."""
         name = activation_name(module.path, "output")
-        if isinstance(module.parent, Stack) and is_layer(module.path[-1]):
-            return self._call_block(module, call, *args, **kwargs)
-        if isinstance(module, Block):
+        is_of_stack = isinstance(module.parent, Stack) and is_layer(module.path[-1])
+        if is_of_stack or isinstance(module, Block):
             return self._call_block(module, call, *args, **kwargs)
         if type(module).__call__ in NORMS and _is_of_width(module):
             call = functools.partial(self._call_norm, module, call)

@@ -91,9 +91,8 @@ class MultiheadAttention(Tapped):
             positions do not support the width of a head.
     """
 
-    embed_dim: (
-        Size  # D, the width of the output, and of all heads together unless `head_width` is set
-    )
+    # D, the width of the output, and of all heads together unless `head_width` is set
+    embed_dim: Size
     num_heads: Size  # H
     dropout_prob: Probability | None = None  # of the attention weights; None: that of the settings
     settings: AttentionSettings = AttentionSettings()

@@ -124,7 +124,8 @@ class SettingsModule(Tapped):
         from transformer_jax.nn.attention_maps import attention_maps, of_layers
 
         maps = attention_maps(self, *inputs, queries=queries, heads=heads, **options)
-        return list((of_layers(maps) or maps).values())  # a single block has no layers
+        maps = of_layers(maps) or maps  # a single block has no layers
+        return list(maps.values())
 
     @nn.nowrap
     def clone(self: Model, **updates: Any) -> Model:

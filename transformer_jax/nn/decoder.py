@@ -49,7 +49,6 @@ class DecoderBlock(Block):
             bias: added to the self-attention's logits, as in `dot_product_attention`.
         """
         check_sequence("x", x, self.input_dim)
-        check_sequence("memory", memory)
         x = self.self_attn_residual(
             x, lambda h: self.self_attn(h, mask=mask, bias=bias, train=train), train=train
         )
@@ -77,8 +76,6 @@ class TransformerDecoder(Stack):
         train: bool = False,
     ) -> Features:
         """Run every block; the arguments are those of `DecoderBlock`, and `mask` is combined with the causal mask."""
-        check_sequence("x", x, self.input_dim)
-        check_sequence("memory", memory)
         mask, bias = combine_masks(Causal(), mask), self.shared_bias()
         for block in self.blocks(train=train):
             x = block(x, memory, mask, memory_mask, train=train, **bias)

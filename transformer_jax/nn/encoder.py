@@ -133,7 +133,6 @@ class TransformerEncoder(Stack):
         self, x: FeaturesLike, mask: Masks | None = None, *, train: bool = False
     ) -> Features:
         """Run every block; the arguments are those of `EncoderBlock`."""
-        check_sequence("x", x, self.input_dim)
         mask = mask if self.block.looks_ahead else combine_masks(Causal(), mask)
         bias = self.shared_bias()
         for block in self.blocks(train=train):

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 from jax import Array
@@ -19,6 +18,7 @@ from jaxtyping import Float
 from transformer_jax.argument_checks import Probability, Size, check_fields, check_sequence
 from transformer_jax.dropout import counter_bits
 from transformer_jax.errors import InputError
+from transformer_jax.nn.for_gpus import activated
 
 Initializer = nn.initializers.Initializer
 ActivationFunction = Callable[[Array], Array]
@@ -62,20 +62,6 @@ def add_bias(x: Float[Array, "*leading D"], bias: Array) -> Float[Array, "*leadi
     return (x.astype(wide) + bias.astype(wide)).astype(x.dtype)
 
 
-@jax.custom_jvp
-def relu(x: Array) -> Array:
-    """`flax.linen.relu`, whose derivative on accelerators needs its output alone: 2 GiB less for a GPT-2 on a GPU."""
-    return nn.relu(x)
-
-
-@relu.defjvp
-def _relu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    y = nn.relu(*primals)
-    if jax.default_backend() != "cpu":
-        y = jax.lax.optimization_barrier(y)  # else XLA would compute it from `x` again
-    return y, jnp.where(y > 0, *tangents, 0)
-
-
 class Dense(Checked):
     """Linear layer `x W + b` over the last axis, with the parameter names of `flax.linen.Dense`.
 
@@ -94,18 +80,17 @@ class Dense(Checked):
         """Map `[..., D_in]` to `[..., D_out]`."""
         x = jnp.asarray(x)
         *leading, width = x.shape
-        if self.has_variable("params", "kernel"):
-            expected: int = self.get_variable("params", "kernel").shape[0]
-            if width != expected:
-                raise InputError(
-                    f"the input of {self.name} has shape {x.shape}; it must be {expected} wide"
-                )
+        stored: Array | None = self.get_variable("params", "kernel")  # None at initialization
+        if stored is not None and stored.shape[0] != width:
+            raise InputError(
+                f"the input of {self.name} has shape {x.shape}; it must be {stored.shape[0]} wide"
+            )
         kernel = self.param("kernel", self.kernel_init, (width, self.features))
         bias = None
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        operands: Any = promote_dtype(x, kernel, bias, dtype=None)
-        rows, kernel, bias = operands
+        promoted: Any = promote_dtype(x, kernel, bias, dtype=None)  # to one floating-point type
+        rows, kernel, bias = promoted
         y = rows.reshape(-1, width) @ kernel
         if bias is not None:
             y = add_bias(y, bias)
@@ -122,7 +107,8 @@ class Dropout(Checked):
         if not train or self.rate == 0:
             return jnp.asarray(x)
         bits = counter_bits(self.make_rng("dropout"), jnp.shape(x))
-        return jnp.where(bits >= jnp.uint32(self.rate * 2**32), x / (1 - self.rate), 0)
+        is_kept = bits >= jnp.uint32(self.rate * 2**32)  # with probability 1 - rate
+        return jnp.where(is_kept, x / (1 - self.rate), 0)
 
 
 class FeedForward(Tapped):
@@ -143,12 +129,11 @@ class FeedForward(Tapped):
         output = self.dense(x.shape[-1], "contract")(hidden)
         return self.tap("output", output, "B T D")
 
-    @nn.nowrap  # so that its layers are those of `__call__`
+    @nn.nowrap  # a part of `__call__`, to which its layers belong
     def hidden(self, x: Array) -> Array:
         """Compute the hidden units."""
         expanded = self.dense(self.dim_feedforward, "expand")(x)
-        expanded = self.tap("pre", expanded, "B T F")
-        return relu(expanded) if self.activation is nn.relu else self.activation(expanded)
+        return activated(self.activation, self.tap("pre", expanded, "B T F"))
 
     @nn.nowrap
     def dense(self, features: int, name: str) -> Dense:

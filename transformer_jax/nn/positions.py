@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.experimental.layout import Layout, with_layout_constraint
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
@@ -15,6 +14,7 @@ from transformer_jax.argument_checks import Size, check_fields, check_offset, ch
 from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.nn.for_gpus import in_row_order
 from transformer_jax.nn.layers import Features, FeaturesLike, Tapped, add_bias
 
 First = Start | Int[Array, " B"]  # position of the first element, for all texts or for each text
@@ -39,9 +39,10 @@ def sinusoidal_table(
     frequency = 10000.0 ** (-np.arange(0, d_model, 2) / d_model)  # [ceil(D/2)]
     angle = position * frequency  # [T ceil(D/2)]
     sines, cosines = np.sin(angle), np.cos(angle[:, : d_model // 2])
-    table = np.concatenate([sines, cosines], axis=1).astype(np.float32)
-    if not in_halves:
-        table[:, 0::2], table[:, 1::2] = sines, cosines
+    if in_halves:
+        return np.concatenate([sines, cosines], axis=1).astype(np.float32)
+    table = np.empty((length, d_model), np.float32)
+    table[:, 0::2], table[:, 1::2] = sines, cosines
     return table
 
 
@@ -86,9 +87,7 @@ class AddedPositions(Tapped):
         x = self.tap("token_embeddings", x, "B T D")
         if self.is_requested("positions"):
             table = self.tap("positions", jnp.broadcast_to(table, x.shape), "B T D")
-        # The gradient of learned positions is a sum over B, for which XLA would make B the last axis in memory,
-        # in all layers and their norms too: a sixth of a GPT-2's step on an H200.
-        return with_layout_constraint(add_bias(x, table), Layout((0, 1, 2)))
+        return in_row_order(add_bias(x, table))
 
     def table(self, length: int) -> Float[Array | np.ndarray, "T D"]:
         """Return the vectors of the positions 0 … length - 1."""

@@ -45,7 +45,6 @@ class MAB(Block):
             train: apply dropout; needs the random key `dropout` if its probability is not zero.
         """
         check_sequence("x", x, self.input_dim)
-        check_sequence("memory", memory)
         x = self.attn_residual(x, lambda h: self.attn(h, memory, mask, train=train), train=train)
         return self.feed_forward_residual(
             x, lambda h: self.feed_forward(h, train=train), train=train

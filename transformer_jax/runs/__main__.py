@@ -42,22 +42,21 @@ def main(arguments: list[str]) -> None:
     (directory,) = chosen.paths
     runs = [] if directory == DEFAULT and not DEFAULT.exists() else find_runs(directory)
     runs.sort(key=lambda run: sort_key(run, chosen.sort))
-    if chosen.task is not None:
-        runs = [run for run in runs if run.task == chosen.task]
-    if chosen.state is not None:
-        runs = [run for run in runs if run.state == chosen.state]
+    runs = [
+        run for run in runs if chosen.task in (None, run.task) and chosen.state in (None, run.state)
+    ]
     if chosen.json:
         listed = json.dumps([dataclasses.asdict(run) for run in with_varying_settings(runs)])
         # null for NaN and infinity
         print(json.dumps(json.loads(listed, parse_constant=lambda name: None), indent=2))
     elif not runs:
         print(f"No runs in {directory}")
-    elif chosen.columns is not None:
-        rows = _chosen_columns(runs, directory, chosen.columns.split(","))
-        print(_lines(rows, as_csv=chosen.csv))
     else:
-        rows = [_row(run, directory) for run in with_varying_settings(runs)]
-        print(_lines([HEADINGS, *rows], as_csv=chosen.csv))
+        if chosen.columns is None:
+            rows = [HEADINGS, *(_row(run, directory) for run in with_varying_settings(runs))]
+        else:
+            rows = _chosen_columns(runs, directory, chosen.columns.split(","))
+        print(_lines(rows, as_csv=chosen.csv))
 
 
 def _chosen(arguments: list[str]) -> argparse.Namespace:

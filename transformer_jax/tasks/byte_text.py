@@ -48,9 +48,12 @@ def labels(ids: Sequence[int] | Integer[np.ndarray, " T"]) -> list[str]:
     return [NAMES.get(number) or next(names_of_bytes) for number in numbers]
 
 
-def pad(sequences: Sequence[Ids], length: int, filler: int = PAD) -> Int[np.ndarray, "B {length}"]:
+def pad(
+    sequences: Sequence[Ids], length: int, filler: int = PAD, *, at_left: bool = False
+) -> Int[np.ndarray, "B {length}"]:
     """Pad sequences of ids, none longer than `length`, to the rows of one array."""
     padded = np.full((len(sequences), length), filler, np.int32)
     for row, ids in zip(padded, sequences, strict=True):
-        row[: len(ids)] = ids
+        start = length - len(ids) if at_left else 0
+        row[start : start + len(ids)] = ids
     return padded

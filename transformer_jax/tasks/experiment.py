@@ -122,7 +122,7 @@ def _train_one(
                 initial_params=find_initial(trainer, example),
             )
         else:
-            origin = settings_of(trained.name, trained.config)
+            origin = settings_of(trained.task.name, trained.task.config)
             check_fits("pretrained", trained.params, origin, trainer, example)
             trainer.adopt(trained.params)
             print(f"No training: evaluating {config.pretrained}, results in {trainer.run.path}")

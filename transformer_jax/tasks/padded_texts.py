@@ -11,7 +11,9 @@ from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from transformer_jax.attention.masks.arrays import padding_mask
+from transformer_jax.data.batch import pad_rows
 from transformer_jax.nn.masked_language_model import TransformerMLM
+from transformer_jax.tasks.byte_text import pad
 from transformer_jax.trees import Params
 
 ABSENT = -1  # padding
@@ -46,12 +48,8 @@ def in_batches(
 
 def padded(texts: Sequence[Text], length: int, *, at_left: bool = False) -> Rows:
     """Pad texts with `ABSENT`, and rows to a power of two by repeating the last text."""
-    rows = np.full((_power_of_two(len(texts)), length), ABSENT, np.int32)
-    for number, row in enumerate(rows):
-        text = texts[min(number, len(texts) - 1)]
-        start = length - len(text) if at_left else 0
-        row[start : start + len(text)] = text
-    return rows
+    rows = pad(texts, length, ABSENT, at_left=at_left)
+    return pad_rows(rows, _power_of_two(len(texts)))
 
 
 def length_for(size: int, longest: int) -> int:

@@ -34,7 +34,8 @@ from transformer_jax.runs.settings import (
 from transformer_jax.trees import Params, join_variables, split_variables
 from transformer_jax.weights.files import MAX_BYTES, read_weights
 
-TrainerClassOf: TypeAlias = Callable[[str], type[TrainerModule]]  # trainer class by task name
+TrainerClass: TypeAlias = type[TrainerModule]
+TrainerClassOf: TypeAlias = Callable[[str], TrainerClass]  # by task name
 SHIPPED = Path(__file__).parent / "models"  # one directory per included model
 
 

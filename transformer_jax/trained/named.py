@@ -17,7 +17,7 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.errors import InputError
 from transformer_jax.fields import stored_values
-from transformer_jax.fit.trainer import TrainerModule
+from transformer_jax.fitted.fitted import Fitted
 from transformer_jax.flags import flag_of
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.outside_files import Json
@@ -31,11 +31,13 @@ from transformer_jax.runs.settings import (
     with_kept_files,
 )
 from transformer_jax.trained.load import (
+    TrainerClass,
     named_directory,
     open_run,
     read_trained,
     shipped_models,
 )
+from transformer_jax.training.task import Task
 from transformer_jax.trees import Params
 from transformer_jax.weights.huggingface.hub import local_directory
 from transformer_jax.weights.huggingface.pretrained import (
@@ -53,10 +55,8 @@ HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 Config = TypeVar("Config", bound=TrainingConfig)
 
 
-def find_trained(
-    trainer_class: type[TrainerModule], config: Config
-) -> tuple[Config, TrainerModule | None]:
-    """Find the run that `config.pretrained` names; return the config with its model's settings, and the run or None.
+def find_trained(trainer_class: TrainerClass, config: Config) -> tuple[Config, Fitted | None]:
+    """Find the run that `config.pretrained` names; return the config with its model's settings, and its model or None.
 
     Args:
         trainer_class: trainer of the task, for which the model must have been trained.
@@ -70,7 +70,7 @@ def find_trained(
         return config, None
     name = trainer_class(config).name
 
-    def class_of(task: str) -> type[TrainerModule]:
+    def class_of(task: str) -> TrainerClass:
         if task != name:
             raise InputError(
                 f"pretrained is {what}, a model of the task {task}; it must be a model of {name}"
@@ -84,7 +84,7 @@ def find_trained(
     origin = cast(Config, run.config)  # the same class, since it is the same task
     config.check_trained_on(origin, what)
     settings = {name: getattr(origin, name) for name in _settings_of_model(type(config))}
-    return dataclasses.replace(config, **settings), run
+    return dataclasses.replace(config, **settings), run.fitted
 
 
 def settings_of_initial(
@@ -150,7 +150,7 @@ def _settings_of_transformers(
     return settings
 
 
-def find_initial(trainer: TrainerModule, example: Samples) -> Params | None:
+def find_initial(trainer: Task, example: Samples) -> Params | None:
     """Load the parameters that `config.init_from` names, for `fit`; None if it is None.
 
     A run that resumes from a checkpoint does not need these parameters: None also if they cannot be read.
@@ -193,7 +193,7 @@ def check_fits(
     setting: str,
     params: Params,
     origin: Json,
-    trainer: TrainerModule,
+    trainer: Task,
     example: Samples,
 ) -> None:
     """Raise an `InputError` if the parameters are not those of a model of the trainer's task on such samples.

@@ -35,7 +35,10 @@ LEAST_WEIGHT = 1e-30  # replaces a weight of 0 in a division
 
 @runtime_checkable
 class LossFunction(Protocol):
-    """Function that computes the loss and metrics of each element of a batch, such as `Task.batch_loss`."""
+    """Function that computes the loss and metrics of each element of a batch.
+
+    For a task it is `Task.batch_loss`, which calls `prepare` with the constants, then the task's `loss_function`.
+    """
 
     def __call__(
         self,

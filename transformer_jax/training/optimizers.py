@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import STACKED
 from transformer_jax.setting_groups import TAKEN, OptimizationSettings
-from transformer_jax.trees import VARIABLES, Arrays, Params
+from transformer_jax.trees import Arrays, Params, join_variables, split_variables
 
 # Optimizers whose update of an element depends on all others, those of other stacked layers too.
 OF_WHOLE_ARRAYS = frozenset({"adafactor", "lamb"})
@@ -211,6 +211,11 @@ def with_average(
         return updates, AveragedState(inner_state, jax.tree.map(averaged, state.average, new))
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def average_of(state: Any) -> Params:  # of a `TrainState`
+    """The moving average of the parameters, if the optimizer is from `with_average`."""
+    return join_variables(state.opt_state.average, split_variables(state.params)[1])
 
 
 def matching(patterns: str, paths: Collection[str], setting: str) -> frozenset[str]:

@@ -58,11 +58,6 @@ def initial_state(
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(trained), key)
 
 
-def average_of(state: TrainState) -> Params:
-    """The moving average of the parameters, if the optimizer is from `with_average`."""
-    return join_variables(state.opt_state.average, split_variables(state.params)[1])
-
-
 def train_step(
     state: TrainState,
     batch: Batch,
@@ -139,11 +134,11 @@ def update(
     trained, _ = split_variables(state.params)
     weight = jnp.asarray(sums["loss"][1])
     norm = optax.tree.norm(gradients) / weight
-    # Division by the weight gives the gradient of the mean. It shares one factor with clipping, since XLA would divide
-    # twice, element by element, and store the mean.
-    scale = 1 / weight
+    clip_factor = jnp.ones(())
     if rule.gradient_clip is not None:
-        scale = jnp.minimum(1, rule.gradient_clip / norm) / weight
+        clip_factor = jnp.minimum(1, rule.gradient_clip / norm)
+    # A single factor: XLA would divide by the weight and clip in two passes, and store the mean gradient between them.
+    scale = clip_factor / weight
     clipped = jax.tree.map(lambda gradient: (gradient * scale).astype(gradient.dtype), gradients)
     optimizer = optax.with_extra_args_support(rule.optimizer)
     loss = jnp.asarray(sums["loss"][0]) / weight

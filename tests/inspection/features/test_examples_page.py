@@ -53,7 +53,7 @@ def test_each_feature_has_its_best_examples_coloured_by_it(dates, dictionary):
 
 def test_features_are_chosen_and_mistakes_are_named(dates, dictionary):
     examples = dates.examples(TEXTS[:1])
-    page = feature_page(dates, dictionary, NAME, examples, features=[7, 2])
+    page = feature_page(dates.fitted, dictionary, NAME, examples, features=[7, 2])
     assert re.findall(r"Feature (\d+)", page.text) == ["7", "2"]
     with pytest.raises(InputError, match="features holds 13; there are 13, 0 … 12"):
         feature_page(dates, dictionary, NAME, examples, features=[13])

@@ -82,7 +82,7 @@ def test_the_recovered_loss_is_its_formula(fields, name, reads):
 
     seen = {} if reads is None else run.inspected.capture(x, [reads])[1]
     clean, spliced, zeroed = (loss(each) for each in ({}, {name: splice(of, reads=seen.get(reads))}, {name: zero()}))
-    found = loss_recovered(run, of, name, make_loader(data, 128), reads=reads)
+    found = loss_recovered(run.fitted, of, name, make_loader(data, 128), reads=reads)
     np.testing.assert_allclose(found, (clean, spliced, zeroed), rtol=1e-4)
     np.testing.assert_allclose(found.recovered, (zeroed - spliced) / (zeroed - clean), rtol=1e-4)
 

@@ -119,7 +119,7 @@ TESTED = np.array([[0, 2, 1, 1, 0], [1, 1, 1, 2, 2], [2, 0, 0, 1, 2]], np.int32)
 def test_examples_without_titles_have_neighbours_but_not_themselves():
     trainer = UntitledTrainer(TrainingConfig())
     trainer.params = trainer.initial_params(jax.random.key(0), TESTED[:1])
-    near = content_of(inspection_page(trainer, trainer.examples(TESTED[1:2])))["neighbours"]
+    near = content_of(inspection_page(trainer.fitted, trainer.examples(TESTED[1:2])))["neighbours"]
     assert sorted(each["title"] for each in near) == ["test set 0", "test set 2"]
 
 

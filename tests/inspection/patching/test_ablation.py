@@ -72,7 +72,7 @@ def test_a_table_is_over_a_whole_data_set_whose_last_batch_is_short(by):
         means=mean_head_outputs(*of_model) if by == "mean" else None,
         metric=lambda logits: -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], -1).mean(),
     )
-    table = ablation_table(trainer, make_loader(data, 128), metric="loss", by=by)
+    table = ablation_table(trainer.fitted, make_loader(data, 128), metric="loss", by=by)
     np.testing.assert_allclose(table.without["encoder"], found["encoder"], rtol=1e-5)
     assert ablation_table(trainer, make_loader(data, 128), by=by).whole == 1  # of accuracy
 

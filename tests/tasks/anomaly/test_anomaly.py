@@ -78,7 +78,7 @@ def test_positions_inside_self_attention_are_not_trained_where_there_is_none():
 @pytest.mark.parametrize("pooling", ["isab", "pma"])
 def test_a_set_that_is_pooled_in_a_permutation_permutes_its_prediction(pooling):
     trainer = untrained(pooling=pooling)
-    assert permutation_error(trainer, SETS) <= 1e-5
+    assert permutation_error(trainer.fitted, SETS) <= 1e-5
     modules = trainer.params["encoder"]["layers_0"] if pooling == "isab" else trainer.params["pool"]
     assert {"isab": "inducing", "pma": "seeds"}[pooling] in modules
     other = np.concatenate([SETS[:, :4], 1 - SETS[:, 4:]], 1)  # of which the last element is another
@@ -91,7 +91,7 @@ def test_a_set_that_is_pooled_in_a_permutation_permutes_its_prediction(pooling):
 
 @pytest.mark.slow
 def test_the_permutation_error_sees_a_model_that_knows_positions():
-    assert permutation_error(untrained(positions="sinusoidal"), SETS) > 1e-2
+    assert permutation_error(untrained(positions="sinusoidal").fitted, SETS) > 1e-2
 
 
 @pytest.mark.slow

@@ -9,14 +9,15 @@ from jaxtyping import Float
 
 from transformer_jax.argument_checks import Size, check_arguments
 from transformer_jax.errors import InputError
-from transformer_jax.fit.trainer import TrainerModule
-from transformer_jax.inspection.activations import capture
+from transformer_jax.fitted.fitted import Fitted, fitted_of
 from transformer_jax.inspection.features.dictionary import SparseDictionary
 from transformer_jax.inspection.features.splicing import unbound
+from transformer_jax.inspection.inspected_call import Computation
 from transformer_jax.inspection.page.page import Page, chosen_examples
 from transformer_jax.inspection.page.view import filled
 from transformer_jax.training.inspected_example import InspectedExample
-from transformer_jax.trees import Inputs, Params, Variables, variables_of
+from transformer_jax.training.task import Task
+from transformer_jax.trees import Inputs, Params, Variables
 
 READ = 256  # examples of the test set
 MOST = 100  # features shown if none are named
@@ -24,7 +25,7 @@ MOST = 100  # features shown if none are named
 
 @check_arguments
 def feature_page(
-    trainer: TrainerModule,
+    trainer: Task | Fitted,
     dictionary: SparseDictionary,
     name: str,
     examples: Sequence[InspectedExample] | None = None,
@@ -35,7 +36,7 @@ def feature_page(
     """Make a page with the examples in which each feature is largest, with positions coloured by the feature.
 
     Args:
-        trainer: trainer of the model, with parameters.
+        trainer: trainer of the model, with parameters, or what `fit` has returned.
         dictionary: bound to its variables: `trainer.dictionary` of a `DictionaryTrainer`.
         name: name of the activation `[B, T, D]` that the dictionary reads.
         examples: as `trainer.examples(inputs)` returns them; None for the first 256 of its test set.
@@ -46,8 +47,9 @@ def feature_page(
     Raises:
         InputError: there are no examples or no parameters, no activation has the name, or a feature does not exist.
     """
-    examples = chosen_examples(trainer, examples, READ)
-    values = _features(trainer, dictionary, name, examples)  # of each example [T F]
+    fitted = fitted_of(trainer)
+    examples = chosen_examples(fitted.task, examples, READ)
+    values = _features(fitted, dictionary, name, examples)  # of each example [T F]
     largest = np.stack([of_example.max(0) for of_example in values])  # [N F]
     if features is None:
         order = np.argsort(-largest.max(0), kind="stable").tolist()
@@ -69,7 +71,7 @@ def feature_page(
         f" examples. Shown are {len(features)}, each with the examples in which it is largest; a"
         " deeper orange is a larger value."
     )
-    title = html.escape(f"Features of {name}, {trainer.name}")
+    title = html.escape(f"Features of {name}, {fitted.task.name}")
     text = filled("features.html", title=title, about=about, features="\n".join(sections))
     return Page(text, examples, ())
 
@@ -82,7 +84,7 @@ def _stack_of(name: str) -> str:
 
 
 def _features(
-    trainer: TrainerModule,
+    fitted: Fitted,
     dictionary: SparseDictionary,
     name: str,
     examples: Sequence[InspectedExample],
@@ -94,15 +96,14 @@ def _features(
     def features(
         params: Params, of_dictionary: Variables, inputs: Inputs
     ) -> Float[jax.Array, "T F"]:
-        params, arguments = trainer.in_dtype(params, trainer.model_inputs(inputs))
-        _, seen = capture(trainer.model, variables_of(params), *arguments, names=[name])
+        _, seen = Computation(lambda: fitted.task.apply(params, inputs)).run([name])
         if name not in seen or seen[name].ndim != 3:
             raise InputError(f"name is {name!r}; it must be the name of one activation [B, T, D]")
         return module.bind(of_dictionary).encode(seen[name][0])
 
     values = []
     for example in examples:
-        array = np.asarray(features(trainer.params, of_dictionary, example.inputs))
+        array = np.asarray(features(fitted.params, of_dictionary, example.inputs))
         values.append(array[: len(example.labels_of(_stack_of(name), len(array)))])
     return values
 

@@ -11,12 +11,13 @@ from jaxtyping import Float
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.data.batch import Batch, Samples
 from transformer_jax.errors import InputError
-from transformer_jax.fit.trainer import TrainerModule
+from transformer_jax.fitted.fitted import Fitted, fitted_of
 from transformer_jax.inspection.features.dictionary import SparseDictionary
 from transformer_jax.inspection.inspected_call import Computation
 from transformer_jax.inspection.names import ActivationSite
 from transformer_jax.inspection.patches import Change, Patch, parts_of, zero
 from transformer_jax.inspection.patching.ablation import metric_sums, padded_batches, total
+from transformer_jax.training.task import Task
 from transformer_jax.trees import Arrays, Params, Variables, pytree_class, static_field
 
 
@@ -105,7 +106,7 @@ def unbound(dictionary: SparseDictionary) -> tuple[SparseDictionary, Variables]:
 
 @check_arguments
 def loss_recovered(
-    trainer: TrainerModule,
+    trainer: Task | Fitted,
     dictionary: SparseDictionary,
     name: str,
     loader: Iterable[Samples] | None = None,
@@ -115,7 +116,7 @@ def loss_recovered(
     """Compute a task's mean loss over a data set with an activation replaced by a dictionary's reconstruction.
 
     Args:
-        trainer: trainer of the model, trained, or from `load_run`.
+        trainer: trainer of the model, trained, or from `load_run`; or what `fit` has returned.
         dictionary: as in `splice`.
         name: name of the activation to replace.
         loader: loader of batches; None for the task's test set.
@@ -126,17 +127,18 @@ def loss_recovered(
             parameters or no batches.
     """
     module, variables = unbound(dictionary)
-    batches, constants = padded_batches(trainer, loader)
+    fitted = fitted_of(trainer)
+    batches, constants = padded_batches(fitted, loader)
 
     def sums(
         params: Params, constants: Arrays, batch: Batch, variables: Variables
     ) -> tuple[Array, ...]:
         call = Computation(
-            functools.partial(metric_sums, trainer, "loss", params, constants, batch)
+            functools.partial(metric_sums, fitted.task, "loss", params, constants, batch)
         )
         clean, seen = call.run([] if reads is None else [reads])
         patch = splice(module.bind(variables), reads=None if reads is None else seen[reads])
         return clean, *(call.run(patches={name: each})[0] for each in (patch, zero()))
 
-    losses = total(sums, trainer.params, constants, batches, variables)
+    losses = total(sums, fitted.params, constants, batches, variables)
     return LossRecovered(*(float(loss / weight) for loss, weight in losses))

@@ -80,8 +80,10 @@ def inspect_model(
             `corrupted` has other shapes, or the same metric; or there is no such position or activation.
     """
     inputs = _one_input("tokens", tokens)
-    passes = InspectedPasses(Inspected(model, variables), lambda rows: rows, inputs)
-    name = functools.partial(_name, vocabulary or ())
+    # an example's inputs are the model's own
+    passes = InspectedPasses(Inspected(model, variables), tuple, inputs)
+    name = functools.partial(_name, vocabulary or ())  # of a token or class
+    # a model with one answer for the whole input names its classes, not its tokens
     names = _labels(passes, inputs, labels, name if passes.has_positions else str)
     text = " ".join(map(str, next(iter(names.values()), [])))
     example = InspectedExample(

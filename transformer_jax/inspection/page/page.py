@@ -12,7 +12,7 @@ import numpy as np
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
-from transformer_jax.fit.trainer import TrainerModule
+from transformer_jax.fitted.fitted import Fitted, fitted_of
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.inspected_call import OUTPUTS
 from transformer_jax.inspection.page.passes import InspectedPasses, Passes, answer_change
@@ -27,6 +27,7 @@ from transformer_jax.inspection.page.view import (
 )
 from transformer_jax.outside_files import Json
 from transformer_jax.training.inspected_example import Answer, InspectedExample
+from transformer_jax.training.task import Task
 from transformer_jax.trees import variables_of
 
 FIRST = 4  # test examples that are shown if none are given
@@ -44,14 +45,14 @@ class Page(View):
 
 @check_arguments
 def inspection_page(
-    trainer: TrainerModule,
+    trainer: Task | Fitted,
     examples: Sequence[InspectedExample] | None = None,
     title: str | None = None,
 ) -> Page:
     """Make a page that shows what a trainer's model does with some examples.
 
     Args:
-        trainer: a trainer with parameters.
+        trainer: a trainer with parameters, or what `fit` has returned.
         examples: as `trainer.examples(inputs)` returns them; None for the first examples of its test set.
         title: title of the page; None for the task's name.
 
@@ -59,26 +60,27 @@ def inspection_page(
         InputError: there are no examples, no parameters or no attention; as in `trainer.answers`; or these answers
             differ from the answers read off the model's output, on which the page is based.
     """
-    examples = chosen_examples(trainer, examples, FIRST)
-    params, _ = trainer.in_dtype(jax.device_put(trainer.params, trainer.first_device), ())
-    bound = Inspected(trainer.model, variables_of(params))
+    fitted = fitted_of(trainer)
+    task = fitted.task
+    examples = chosen_examples(task, examples, FIRST)
+    params, _ = task.in_dtype(jax.device_put(fitted.params, fitted.compiled.first_device), ())
     passes = InspectedPasses(
-        bound,
-        lambda rows: tuple(trainer.in_dtype({}, trainer.model_inputs(rows))[1]),
+        Inspected(task.model, variables_of(params)),
+        lambda rows: tuple(task.in_dtype({}, task.model_inputs(rows))[1]),
         examples[0].inputs,
     )
-    page = page_of(passes, title or trainer.name, examples, compared=_compared(trainer))
-    predicted = trainer.answers(examples) if trainer.overrides_predict_alone else page.answers
+    page = page_of(passes, title or task.name, examples, compared=_compared(task))
+    predicted = fitted.answers(examples) if task.overrides_predict_alone else page.answers
     if [answer.text for answer in predicted] != [answer.text for answer in page.answers]:
         raise InputError(
-            f"{type(trainer).__name__}.predict and the model's output disagree; override"
+            f"{type(task).__name__}.predict and the model's output disagree; override"
             " `examples`, too"
         )
     return page
 
 
 def chosen_examples(
-    trainer: TrainerModule, examples: Sequence[InspectedExample] | None, count: int
+    task: Task, examples: Sequence[InspectedExample] | None, count: int
 ) -> Sequence[InspectedExample]:
     """Return the given examples, or the first examples of the task's test set.
 
@@ -86,7 +88,7 @@ def chosen_examples(
         InputError: there are none.
     """
     if examples is None:
-        examples = trainer.test_examples(range(min(count, len(trainer.test_set))))
+        examples = task.test_examples(range(min(count, len(task.test_set))))
     if not examples:
         raise InputError("examples is empty; there must be at least one example")
     return examples
@@ -235,10 +237,10 @@ def _images(example: InspectedExample) -> Json | None:
     }
 
 
-def _compared(trainer: TrainerModule) -> list[InspectedExample]:
+def _compared(task: Task) -> list[InspectedExample]:
     """The first examples of the task's test set; none if its data is not available."""
     try:
-        return trainer.test_examples(range(min(COMPARED, len(trainer.test_set))))
+        return task.test_examples(range(min(COMPARED, len(task.test_set))))
     except (InputError, NotImplementedError, OSError):
         return []
 

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
 from transformer_jax.errors import InputError
-from transformer_jax.fit.trainer import TrainerModule
+from transformer_jax.fitted.fitted import Fitted, fitted_of
 from transformer_jax.inspection.inspected_call import (
     OUTPUTS,
     Captured,
@@ -29,6 +29,7 @@ from transformer_jax.inspection.inspected_call import (
     map_over_sites,
 )
 from transformer_jax.inspection.patches import Patch, mean, zero
+from transformer_jax.training.task import Task
 from transformer_jax.trees import Arrays, Params, Variables
 
 Sums = TypeVar("Sums")  # pytree of arrays
@@ -86,7 +87,7 @@ def mean_head_outputs(
 
 @check_arguments
 def ablation_table(
-    trainer: TrainerModule,
+    trainer: Task | Fitted,
     loader: Iterable[Samples] | None = None,
     *,
     metric: str = "accuracy",
@@ -95,7 +96,7 @@ def ablation_table(
     """Compute a task's metric over a data set with each head ablated, one at a time (Michel et al. 2019).
 
     Args:
-        trainer: trained, or from `load_run`.
+        trainer: trained, or from `load_run`; or what `fit` has returned.
         loader: loader of batches; None for the task's test set.
         metric: name of a metric that the task's `loss_function` returns, or `loss`.
         by: replacement of a head's outputs: zeros, or their mean over the rows and positions of the data set.
@@ -106,34 +107,33 @@ def ablation_table(
     Raises:
         InputError: there are no parameters, no such metric or no batches, or `by` is neither "zero" nor "mean".
     """
-    batches, constants = padded_batches(trainer, loader)
-    means = _means(trainer, batches, constants) if by == "mean" else None
+    fitted = fitted_of(trainer)
+    batches, constants = padded_batches(fitted, loader)
+    means = _means(fitted, batches, constants) if by == "mean" else None
 
     def sums(
         params: Params, constants: Arrays, batch: Batch, means: Means | None
     ) -> tuple[Array, HeadTable]:
-        call = functools.partial(metric_sums, trainer, metric, params, constants, batch)
+        call = functools.partial(metric_sums, fitted.task, metric, params, constants, batch)
         return call(), _table(Computation(call), lambda pair: pair, means)
 
-    whole, without = total(sums, trainer.params, constants, batches, means)
+    whole, without = total(sums, fitted.params, constants, batches, means)
     return Ablation(
         float(whole[0] / whole[1]),
         {kind: np.asarray(pair[..., 0] / pair[..., 1]) for kind, pair in without.items()},
     )
 
 
-def padded_batches(
-    trainer: TrainerModule, loader: Iterable[Samples] | None
-) -> tuple[list[Batch], Arrays]:
+def padded_batches(fitted: Fitted, loader: Iterable[Samples] | None) -> tuple[list[Batch], Arrays]:
     """Return the padded batches of a data set, by default of the task's test set, and the constants for them.
 
     Raises:
         InputError: there are no batches.
     """
-    constants = trainer.constants
+    task, constants = fitted.task, fitted.compiled.local_constants
     if loader is None:
-        loader, constants = trainer.test_data.test_loader, trainer.test_data.constants
-    size = trainer.config.batch_size  # the compiled batch size
+        loader, constants = task.test_data.test_loader, task.test_data.constants
+    size = task.config.batch_size  # the compiled batch size
     batches = [pad_batch(samples, max(size, num_rows(samples))) for samples in loader]
     if not batches:
         raise InputError("the loader gives no batch; there must be at least one")
@@ -141,14 +141,14 @@ def padded_batches(
 
 
 def metric_sums(
-    trainer: TrainerModule, metric: str, params: Params, constants: Arrays, batch: Batch
+    task: Task, metric: str, params: Params, constants: Arrays, batch: Batch
 ) -> Float[Array, "2"]:
     """Return a metric's sum over a batch, and the weight of the sum.
 
     Raises:
         InputError: there is no such metric.
     """
-    sums = trainer.eval_step(params, batch, constants)
+    sums = task.eval_step(params, batch, constants)
     if metric not in sums:
         raise InputError(f"metric is {metric!r}; it must be one of {', '.join(sums)}")
     return jnp.stack(sums[metric])
@@ -176,19 +176,21 @@ def _table(call: Computation, metric: Metric, means: Means | None) -> HeadTable:
     return {kind: jnp.stack(layers) for kind, layers in of_kinds.items()}
 
 
-def _means(trainer: TrainerModule, batches: Sequence[Batch], constants: Arrays) -> Means:
+def _means(fitted: Fitted, batches: Sequence[Batch], constants: Arrays) -> Means:
     """Mean output of each head over the valid rows and all positions of a data set."""
 
     def sums(params: Params, constants: Arrays, batch: Batch) -> dict[str, tuple[Array, Array]]:
         rows = jnp.asarray(batch.valid, jnp.float32)
-        call = Computation(lambda: trainer.batch_loss(params, batch, constants, None, train=False))
+        call = Computation(
+            lambda: fitted.task.batch_loss(params, batch, constants, None, train=False)
+        )
         _, outputs = call.run([f"*{OUTPUTS}"])
         return {
             name: (jnp.einsum("b,bhtd->hd", rows, output)[:, None], rows.sum() * output.shape[2])
             for name, output in outputs.items()
         }
 
-    totals = total(sums, trainer.params, constants, batches)
+    totals = total(sums, fitted.params, constants, batches)
     return {name: total / weight for name, (total, weight) in totals.items()}
 
 

@@ -6,8 +6,9 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float, Int, Num, UInt8
 
-from transformer_jax.fit.trainer import TrainerModule
+from transformer_jax.fitted.fitted import Fitted
 from transformer_jax.plots import plot_image_sets, plot_set_prediction
+from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.tasks.anomaly.images import MAX_PIXEL
 from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.anomaly.tables import Images
@@ -70,29 +71,32 @@ def _name(number: int) -> str:
 
 
 def permutation_error(
-    trainer: TrainerModule, inputs: Int[np.ndarray, "B S"] | Float[np.ndarray, "B S F"]
+    fitted: Fitted, inputs: Int[np.ndarray, "B S"] | Float[np.ndarray, "B S F"]
 ) -> float:
     """Largest change of a logit when the sets of a batch are permuted and the logits are put back in order.
 
     For a permutation-equivariant model it is the rounding error.
     """
     order = np.random.default_rng(0).permutation(inputs.shape[1])
-    logits, permuted = trainer.forward(inputs), trainer.forward(inputs[:, order])  # [B S 1]
+    logits, permuted = fitted.forward(inputs), fitted.forward(inputs[:, order])  # [B S 1]
     return float(np.abs(logits[:, order] - permuted).max())
 
 
-def save_pictures(trainer: TrainerModule, images: Images, test_sets: AnomalySets) -> None:
+def save_pictures(
+    run: RunDirectory, fitted: Fitted, images: Images, test_sets: AnomalySets
+) -> None:
     """Save pictures in the run's directory: example sets, a right and a wrong prediction with all attention maps.
 
     Args:
-        trainer: with the trained model.
+        run: directory of the run.
+        fitted: the trained model.
         images: of the table.
         test_sets: the test set.
     """
     sets, positions = test_sets.draw(0)
-    trainer.run.save_figure("example_sets.png", plot_image_sets(images[sets[:4]], positions[:4]))
-    examples = trainer.test_examples(range(min(MOST_LOOKED_AT, len(sets))))
-    answers = trainer.answers(examples)
+    run.save_figure("example_sets.png", plot_image_sets(images[sets[:4]], positions[:4]))
+    examples = fitted.task.test_examples(range(min(MOST_LOOKED_AT, len(sets))))
+    answers = fitted.answers(examples)
     kinds = [
         "right" if answer.text == example.expected else "wrong"
         for example, answer in zip(examples, answers, strict=True)
@@ -103,7 +107,7 @@ def save_pictures(trainer: TrainerModule, images: Images, test_sets: AnomalySets
             continue
         number = kinds.index(kind)
         probabilities = np.array([part.probability for part in answers[number].parts])
-        maps = trainer.maps_of(examples[number]).maps["encoder"]
+        maps = fitted.maps_of(examples[number]).maps["encoder"]
         position = int(positions[number])
         figure = plot_set_prediction(images[sets[number]], probabilities, position, maps)
-        trainer.run.save_figure(f"{kind}_prediction.png", figure)
+        run.save_figure(f"{kind}_prediction.png", figure)

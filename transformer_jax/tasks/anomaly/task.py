@@ -226,14 +226,14 @@ def report(trainer: AnomalyTrainer, data: AnomalyData) -> Results:
     """Evaluate on the training images, measure the effect of the order, save pictures."""
     test_sets = cast(AnomalySets, data.test_loader.dataset)
     inputs, _ = next(iter(data.test_loader))
-    error = permutation_error(trainer, inputs)
+    error = permutation_error(trainer.fitted, inputs)
     train_acc = trainer.evaluate(data.train_eval_loader)["accuracy"]
     test_acc = trainer.evaluate(data.test_loader)["accuracy"]
     print(f"Train accuracy: {train_acc:.2%}")
     print(f"Permuting the sets of a test batch changes a logit by at most {error:.1e}")
     if data.table.images is not None:
         try:
-            save_pictures(trainer, data.table.images, test_sets)
+            save_pictures(trainer.run, trainer.fitted, data.table.images, test_sets)
             trainer.attention_picture = None  # the pictures of predictions have the maps
         except InputError as problem:  # the results do not need them
             print(f"No pictures of sets: {problem}")

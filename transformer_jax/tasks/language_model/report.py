@@ -5,7 +5,7 @@ import lzma
 from collections.abc import Callable, Mapping
 
 from transformer_jax.errors import visible
-from transformer_jax.fit.trainer import TrainerModule
+from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.tasks.language_model.windows import Text, TextSplits
 
 MAX_LEARNED = 2**24  # bytes at the end of the training text that compressors learn from
@@ -46,13 +46,13 @@ def prompts(text: Text) -> list[bytes]:
     return [text[start : start + PROMPT_BYTES].tobytes() for start in starts]
 
 
-def save_samples(trainer: TrainerModule, texts: list[bytes]) -> None:
-    """Continue these texts; save the samples in the run's directory, and print them."""
+def save_samples(run: RunDirectory, texts: list[bytes], continuations: list[bytes]) -> None:
+    """Save texts with their continuations in the run's directory, and print them."""
     samples = []
-    for prompt, continuation in zip(texts, trainer.predict(texts), strict=True):
+    for prompt, continuation in zip(texts, continuations, strict=True):
         before = prompt.decode(errors="replace")
         after = visible(continuation.decode(errors="replace"), keep="\n")
         samples.append(f"--- after {before!r}:\n{after}\n")
     text = "\n".join(samples)
-    trainer.run.save_text(SAMPLES, text)
+    run.save_text(SAMPLES, text)
     print(f"Samples:\n{text}")

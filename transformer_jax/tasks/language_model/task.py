@@ -227,7 +227,8 @@ def report(trainer: LanguageModelTrainer, data: LanguageModelData) -> Results:
     bits = model | other_bits(data.text)
     print(f"Bits per byte of the test text, {len(data.text.test)} bytes:", table(bits), sep="\n")
     prompt = trainer.config.prompt
-    save_samples(trainer, prompts(data.text.test) if prompt is None else [prompt.encode()])
+    texts = prompts(data.text.test) if prompt is None else [prompt.encode()]
+    save_samples(trainer.run, texts, trainer.predict(texts))
     return {"bits_per_byte": bits, "bytes": data.text.sizes()}
 
 
