@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import STACKED
 from transformer_jax.setting_groups import TAKEN, OptimizationSettings
-from transformer_jax.trees import Arrays, Params, join_variables, split_variables
+from transformer_jax.trees import VARIABLES, Arrays, Params, join_variables, split_variables
 
 # Optimizers whose update of an element depends on all others, those of other stacked layers too.
 OF_WHOLE_ARRAYS = frozenset({"adafactor", "lamb"})
