@@ -1,6 +1,7 @@
 """Throughput, memory and profiles of a training."""
 
 import dataclasses
+import itertools
 from types import SimpleNamespace
 
 import jax
@@ -26,14 +27,25 @@ from transformer_jax.training.checks import profiled_steps
 def test_an_entry_holds_examples_flops_and_the_seconds_of_waiting_since_the_last_one():
     entries = []
     runner = SimpleNamespace(flops_per_step=1e6, devices=own_device(), rows_per_step=7)
-    config = dataclasses.replace(CONFIG, log_every=3)
-    throughput = LogThroughput(lambda step, scalars: entries.append((step, dict(scalars))), config, runner)
+
+    def throughput() -> LogThroughput:
+        return LogThroughput(
+            lambda step, scalars: entries.append((step, dict(scalars))), lambda step: step % 3 == 0, runner
+        )
+
+    before, after = throughput(), throughput()
     for number in range(1, 7):
-        throughput.on_step(Step(number, {}, per_second=11.0, waited=number / 8))
+        # The host was late after the first step, so that the second one seems to take no time.
+        seconds = {1: 0.4, 2: 0.0}.get(number, 0.2)
+        (before if number < 5 else after).on_step(Step(number, {}, seconds, waited=number / 8))
+        if number == 4:
+            after.restore(before.state())  # as a resumed run does
     assert [step for step, _ in entries] == [3, 6]
     first, second = (scalars for _, scalars in entries)
-    assert first["throughput/examples_per_second"] == 77
-    assert first["throughput/flops_per_second"] == 11e6
+    for scalars in (first, second):
+        assert scalars["throughput/steps_per_second"] == pytest.approx(5)
+        assert scalars["throughput/examples_per_second"] == pytest.approx(35)
+        assert scalars["throughput/flops_per_second"] == pytest.approx(5e6)
     assert first["throughput/seconds_waiting_for_data"] == 6 / 8
     assert second["throughput/seconds_waiting_for_data"] == 15 / 8
 
@@ -125,8 +137,12 @@ def test_a_run_says_its_memory_logs_its_throughput_and_writes_the_trace_that_is_
     assert printed.count("Memory of each device: ") == 1
     assert printed.count("plain attention of 5 × 5 logits: there are few logits; not blockwise: ") == 1
     curves = read_scalars(trainer.run.path)
-    for name in ("examples_per_second", "flops_per_second", "seconds_waiting_for_data"):
-        assert list(curves[f"throughput/{name}"]) == [3, 6, 9, 12, 15]
+    for name in ("steps_per_second", "examples_per_second", "flops_per_second", "seconds_waiting_for_data"):
+        assert list(curves[f"throughput/{name}"]) == [3, 5, 6, 9, 10, 12, 15]
+    # Each entry is about the time since the last one, so that all entries together are about the whole training.
+    rates = curves["throughput/steps_per_second"]
+    seconds = sum((step - last) / rates[step] for last, step in itertools.pairwise([0, *rates]))
+    assert seconds == pytest.approx(trainer.stopwatch.seconds["train"], rel=0.2)
     flops = curves["throughput/flops_per_second"][6] / curves["throughput/examples_per_second"][6]
     assert 1e3 < flops < 1e6  # of a sequence of 5: 6 for each position and each of 453 parameters, and attention's
     assert f"Trace: {trainer.run.path / 'plugins' / 'profile'}" in printed

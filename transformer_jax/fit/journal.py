@@ -103,7 +103,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             log_norms=config.log_norms,
             num_steps=self._num_steps,
         )
-        throughput = LogThroughput(self._log, config, runner)
+        throughput = LogThroughput(self._log, metrics.is_due, runner)
         stopping = EarlyStopping(config.criterion, config.patience)
         callbacks: list[Callback] = [metrics, throughput, stopping]
         if config.verbose:

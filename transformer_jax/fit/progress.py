@@ -42,7 +42,7 @@ class Progress(Callback):
         """Advance by one step, and show its metrics if the last ones were shown long enough ago."""
         self._last = step
         self._num_shown += 1
-        self._seconds += 1 / step.per_second
+        self._seconds += step.seconds
         if self._bar is not None:
             self._bar.update()
         pause = SECONDS_BETWEEN_LINES if self._bar is None else SECONDS_BETWEEN_VALUES

@@ -1,12 +1,12 @@
 """What every training does between steps: check the loss, log the metrics, stop early."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import jax
 import numpy as np
 
-from transformer_jax.config import Criterion, TrainingConfig
+from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
 from transformer_jax.fit.runner import StepRunner
 from transformer_jax.training.callbacks import Callback, Evaluation, Log, Step
@@ -48,15 +48,18 @@ class LogMetrics(Callback):
     def on_step(self, step: Step) -> None:
         """Add one step, and log if an entry is due."""
         self._window.append(step.sums)
-        ends_epoch = step.number % self._steps_per_epoch == 0
-        if step.number % self._every and not ends_epoch and step.number != self._num_steps:
+        if not self.is_due(step.number):
             return
         metrics = means(self._window)
         self._window = []
         # of this step, not the mean
         metrics["learning_rate"] = float(np.asarray(step.sums["learning_rate"][0]))
-        metrics["steps_per_second"] = step.per_second
         self._log(step.number, {f"train/{name}": value for name, value in metrics.items()})
+
+    def is_due(self, step: int) -> bool:
+        """Whether an entry is logged after this step."""
+        is_regular = step % self._every == 0 or step % self._steps_per_epoch == 0
+        return is_regular or step == self._num_steps
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         """Log an evaluation."""
@@ -76,40 +79,53 @@ class LogMetrics(Callback):
 
 
 class LogThroughput(Callback):
-    """Logs how fast and how busy the devices are, whenever a log entry is due.
+    """Logs how fast and how busy the devices have been since the last entry.
 
-    `throughput/examples_per_second`; `throughput/seconds_waiting_for_data` since the last entry;
+    `throughput/steps_per_second` and `throughput/examples_per_second`; `throughput/seconds_waiting_for_data`;
     `throughput/flops_per_second` of all devices, counted before compiler optimizations;
     `throughput/bytes_in_use/<device>`, if the devices report it.
 
     Args:
         log: gets the entries.
-        config: settings of the run.
+        is_due: whether an entry is logged after this step.
         runner: runs the steps.
     """
 
-    def __init__(self, log: Log, config: TrainingConfig, runner: StepRunner) -> None:
-        self._log, self._config, self._runner = log, config, runner
-        self._waited = 0.0
+    def __init__(self, log: Log, is_due: Callable[[int], bool], runner: StepRunner) -> None:
+        self._log, self._is_due, self._runner = log, is_due, runner
+        self._num_steps, self._seconds, self._waited = 0, 0.0, 0.0  # since the last entry
 
     def on_step(self, step: Step) -> None:
         """Log, if an entry is due."""
+        self._num_steps += 1
+        self._seconds += step.seconds
         self._waited += step.waited
-        if step.number % self._config.log_every:
+        if not self._is_due(step.number):
             return
+        rate = self._num_steps / self._seconds
         scalars = {
-            "examples_per_second": step.per_second * self._runner.rows_per_step,
+            "steps_per_second": rate,
+            "examples_per_second": rate * self._runner.rows_per_step,
             "seconds_waiting_for_data": self._waited,
         }
-        self._waited = 0.0
+        self._num_steps, self._seconds, self._waited = 0, 0.0, 0.0
         flops = self._runner.flops_per_step
         if flops is not None:
-            scalars["flops_per_second"] = flops * step.per_second
+            scalars["flops_per_second"] = flops * rate
         for device in self._runner.devices.mesh.local_devices:
             memory = device.memory_stats() or {}
             if "bytes_in_use" in memory:
                 scalars[f"bytes_in_use/{device.id}"] = float(memory["bytes_in_use"])
         self._log(step.number, {f"throughput/{name}": value for name, value in scalars.items()})
+
+    def state(self) -> list[float]:
+        """Number of steps, seconds and seconds of waiting since the last entry."""
+        return [self._num_steps, self._seconds, self._waited]
+
+    def restore(self, state: list[float] | None) -> None:
+        """Continue with these numbers; older checkpoints have none."""
+        if state is not None:
+            self._num_steps, self._seconds, self._waited = int(state[0]), state[1], state[2]
 
 
 class EarlyStopping(Callback):

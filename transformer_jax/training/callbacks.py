@@ -15,7 +15,7 @@ class Step(NamedTuple):
 
     number: int  # steps done, including this one
     sums: Sums  # of its metrics
-    per_second: float  # steps per second of the compiled call that ran this step
+    seconds: float  # duration of its compiled call, divided by the steps of that call
     # seconds that the host waited for the batch; the devices may have been busy meanwhile
     waited: float = 0.0
     ends_call: bool = True  # whether it is the last step of its call

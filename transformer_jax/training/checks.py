@@ -11,7 +11,7 @@ from transformer_jax.training.optimizers import OF_WHOLE_ARRAYS
 from transformer_jax.training.task import Task
 
 # besides the task's metrics
-LOGGED_BY_TRAINING = frozenset({"gradient_norm", "learning_rate", "steps_per_second"})
+LOGGED_BY_TRAINING = frozenset({"gradient_norm", "learning_rate"})
 REQUIRED = ("create_model", "model_inputs", "loss_function")  # hooks without a default
 
 
