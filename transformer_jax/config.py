@@ -34,6 +34,9 @@ OF_FITTING = (
     "label_smoothing",  # of the tasks that have it
 )
 EMA = "ema_"  # prefix of the metrics of the parameters' moving average
+# ends of the names of metrics that are shares, from 0 to 1
+SHARES = ("accuracy", "exact_match", "f1", "precision", "recall", "share", "whole")
+MAX_DECIMALS = 15  # of a share
 
 Config = TypeVar("Config", bound="TrainingConfig")
 
@@ -67,6 +70,22 @@ class Criterion(NamedTuple):
         if math.isnan(new):
             return False
         return math.isnan(old) or (new >= old if self.mode == "max" else new <= old)
+
+
+def format_metric(name: str, value: float) -> str:
+    """Format a share, such as an accuracy, in percent; any other metric with four decimals, or with two digits."""
+    if name.endswith(SHARES):
+        return percent(value)
+    return f"{value:.2g}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
+
+
+def percent(share: float, decimals: int = 2) -> str:
+    """Format a share in percent, with as many decimals as it takes to show neither 0 nor 100 unless it is 0 or 1."""
+    text = f"{share:.{decimals}%}"
+    is_rounded_to_whole = float(text[:-1]) in (0, 100) and share not in (0, 1)
+    if is_rounded_to_whole and decimals < MAX_DECIMALS:
+        return percent(share, decimals + 1)
+    return text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

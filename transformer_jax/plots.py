@@ -8,6 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Num, Shaped
 
+from transformer_jax.config import percent
 from transformer_jax.errors import InputError, check_sizes, check_value, shortened
 from transformer_jax.nn.positions import sinusoidal_table
 
@@ -302,7 +303,7 @@ def plot_set_prediction(
     row = top.subplots(1, set_size, squeeze=False)[0]
     _draw_set(row, images, {chosen: "tab:red", anomaly: "tab:green"})
     for number, (ax, probability) in enumerate(zip(row, np.asarray(probabilities), strict=True)):
-        ax.set_title(f"{number}: {probability:.1%}", fontsize="small")
+        ax.set_title(f"{number}: {percent(probability, 1)}", fontsize="small")
     _draw_maps(bottom, maps, panels)
     return figure
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from transformer_jax.config import TrainingConfig
+from transformer_jax.config import TrainingConfig, format_metric
 from transformer_jax.data.loader import Loader
 from transformer_jax.devices.processes import any_of, is_first
 from transformer_jax.errors import InputError, shortened
@@ -27,7 +27,6 @@ from transformer_jax.runs.checkpoints import Checkpoint
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger, LogPosition, open_loggers
 from transformer_jax.training.callbacks import Callback, Evaluation, Step
-from transformer_jax.training.metrics import format_metric
 from transformer_jax.training.step import TrainState
 
 

@@ -8,9 +8,9 @@ import jax
 from flax.traverse_util import flatten_dict
 from tqdm import tqdm
 
+from transformer_jax.config import format_metric
 from transformer_jax.fitted.fitted import CompiledTask
 from transformer_jax.training.callbacks import Callback, Step
-from transformer_jax.training.metrics import format_metric
 from transformer_jax.trees import Params
 
 SECONDS_BETWEEN_LINES = 10.0

@@ -78,7 +78,7 @@ def text_of(page: Page) -> str:
 
 
 def _shown(probability: float | None, before: str) -> str:
-    return "" if probability is None else f"{before}{probability:.4f}"
+    return "" if probability is None else f"{before}{probability:.6g}"
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from transformer_jax.config import format_metric
 from transformer_jax.errors import InputError, visible
 from transformer_jax.flags import Parser, end_with, escape_output
 from transformer_jax.runs.listing import (
@@ -166,7 +167,9 @@ def _row(run: Run, directory: Path) -> list[str]:
     steps = _text(run.steps)
     if run.num_steps is not None:
         steps = _shown(f"{steps}/{run.num_steps}")
-    best = "" if run.best_value is None else f"{_shown(run.best_metric)} {run.best_value:.4f}"
+    metric, best = _shown(run.best_metric), ""
+    if run.best_value is not None:
+        best = f"{metric} {format_metric(metric, run.best_value)}"
     seconds = "" if run.seconds is None else f"{run.seconds:.0f}"
     size = f"{run.bytes / 1e6:.1f} MB"
     notes = [_shown(f"{name}={value}") for name, value in run.settings.items()]

@@ -98,7 +98,7 @@ def reverse_data(config: ReverseConfig) -> TaskData:
 class ReverseTrainer(TrainerModule):
     """Trains a `TransformerPredictor` with positions to predict, at each position, the number at the mirrored one."""
 
-    name = "ReverseTask"
+    name, counted = "ReverseTask", "numbers"
     config_class = ReverseConfig
     config: ReverseConfig
 

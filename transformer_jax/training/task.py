@@ -42,6 +42,7 @@ class Task:
     name: str  # of the task, and of the run's directory
     config_class: ClassVar[type[TrainingConfig]]  # of its settings
     writes_predictions: ClassVar[bool] = True  # whether a run leaves `predictions.tsv`
+    counted: str = "elements"  # that an accuracy counts, in the plural
     stack: str = "encoder"  # kind of the attention maps of a model with a single stack
     # file with the maps of the first example of the test set
     attention_picture: str | None = "attention_maps.png"

@@ -21,6 +21,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.argument_checks import as_array, check_arguments, check_scores, check_sequence
+from transformer_jax.config import percent
 from transformer_jax.data.batch import Batch
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.fit.trainer import TrainerModule
@@ -59,6 +60,7 @@ class AnomalyTrainer(TrainerModule):
     """
 
     config: AnomalyConfig
+    counted = "sets"
 
     @classmethod
     def config_class_of(cls, name: str) -> type[AnomalyConfig]:
@@ -229,7 +231,7 @@ def report(trainer: AnomalyTrainer, data: AnomalyData) -> Results:
     error = permutation_error(trainer, inputs)
     train_acc = trainer.evaluate(data.train_eval_loader)["accuracy"]
     test_acc = trainer.evaluate(data.test_loader)["accuracy"]
-    print(f"Train accuracy: {train_acc:.2%}")
+    print(f"Train accuracy: {percent(train_acc)} of {trainer.counted}")
     print(f"Permuting the sets of a test batch changes a logit by at most {error:.1e}")
     if data.table.images is not None:
         try:

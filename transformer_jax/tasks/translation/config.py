@@ -29,6 +29,7 @@ from transformer_jax.tasks.tokenization import (
     Tokenizer,
     check_tokenizer,
     chosen_tokenizer,
+    name_of_tokens,
 )
 from transformer_jax.tasks.tokenizer_training import stamp, train_tokenizer
 from transformer_jax.tasks.translation.dates import DATE_BYTES, date_pairs, load_dates, typed
@@ -135,6 +136,11 @@ class TranslationConfig(TrainingConfig):
     def max_translation(self) -> int:
         """Maximum number of tokens of a translation, including the end token."""
         return DATE_BYTES + 1 if self.data is None else self.max_bytes + 1
+
+    @property
+    def counted(self) -> str:
+        """Name of the tokens that accuracies count."""
+        return name_of_tokens(self.joint_tokenizer or self.target_tokenizer)
 
     @property
     def default_criterion(self) -> Criterion:
