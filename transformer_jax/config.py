@@ -129,8 +129,12 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
     def resolved(self: Config, steps_per_epoch: int) -> Config:
         """Return the settings with values for those that are derived from the number of steps in an epoch.
 
-        It is called once the data are loaded, and the result is stored in `config.json`. It must be idempotent.
+        It is called once the data are loaded, and the result is stored in `config.json`. It must be idempotent. By
+        default, a warm-up of its default length that is not shorter than the training becomes a tenth of the training.
         """
+        num_steps = self.num_steps(steps_per_epoch)
+        if self.warmup == type(self).warmup and self.warmup >= num_steps:
+            return dataclasses.replace(self, warmup=num_steps // 10)
         return self
 
     def num_steps(self, steps_per_epoch: int) -> int:
@@ -220,7 +224,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
             reasons |= dict.fromkeys(OF_FITTING, f"{trained}, so nothing is trained")
             reasons |= dict.fromkeys(of_model, f"{trained}, which determines the model")
         if self.resume:
-            reasons["overwrite"] = "a run is resumed unless --no-resume is given too"
+            reasons["overwrite"] = "a run is resumed unless resume=False is given too"
         if self.quiet:
             reasons["verbose"] = "quiet is True"
         return reasons

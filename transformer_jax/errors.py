@@ -33,6 +33,10 @@ class InputError(ValueError):
     """
 
 
+class InputWarning(UserWarning):
+    """An input is unlike those of the training, so that the model's answer to it may be wrong."""
+
+
 def shortened(value: object, length: int = 60) -> str:
     """Shorten the `repr` of a value to one line of at most `length` characters, for an error message."""
     text = " ".join(repr(value).split())

@@ -304,7 +304,7 @@ def test_when_all_are_damaged_that_is_an_error_and_nothing_is_deleted(pair):
         DAMAGES["all emptied"](pair / step)
     with (
         pytest.warns(UserWarning, match="step"),
-        pytest.raises(InputError, match="no checkpoint in .* can be read; use --no-resume"),
+        pytest.raises(InputError, match="no checkpoint in .* can be read; use resume=False"),
     ):
         opened(pair).newest(state(0))
     assert {path.name for path in pair.iterdir()} == {"1", "2"}

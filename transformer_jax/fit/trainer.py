@@ -16,6 +16,7 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.data.loader import Loader
 from transformer_jax.devices.mesh import choose_devices
+from transformer_jax.devices.processes import quietly
 from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.errors import InputError
 from transformer_jax.fit.fitting import fit, training
@@ -166,7 +167,11 @@ class TrainerModule(Task):
         if self._run is not None:  # of an earlier training, which a `with` block still holds
             self._run.close()
         self.stopwatch.reset()
+        warmup = self.config.warmup
         self.config = self.config.resolved(len(train_loader))
+        if self.config.warmup != warmup is not None:
+            with quietly(self.config):
+                print(f"Warm-up: {self.config.warmup} steps, as the default, {warmup}, is too long")
         return training(
             self.compiled,
             (train_loader, val_loader),

@@ -40,8 +40,11 @@ def main(arguments: list[str]) -> None:
     if chosen.diff:
         print(_lines(differences(*map(read_run, chosen.paths)), as_csv=chosen.csv))
         return
-    (directory,) = chosen.paths
-    runs = [] if directory == DEFAULT and not DEFAULT.exists() else find_runs(directory)
+    directory = chosen.paths[0] if len(chosen.paths) == 1 else Path()
+    runs = []
+    for path in dict.fromkeys(chosen.paths):
+        if path != DEFAULT or DEFAULT.exists():
+            runs += find_runs(path)
     runs.sort(key=lambda run: sort_key(run, chosen.sort))
     if chosen.task is not None:
         runs = [run for run in runs if run.task == chosen.task]
@@ -52,7 +55,7 @@ def main(arguments: list[str]) -> None:
         # null for NaN and infinity
         print(json.dumps(json.loads(listed, parse_constant=lambda name: None), indent=2))
     elif not runs:
-        print(f"No runs in {directory}")
+        print(f"No runs in {', '.join(map(str, chosen.paths))}")
     elif chosen.columns is not None:
         rows = _chosen_columns(runs, directory, chosen.columns.split(","))
         print(_lines(rows, as_csv=chosen.csv))
@@ -66,7 +69,7 @@ def _chosen(arguments: list[str]) -> argparse.Namespace:
     about = "List the runs below a directory, or compare two runs."
     parser = Parser(prog=PROGRAM, description=about)
     paths = (
-        f"directory to search for runs, at any depth (default: {DEFAULT}); with --diff, two runs"
+        f"directories to search for runs, at any depth (default: {DEFAULT}); with --diff, two runs"
     )
     parser.add_argument("paths", nargs="*", type=Path, default=[DEFAULT], metavar="DIR", help=paths)
     sort = "sort order of the runs (default: name)"
@@ -82,11 +85,8 @@ def _chosen(arguments: list[str]) -> argparse.Namespace:
     forms.add_argument("--columns", metavar="NAME,...", help=columns)
     forms.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     chosen = parser.parse_args(arguments)
-    if len(chosen.paths) != (2 if chosen.diff else 1):
-        raise InputError(
-            f"DIR is {' '.join(map(str, chosen.paths))}; it must be one directory, or two runs with"
-            " --diff"
-        )
+    if chosen.diff and len(chosen.paths) != 2:
+        raise InputError(f"DIR is {' '.join(map(str, chosen.paths))}; --diff takes two runs")
     for form, flag in (("diff", "task"), ("diff", "state"), ("json", "csv")):
         if getattr(chosen, form) and getattr(chosen, flag):
             raise InputError(f"--{flag} cannot be combined with --{form}")

@@ -246,5 +246,5 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
 
     def _clear(self, overwrite: bool) -> None:
         if (self.path / RESULTS).exists() and not overwrite:
-            raise InputError(f"{self.path} holds a finished run; use --overwrite to replace it")
+            raise InputError(f"{self.path} holds a finished run; use overwrite=True to replace it")
         clear(self.path, CHECKPOINTS, EVENTS, CURVES, RESULTS)

@@ -28,7 +28,8 @@ FORMAT = 5
 # that is still read; its checkpoints have a digest of the arrays instead of digests of the files
 OLDEST_FORMAT = 4
 MISSING = "missing"  # shown for a setting that a run does not have
-REMEDY = "choose another checkpoint_dir or name, or restore what differs to continue that run"
+LENGTHS = ("max_epochs ", "max_steps ")  # settings of a run's length
+REMEDY = "choose another checkpoint_dir or name=…, or restore what differs to continue that run"
 
 
 class FormatError(InputError):
@@ -210,8 +211,11 @@ def check_settings(path: Path, stored: Json, settings: Json, ignored: Collection
     """Raise an `InputError` if settings differ."""
     differing = differences(stored, settings, ignored)
     if differing:
+        remedy = REMEDY
+        if any(line.startswith(LENGTHS) for line in differing):
+            remedy = f"{REMEDY}; init_from='{path}' with another name=… trains its model further"
         raise InputError(
-            f"{path} holds a run with different settings: {', '.join(differing)}; {REMEDY}"
+            f"{path} holds a run with different settings: {', '.join(differing)}; {remedy}"
         )
 
 

@@ -22,7 +22,12 @@ from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.outside_files import Json
 from transformer_jax.tasks.block_settings import block_settings
-from transformer_jax.tasks.task_data import TaskData, check_same_settings, task_loaders
+from transformer_jax.tasks.task_data import (
+    TaskData,
+    check_same_settings,
+    task_loaders,
+    warn_of_length,
+)
 from transformer_jax.training.metrics import Elements
 from transformer_jax.trees import Params
 
@@ -153,6 +158,7 @@ class ReverseTrainer(TrainerModule):
         array = np.asarray(as_array("inputs", inputs))
         shape = "[T]" if array.ndim == 1 else "[B, T]"
         check_token_ids("inputs", array, self.config.num_categories, shape)
+        warn_of_length("inputs", array.shape[-1], self.config.seq_len)
         return np.atleast_2d(array).astype(np.int32)
 
 

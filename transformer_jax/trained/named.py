@@ -183,10 +183,18 @@ def find_initial(
             check_fits("init_from", params, origin, trainer, example)
         return params
     except InputError as error:
-        if not config.resume or not any((own / CHECKPOINTS).glob("[0-9]*")):
+        if not (config.resume and _began_from(own, what)):
             raise
         print(f"The run in {own} resumes from its checkpoint, without init_from: {error}")
         return None
+
+
+def _began_from(run: Path, what: str) -> bool:
+    """Whether there is a run with checkpoints that began from the model of this name."""
+    with contextlib.suppress(InputError):
+        _, settings = read_settings(run)
+        return settings.get("init_from") == what and any((run / CHECKPOINTS).glob("[0-9]*"))
+    return False
 
 
 def check_fits(

@@ -46,6 +46,7 @@ from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.anomaly.tables import FeatureTable
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
+from transformer_jax.tasks.task_data import warn_of_length
 from transformer_jax.training.inspected_example import WHOLE_NUMBER, InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.trees import Params
@@ -212,6 +213,7 @@ class AnomalyTrainer(TrainerModule):
         has_input_layer = isinstance(self.model, TransformerPredictor)
         width = len(self.params["input_layer"]["kernel"]) if has_input_layer else None
         check_sequence("inputs", sets, width)
+        warn_of_length("inputs", sets.shape[1], self.config.set_size)
         if not np.isfinite(sets).all():
             raise InputError("inputs holds a feature that is not finite")
         return sets

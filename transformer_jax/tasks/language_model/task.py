@@ -62,10 +62,11 @@ def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
     parts = [
         tokenizer.encode_file(part, f"the text for {name}") for name, part in text._asdict().items()
     ]
-    shortest = min(map(len, parts))
+    name, shortest = min(zip(text._fields, map(len, parts), strict=True), key=lambda part: part[1])
     if shortest < length:
         raise InputError(
-            f"seq_len is {length}; the shortest part of the text has {shortest} tokens"
+            f"data is {config.data}, too short for seq_len, {length}: the part for {name} has {shortest} tokens;"
+            " give a longer text or a smaller seq_len"
         )
     first = int(tokenizer.encode(FIRST)[0])
     train = RandomWindows(parts[0], length, config.train_size, config.seed)
