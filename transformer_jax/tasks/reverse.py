@@ -16,18 +16,13 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from transformer_jax.argument_checks import as_array, check_arguments, check_scores, check_token_ids
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch, BatchDataset, StackedSamples
-from transformer_jax.errors import check_probability, check_sizes
+from transformer_jax.errors import check_probability, check_sizes, warn_of_length
 from transformer_jax.fields import setting
 from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.outside_files import Json
 from transformer_jax.tasks.block_settings import block_settings
-from transformer_jax.tasks.task_data import (
-    TaskData,
-    check_same_settings,
-    task_loaders,
-    warn_of_length,
-)
+from transformer_jax.tasks.task_data import TaskData, check_same_settings, task_loaders
 from transformer_jax.training.metrics import Elements
 from transformer_jax.trees import Params
 

@@ -1,13 +1,12 @@
 """The data sets of a task, and their loaders."""
 
 import dataclasses
-import warnings
 from typing import Any
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Dataset, Loader, make_loader
 from transformer_jax.devices.processes import quietly
-from transformer_jax.errors import InputError, InputWarning
+from transformer_jax.errors import InputError
 from transformer_jax.trees import Arrays
 
 
@@ -58,16 +57,6 @@ def _loader(config: TrainingConfig, dataset: Dataset, **options: Any) -> Loader:
     batch_size = getattr(dataset, "token_batches", None) or config.batch_size
     groups = getattr(dataset, "buckets", None)
     return make_loader(dataset, batch_size, groups=groups, **options)
-
-
-def warn_of_length(name: str, length: int, trained: int) -> None:
-    """Warn of inputs whose length differs from that of all inputs in training."""
-    if length != trained:
-        warnings.warn(
-            f"{name} has length {length}; the model was trained on length {trained} only, and its answers may be wrong",
-            InputWarning,
-            stacklevel=4,  # the call of `predict`
-        )
 
 
 def check_same_settings(

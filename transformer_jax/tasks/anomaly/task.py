@@ -23,7 +23,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from transformer_jax.argument_checks import as_array, check_arguments, check_scores, check_sequence
 from transformer_jax.config import percent
 from transformer_jax.data.batch import Batch
-from transformer_jax.errors import InputError, shortened
+from transformer_jax.errors import InputError, shortened, warn_of_length
 from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.nn.position_kinds import SinusoidalPositions
@@ -46,7 +46,6 @@ from transformer_jax.tasks.anomaly.sets import AnomalySets
 from transformer_jax.tasks.anomaly.tables import FeatureTable
 from transformer_jax.tasks.block_settings import block_settings
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
-from transformer_jax.tasks.task_data import warn_of_length
 from transformer_jax.training.inspected_example import WHOLE_NUMBER, InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.trees import Params
