@@ -1,6 +1,5 @@
 """Command lines made from config dataclasses, with one-line errors."""
 
-import contextlib
 import dataclasses
 import gc
 import os
@@ -8,7 +7,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -18,7 +17,7 @@ from jax.errors import JaxRuntimeError
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compilation import prepare_jax
-from transformer_jax.errors import InputError, InputWarning, check_value, in_one_line, visible
+from transformer_jax.errors import InputError, check_value, in_one_line, visible
 from transformer_jax.fields import type_hints
 from transformer_jax.fit.signals import Interrupted, end_at_signals, raise_at_signals
 from transformer_jax.flags import (
@@ -56,12 +55,13 @@ def run(
     program = program or Path(sys.argv[0]).name
     signalled = raise_at_signals()
     escape_output()
+    warnings.formatwarning = lambda warning, *place: f"{program}: warning: {warning}\n"
     gc.freeze()  # excludes the imported modules from garbage collection
     try:
         config = read_config(sys.argv[1:])
         # before anything is computed
         prepare_jax(config if isinstance(config, TrainingConfig) else None)
-        with naming_flags(type(config)), _short_warnings(program):
+        with naming_flags(type(config)):
             train(config)
         print(end="", flush=True)
         if signalled:
@@ -82,22 +82,6 @@ def run(
             gc.unfreeze()
         else:
             gc.freeze()  # skips the garbage collection at exit, which takes a second
-
-
-@contextlib.contextmanager
-def _short_warnings(program: str) -> Iterator[None]:
-    """Print each `InputWarning` of a block as one line."""
-    with warnings.catch_warnings():
-        show_with_place = warnings.showwarning
-
-        def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
-            if issubclass(category, InputWarning):
-                print(f"{program}: warning: {message}", file=sys.stderr)
-            else:
-                show_with_place(message, category, *place)
-
-        warnings.showwarning = show
-        yield
 
 
 @dataclasses.dataclass(frozen=True)

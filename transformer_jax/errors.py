@@ -22,9 +22,27 @@ TypeHint: TypeAlias = object
 # classes whose instances are converted to another class
 CONVERTED: Mapping[Any, type] = {int: Integral, float: Real, Path: str, bool: np.bool_}
 # instances that are not accepted
-EXCEPTIONS: Mapping[Any, tuple[type, ...]] = {Sequence: (str, bytes), int: (bool,)}
+EXCEPTIONS: Mapping[Any, tuple[type, ...]] = {
+    Sequence: (str, bytes),
+    Iterable: (str, bytes),
+    int: (bool,),
+}
 # Classes of which a value must be an instance.
-KINDS = {int, float, bool, str, Path, NoneType, Callable, Mapping, tuple, list, Sequence, type}
+KINDS = {
+    int,
+    float,
+    bool,
+    str,
+    Path,
+    NoneType,
+    Callable,
+    Mapping,
+    tuple,
+    list,
+    Sequence,
+    Iterable,
+    type,
+}
 
 
 class InputError(ValueError):

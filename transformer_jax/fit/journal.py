@@ -15,6 +15,7 @@ from transformer_jax.fit.runner import StepRunner
 from transformer_jax.fit.signals import StopRequest
 from transformer_jax.fit.standard_callbacks import (
     EarlyStopping,
+    EndsOfEpochs,
     LogMetrics,
     LogThroughput,
     by_class,
@@ -84,6 +85,8 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 callbacks += self._create_callbacks(runner, steps_per_epoch, opened)
                 callbacks += compiled.task.create_callbacks(loggers)
                 callbacks += _attention_pictures(compiled, val_loader, loggers)
+                ends = EndsOfEpochs([*callbacks], steps_per_epoch, self._is_evaluated)
+                callbacks.append(ends)
             self._callbacks = by_class("callbacks", callbacks)
             self._saved_at = time.monotonic()
             if start.progress:
@@ -115,6 +118,10 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             profile = Profile(self._run.path, config.profile, self._bar.write)
             callbacks.append(opened.enter_context(contextlib.closing(profile)))
         return [*callbacks, self._bar]
+
+    def _is_evaluated(self, last: Step) -> bool:
+        """Whether an evaluation follows the last step of an epoch."""
+        return last.epoch % self._config.eval_every == 0 or last.number == self._num_steps
 
     def _restore(self, progress: Json) -> None:
         self._stopwatch.restore(progress["seconds"])

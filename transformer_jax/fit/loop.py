@@ -136,6 +136,7 @@ class TrainingLoop:
                 seconds=self._seconds_per_step,
                 waited=call.waited / call.num_steps,
                 ends_call=self.step == last_step,
+                epoch=-(-self.step // self.steps_per_epoch),
             )
             self._journal.on_step(step)
 

@@ -9,6 +9,7 @@ from flax.traverse_util import flatten_dict
 from tqdm import tqdm
 
 from transformer_jax.config import format_metric
+from transformer_jax.devices.processes import say
 from transformer_jax.fitted.fitted import CompiledTask
 from transformer_jax.training.callbacks import Callback, Step
 from transformer_jax.trees import Params
@@ -105,9 +106,9 @@ def _values(step: Step) -> str:
 def announce(compiled: CompiledTask, params: Params, num_steps: int, directory: Path) -> None:
     """Print the task, its size, the number of steps, the devices and the run's directory."""
     if compiled.task.config.verbose:
-        print(parameter_table(params))
+        say(parameter_table(params))
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
-    print(
+    say(
         f"{compiled.task.name}: {count:,} parameters, {num_steps:,} steps on {compiled.devices},"
         f" into {directory}"
     )

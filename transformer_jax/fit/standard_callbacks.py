@@ -9,7 +9,7 @@ import numpy as np
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
 from transformer_jax.fit.runner import StepRunner
-from transformer_jax.training.callbacks import Callback, Evaluation, Log, Step
+from transformer_jax.training.callbacks import Callback, Epoch, Evaluation, Log, Step
 from transformer_jax.training.metrics import UNWEIGHTED, Sums, layer_norms, means
 
 T = TypeVar("T")
@@ -126,6 +126,51 @@ class LogThroughput(Callback):
         """Continue with these numbers; older checkpoints have none."""
         if state is not None:
             self._num_steps, self._seconds, self._waited = int(state[0]), state[1], state[2]
+
+
+class EndsOfEpochs(Callback):
+    """Calls `on_epoch` of other callbacks.
+
+    Args:
+        callbacks: these callbacks.
+        steps_per_epoch: number of steps in an epoch.
+        is_evaluated: whether an evaluation follows this step, the last one of an epoch.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[Callback],
+        steps_per_epoch: int,
+        is_evaluated: Callable[[Step], bool],
+    ) -> None:
+        self._callbacks, self._steps_per_epoch = callbacks, steps_per_epoch
+        self._is_evaluated = is_evaluated
+        self._sums: list[Sums] = []  # of the steps of the epoch
+
+    def on_step(self, step: Step) -> None:
+        """Add one step; call, if it ends an epoch without an evaluation."""
+        self._sums.append(step.sums)
+        if step.number % self._steps_per_epoch == 0 and not self._is_evaluated(step):
+            self._call(step.epoch, None)
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        """Call, if the evaluation is at the end of an epoch."""
+        if evaluation.step % self._steps_per_epoch == 0:
+            self._call(evaluation.epoch, evaluation)
+
+    def _call(self, number: int, evaluation: Evaluation | None) -> None:
+        epoch = Epoch(number, means(self._sums), evaluation)
+        self._sums = []
+        for callback in self._callbacks:
+            callback.on_epoch(epoch)
+
+    def state(self) -> list[Sums]:
+        """The sums of the epoch's steps."""
+        return jax.tree.map(float, self._sums)
+
+    def restore(self, state: list[Sums]) -> None:
+        """Continue with these sums."""
+        self._sums = [*state]
 
 
 class EarlyStopping(Callback):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.config import format_metric
-from transformer_jax.devices.processes import quietly
+from transformer_jax.devices.processes import quietly, say
 from transformer_jax.fitted.fitted import Fitted
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import RunDirectory
@@ -87,7 +87,7 @@ def finish(
             run.write_results(results)
     config = fitted.task.config
     with quietly(config):
-        print(*summary(metrics, config.criterion.metric, fitted.task.counted), sep="\n")
+        say(*summary(metrics, config.criterion.metric, fitted.task.counted))
     return results
 
 

@@ -171,7 +171,12 @@ class Viewer:
                 f"{type(task).__name__}.predict gives no list or array with an answer for each"
                 " example; override `examples`"
             )
-        return [" ".join(map(str, np.ravel(answer).tolist())) for answer in predicted]
+        return [self._text_of(np.ravel(answer)) for answer in predicted]
+
+    def _text_of(self, answer: np.ndarray) -> str:
+        """An answer of `predict` as text; integers are tokens or classes, which may have names."""
+        name = self._task.name_of_class if np.issubdtype(answer.dtype, np.integer) else str
+        return " ".join(map(name, answer.tolist()))
 
 
 def _joined(batches: Sequence[Inputs]) -> Inputs:

@@ -129,9 +129,10 @@ def with_kept_files(
     return changed
 
 
-def write_settings(directory: Path, settings: Json) -> None:
-    """Write `config.json`: the settings from `settings_of`, with the format number."""
-    write_json(directory / CONFIG, {"format": FORMAT, **settings})
+def write_settings(directory: Path, settings: Json, trainer: str | None = None) -> None:
+    """Write `config.json`: the settings from `settings_of`, with the format number, and the place of an own trainer."""
+    own = {} if trainer is None else {"trainer": trainer}
+    write_json(directory / CONFIG, {"format": FORMAT, **settings, **own})
 
 
 def is_run(directory: Path) -> bool:
@@ -157,6 +158,7 @@ def read_settings(directory: Path) -> tuple[str, Json]:
         raise InputError(f"{file} does not hold a run's settings: it does not name a task")
     check_format(str(file), settings)
     settings.pop("format", None)
+    settings.pop("trainer", None)
     return settings.pop("task"), settings
 
 

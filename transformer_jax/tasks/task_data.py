@@ -5,7 +5,7 @@ from typing import Any
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Dataset, Loader, make_loader
-from transformer_jax.devices.processes import quietly
+from transformer_jax.devices.processes import quietly, say
 from transformer_jax.errors import InputError
 from transformer_jax.trees import Arrays
 
@@ -41,7 +41,7 @@ def task_loaders(
     if drop_last and is_default and len(train) < config.batch_size:
         drop_last = False
         with quietly(config):
-            print(
+            say(
                 f"Batches of all {len(train)} training samples, as the default batch_size,"
                 f" {config.batch_size}, is larger"
             )

@@ -15,6 +15,7 @@ from jaxtyping import PRNGKeyArray
 from transformer_jax.argument_checks import check_shapes, shapes_of
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
+from transformer_jax.devices.processes import say
 from transformer_jax.errors import InputError
 from transformer_jax.fields import stored_values
 from transformer_jax.fit.trainer import TrainerModule
@@ -185,7 +186,7 @@ def find_initial(
     except InputError as error:
         if not (config.resume and _began_from(own, what)):
             raise
-        print(f"The run in {own} resumes from its checkpoint, without init_from: {error}")
+        say(f"The run in {own} resumes from its checkpoint, without init_from: {error}")
         return None
 
 

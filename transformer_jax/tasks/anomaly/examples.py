@@ -6,6 +6,7 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float, Int, Num, UInt8
 
+from transformer_jax.devices.processes import say
 from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.plots import plot_image_sets, plot_set_prediction
 from transformer_jax.tasks.anomaly.images import MAX_PIXEL
@@ -99,7 +100,7 @@ def save_pictures(trainer: TrainerModule, images: Images, test_sets: AnomalySets
     ]
     for kind in ("right", "wrong"):
         if kind not in kinds:
-            print(f"No {kind} prediction found, so no picture of one")
+            say(f"No {kind} prediction found, so no picture of one")
             continue
         number = kinds.index(kind)
         probabilities = np.array([part.probability for part in answers[number].parts])

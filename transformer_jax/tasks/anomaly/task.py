@@ -23,6 +23,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from transformer_jax.argument_checks import as_array, check_arguments, check_scores, check_sequence
 from transformer_jax.config import percent
 from transformer_jax.data.batch import Batch
+from transformer_jax.devices.processes import say
 from transformer_jax.errors import InputError, shortened, warn_of_length
 from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.nn.encoder import EncoderBlock
@@ -232,14 +233,14 @@ def report(trainer: AnomalyTrainer, data: AnomalyData) -> Results:
     error = permutation_error(trainer, inputs)
     train_acc = trainer.evaluate(data.train_eval_loader)["accuracy"]
     test_acc = trainer.evaluate(data.test_loader)["accuracy"]
-    print(f"Train accuracy: {percent(train_acc)} of {trainer.counted}")
-    print(f"Permuting the sets of a test batch changes a logit by at most {error:.1e}")
+    say(f"Train accuracy: {percent(train_acc)} of {trainer.counted}")
+    say(f"Permuting the sets of a test batch changes a logit by at most {error:.1e}")
     if data.table.images is not None:
         try:
             save_pictures(trainer, data.table.images, test_sets)
             trainer.attention_picture = None  # the pictures of predictions have the maps
         except InputError as problem:  # the results do not need them
-            print(f"No pictures of sets: {problem}")
+            say(f"No pictures of sets: {problem}")
     return {
         "train_acc": train_acc,
         "dataset": trainer.config.dataset,

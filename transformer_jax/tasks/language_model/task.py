@@ -16,6 +16,7 @@ from jaxtyping import Int, PRNGKeyArray
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.data.batch import Batch
+from transformer_jax.devices.processes import say
 from transformer_jax.errors import MAX_SIZE, InputError, check_sizes
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.runs.directory import kept_file
@@ -226,7 +227,7 @@ def report(trainer: LanguageModelTrainer, data: LanguageModelData) -> Results:
     """Compare with compressors on the test text; save samples."""
     model = {"this model": trainer.evaluate(data.test_loader)["bits_per_byte"]}
     bits = model | other_bits(data.text)
-    print(f"Bits per byte of the test text, {len(data.text.test)} bytes:", table(bits), sep="\n")
+    say(f"Bits per byte of the test text, {len(data.text.test)} bytes:", table(bits))
     prompt = trainer.config.prompt
     save_samples(trainer, prompts(data.text.test) if prompt is None else [prompt.encode()])
     return {"bits_per_byte": bits, "bytes": data.text.sizes()}

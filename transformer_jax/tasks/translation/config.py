@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.config import Criterion, TrainingConfig
-from transformer_jax.devices.processes import quietly
+from transformer_jax.devices.processes import quietly, say
 from transformer_jax.errors import InputError, check_probability
 from transformer_jax.fields import setting
 from transformer_jax.nn.encoder_decoder import Transformer
@@ -210,7 +210,7 @@ def translation_data(config: TranslationConfig) -> TranslationData:
     splits = config.splits()
     if config.data is not None:
         with quietly(config):
-            print(summary(splits))
+            say(summary(splits))
     sets = splits.padded(tokenizers_of(config), config.batch_tokens)
     return TranslationData(*task_loaders(config, *sets), splits)
 

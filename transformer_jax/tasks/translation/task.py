@@ -18,6 +18,7 @@ from transformer_jax.config import percent
 from transformer_jax.data.batch import Batch
 from transformer_jax.decoding.token_by_token import Decoded, greedy_decode
 from transformer_jax.devices.mesh import own_device
+from transformer_jax.devices.processes import say
 from transformer_jax.nn.cached_decoding import DecodingCache
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.tasks.architecture import ARCHITECTURE, architecture_of
@@ -233,15 +234,15 @@ def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
     references = [pair.target for pair in pairs]
     exact, errors = exact_match(predictions, references), error_rate(predictions, references)
     scores: Results = {"exact_match": exact, "char_error_rate": errors}
-    print(f"Exact match: {percent(exact)} of {len(pairs)}, character errors: {percent(errors)}")
+    say(f"Exact match: {percent(exact)} of {len(pairs)}, character errors: {percent(errors)}")
     if config.data is not None:
         scores |= translation_scores(
             predictions, references, lower_case=config.lower_case, tokenizer=config.bleu_tokenize
         )
         scores["pairs"] = data.splits.counts()
-        print(f"Word errors: {percent(scores['word_error_rate'])}, chrF: {scores['chrf']:.1f}")
-        print(f"BLEU: {scores['bleu']:.1f} ({scores['bleu_signature']})")
-    print(
+        say(f"Word errors: {percent(scores['word_error_rate'])}, chrF: {scores['chrf']:.1f}")
+        say(f"BLEU: {scores['bleu']:.1f} ({scores['bleu_signature']})")
+    say(
         f"Accuracies are of {config.counted}, each predicted after the right ones (teacher forcing)"
     )
     return scores
