@@ -69,6 +69,14 @@ class TrainerModule(Task):
         self.compiled = CompiledTask(self, self.devices, constants, self.stopwatch)
         self._fitted: Fitted | None = None
 
+    def __repr__(self) -> str:
+        """Class, task, number of parameters and of steps."""
+        state = "not trained"
+        if self._fitted is not None:
+            size = sum(leaf.size for leaf in jax.tree.leaves(self.params))
+            state = f"{size:,} parameters, step {self.steps or self.results.get('steps', 0)}"
+        return f"<{type(self).__name__} of {self.name}: {state}>"
+
     @property
     def constants(self) -> Arrays:
         """The arrays that `prepare` gets at every step, on the first device."""

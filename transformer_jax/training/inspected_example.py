@@ -13,7 +13,7 @@ from jaxtyping import Float, UInt8
 
 from transformer_jax.argument_checks import as_array, check_scores
 from transformer_jax.errors import InputError, meant, shortened
-from transformer_jax.trees import Inputs
+from transformer_jax.trees import Inputs, short_repr
 
 WHOLE_NUMBER = re.compile(r"-?\d{1,9}")  # fits into 32 bits
 # Characters that some programs treat as the end of a line or of a table cell, with their Python escapes.
@@ -43,6 +43,8 @@ class InspectedExample:
 
     There are labels only for the positions to show, not for padding. `answer` gets the output of all positions.
     """
+
+    __repr__ = short_repr
 
     inputs: Inputs  # a batch of one, from `prepare`
     # the same batch from the data set, for `predict`; only of a task that has no `examples`

@@ -12,12 +12,15 @@ from jaxtyping import Bool, Float, Int, PRNGKeyArray
 from transformer_jax.argument_checks import Size
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layers import Checked
+from transformer_jax.trees import short_repr
 
 Features: TypeAlias = Float[Array, "*leading F"]
 
 
 class Reconstruction(NamedTuple):
     """Output and features of a dictionary."""
+
+    __repr__ = short_repr
 
     # the reconstructed activation; for a transcoder, its target activation
     output: Float[Array, "*leading D"]
