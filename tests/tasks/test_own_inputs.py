@@ -219,7 +219,8 @@ def test_results_are_one_line_with_their_shapes_and_maps_are_pictures_in_a_noteb
     assert repr(reverser).startswith(f"<ReverseTrainer of ReverseTask: {size:,} parameters, step ")
     length = reverser.config.seq_len
     maps = reverser.attention(np.arange(length) % 7)
-    shape = maps.maps["encoder"][0].shape
-    assert repr(maps).startswith(f"LabelledMaps(maps={{encoder: {len(maps.maps['encoder'])} × float32{[*shape]}}}, query_")
+    layers = maps.maps["encoder"]
+    shapes = f"{{encoder: {len(layers)} × float32{[*layers[0].shape]}}}"
+    assert repr(maps).startswith(f"LabelledMaps(maps={shapes}, query_labels={{encoder: {length} × ")
     assert maps._repr_png_().startswith(b"\x89PNG")
     assert len(repr(reverser.examples(np.arange(length) % 7)[0])) < 300

@@ -2,9 +2,11 @@
 
 import dataclasses
 import itertools
+import re
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled_models import needs_three
@@ -14,6 +16,7 @@ from tiny_reverse import CONFIG, fit, trainer_for
 from transformer_jax import InputError, make_loader
 from transformer_jax.attention.request import Explanation
 from transformer_jax.devices.compilation import BackgroundProgram, Memory, known_options
+from transformer_jax.devices.flops import flops_of, peak_of
 from transformer_jax.devices.mesh import own_device
 from transformer_jax.fit.profile import Profile, ShowProgram
 from transformer_jax.fit.programs import create_programs
@@ -55,6 +58,47 @@ def test_the_flops_of_a_program_are_those_of_its_products_and_its_memory_is_that
     compiled.begin_to_compile(np.ones((31, 17), np.float32), np.ones((64, 31), np.float32)).result()
     assert compiled.flops == pytest.approx(2 * 64 * 31 * 17, rel=0.05)  # and the sum's additions
     assert compiled.memory.held == 4 * (31 * 17 + 64 * 31)
+
+
+def test_flops_are_counted_in_loops_branches_and_gradients_on_any_backend():
+    weights, x = np.ones((31, 31), np.float32), np.ones((7, 31), np.float32)
+
+    def loop(weights, x):
+        return jax.lax.scan(lambda x, _: (jnp.tanh(x @ weights), None), x, None, length=5)[0].sum()
+
+    product = 2 * 7 * 31 * 31
+    assert flops_of(jax.jit(loop).trace(weights, x).jaxpr) == 5 * product
+    assert flops_of(jax.jit(jax.grad(loop)).trace(weights, x).jaxpr) == 15 * product
+    checkpointed = jax.grad(jax.checkpoint(lambda weights, x: jnp.tanh(jnp.tanh(x @ weights) @ weights).sum()))
+    assert flops_of(jax.jit(checkpointed).trace(weights, x).jaxpr) > 5 * product  # one of six is not needed
+
+
+def test_the_peak_is_that_of_the_card():
+    kinds = "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA L40S", "NVIDIA L4", "TPU v5 lite", "cpu"
+    assert [peak_of(kind) for kind in kinds] == [989e12, 756e12, 362e12, 121e12, 197e12, None]
+
+
+@pytest.mark.parametrize(
+    ("around", "setting", "expected"),
+    [
+        (None, None, None),
+        (None, "highest", "HIGHEST"),
+        (None, "default", "DEFAULT"),
+        ("highest", "default", "HIGHEST"),  # a comparison of numbers has full precision, whatever the run's
+    ],
+)
+def test_products_of_a_model_have_the_precision_of_the_setting(around, setting, expected):
+    trainer = ReverseTrainer(dataclasses.replace(CONFIG, matmul_precision=setting))
+    inputs = np.zeros((2, 5), np.int32)
+
+    def loss(params):
+        return trainer.apply(params, inputs).sum()
+
+    with jax.default_matmul_precision(around):
+        params = jax.eval_shape(trainer.initial_params, jax.random.key(0), inputs)
+        text = str(jax.make_jaxpr(jax.grad(loss))(params))
+    precisions = set(re.findall(r"precision=\(?(?:Precision\.)?(\w+)", text))
+    assert precisions == ({expected} if expected else set())
 
 
 def test_the_line_on_memory_counts_mebibytes():

@@ -11,6 +11,7 @@ import jax
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
+from transformer_jax.devices.flops import flops_of
 from transformer_jax.devices.mesh import provide_cpu_devices
 from transformer_jax.devices.processes import join_processes
 from transformer_jax.devices.stopwatch import Stopwatch
@@ -95,7 +96,7 @@ class BackgroundProgram(Generic[Result]):
             out_shardings=shardings,
             compiler_options=known_options(options),
         )
-        self._first: jax.stages.Lowered | None = None
+        self._first: jax.stages.Traced | None = None
         # by structure, shapes and types of the arguments
         self._executables: dict[Any, Future[jax.stages.Compiled]] = {}
         self._calls_ahead = 0
@@ -121,14 +122,8 @@ class BackgroundProgram(Generic[Result]):
 
     @functools.cached_property
     def flops(self) -> float | None:
-        """FLOPs of the program for the first shapes, with a loop's body counted once; None if unknown.
-
-        Only available after the first call.
-        """
-        analysis = self._first.cost_analysis() if self._first else None
-        if not analysis or not analysis.get("flops"):
-            return None
-        return float(analysis["flops"])
+        """FLOPs of the program's matrix products for the first shapes (`flops_of`); None before the first call."""
+        return None if self._first is None else flops_of(self._first.jaxpr)
 
     @property
     def memory(self) -> Memory | None:
@@ -146,8 +141,9 @@ class BackgroundProgram(Generic[Result]):
         if key not in self._executables:
             with self._stopwatch.during("compile"):
                 # in the caller's thread, with its JAX settings
-                lowered = self._jitted.lower(*arguments)
-            self._first = self._first or lowered
+                traced = self._jitted.trace(*arguments)
+                lowered = traced.lower()
+            self._first = self._first or traced
             self._executables[key] = _compiler.submit(lowered.compile)
         return self._executables[key]
 

@@ -113,13 +113,8 @@ class StepRunner:
 
     @property
     def flops_per_step(self) -> float | None:
-        """FLOPs of a step on all devices, before compiler optimizations; None if unknown.
-
-        They are unknown if batches differ in shape, or if the step has a loop over parts of a batch or over layers,
-        whose iterations are not counted.
-        """
-        has_loop = self._config.accumulate > 1 or self._config.scan_layers
-        if has_loop or self.compiles_update_separately or self._steps.flops is None:
+        """FLOPs of a step's matrix products on all devices; None if batches differ in shape."""
+        if self.compiles_update_separately or self._steps.flops is None:
             return None
         # each device runs a copy of the program, for its rows
         copies = 1 if self.devices.partitioned_by_xla else self.devices.mesh.size

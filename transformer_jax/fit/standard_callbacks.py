@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from transformer_jax.config import Criterion
+from transformer_jax.devices.flops import peak_of
 from transformer_jax.errors import InputError
 from transformer_jax.fit.runner import StepRunner
 from transformer_jax.training.callbacks import Callback, Epoch, Evaluation, Log, Step
@@ -82,7 +83,8 @@ class LogThroughput(Callback):
     """Logs how fast and how busy the devices have been since the last entry.
 
     `throughput/steps_per_second` and `throughput/examples_per_second`; `throughput/seconds_waiting_for_data`;
-    `throughput/flops_per_second` of all devices, counted before compiler optimizations;
+    `throughput/flops_per_second` of matrix products on all devices, and `throughput/share_of_peak` of their peak in
+    bfloat16 if it is known (`transformer_jax.devices.flops`);
     `throughput/bytes_in_use/<device>`, if the devices report it.
 
     Args:
@@ -112,6 +114,9 @@ class LogThroughput(Callback):
         flops = self._runner.flops_per_step
         if flops is not None:
             scalars["flops_per_second"] = flops * rate
+            peak = peak_of(self._runner.devices.kind)
+            if peak is not None:
+                scalars["share_of_peak"] = flops * rate / (peak * self._runner.devices.mesh.size)
         for device in self._runner.devices.mesh.local_devices:
             memory = device.memory_stats() or {}
             if "bytes_in_use" in memory:

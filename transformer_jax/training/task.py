@@ -273,7 +273,11 @@ class Task:
         float32 for the loss. Softmax and LayerNorm always compute in float32.
         """
         params, arguments = self.in_dtype(params, arguments)
-        output = self.model.apply({"params": params}, *arguments, **options)
+        precision = self.config.matmul_precision or jax.config.jax_default_matmul_precision
+        if jax.config.jax_default_matmul_precision == "highest":  # of a caller who compares numbers
+            precision = "highest"
+        with jax.default_matmul_precision(precision):
+            output = self.model.apply({"params": params}, *arguments, **options)
         return output if self.config.dtype == "float32" else with_floats(output, "float32")
 
     def in_dtype(self, params: Params, arguments: Sequence[Any]) -> tuple[Params, Sequence[Any]]:

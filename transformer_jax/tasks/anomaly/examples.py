@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
+import jax
 import numpy as np
 from jaxtyping import Float, Int, Num, UInt8
 
@@ -75,10 +76,11 @@ def permutation_error(
 ) -> float:
     """Largest change of a logit when the sets of a batch are permuted and the logits are put back in order.
 
-    For a permutation-equivariant model it is the rounding error.
+    For a permutation-equivariant model it is the rounding error, in full float32 on every device.
     """
     order = np.random.default_rng(0).permutation(inputs.shape[1])
-    logits, permuted = trainer.forward(inputs), trainer.forward(inputs[:, order])  # [B S 1]
+    with jax.default_matmul_precision("highest"):
+        logits, permuted = trainer.forward(inputs), trainer.forward(inputs[:, order])  # [B S 1]
     return float(np.abs(logits[:, order] - permuted).max())
 
 
