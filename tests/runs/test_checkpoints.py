@@ -170,6 +170,7 @@ def test_a_reader_makes_no_directory_and_a_file_in_its_place_is_an_error(tmp_pat
         opened(tmp_path / "checkpoints")
 
 
+@pytest.mark.cpu(reason="needs two devices")
 def test_orbax_alone_opens_a_checkpoint_as_the_documents_say(tmp_path, monkeypatch):
     (block,) = re.findall(r"^```python\n(.*?)^```$", (REPOSITORY / "docs/runs.md").read_text(), re.S | re.M)
     halves = jax.sharding.NamedSharding(jax.make_mesh((2,), ("half",)), jax.sharding.PartitionSpec("half"))
