@@ -107,6 +107,10 @@ notebook: $(READY)
 tensorboard: $(READY)
 	$(BIN)/tensorboard --logdir checkpoints
 
+# Random changes of chosen files, and whether the fast tests notice them; ARGS="--count 20" for fewer.
+mutants: $(TESTABLE)
+	$(BIN)/python benchmarks/mutants.py $(ARGS)
+
 # The screenshots of TensorBoard and of the inspection page under docs/images; needs Chromium.
 screenshots: $(TESTABLE)
 	PYTHONPATH=tests $(BIN)/python docs/images/make_screenshots.py
