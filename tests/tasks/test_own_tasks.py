@@ -131,7 +131,7 @@ def test_the_commands_open_a_run_with_the_trainer_in_a_file(saved, tmp_path, cap
     worded = f"--trainer={__file__}:Worded"
     page = tmp_path / "page.html"
     inspection_command.carry_out(inspection_command.read_command([str(saved), worded, "1 2 3 4 5", f"--output={page}"]))
-    assert f"→ {said}  0.5" in capsys.readouterr().out
+    assert f"→ {said}  50.00%" in capsys.readouterr().out
     trained_command.carry_out(trained_command.read_command(["export", str(saved), str(tmp_path / "copy"), TRAINER]))
     assert (tmp_path / "copy" / "model.safetensors").read_bytes() == (saved / "model.safetensors").read_bytes()
 
