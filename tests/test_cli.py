@@ -149,11 +149,7 @@ def test_what_an_error_quotes_moves_no_cursor_and_is_cut(error_of):
 )
 def test_every_command_has_one_entry(arguments, status, said, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["transformer_jax", *arguments.split()])
-    with own_handlers(), mock.patch.multiple(gc, freeze=mock.DEFAULT, unfreeze=mock.DEFAULT):
-        try:
-            main()
-        except SystemExit as stop:
-            assert stop.code == status
-        else:
-            assert status == 0
+    ends = pytest.raises(SystemExit, match=f"^{status}$") if status else contextlib.nullcontext()
+    with own_handlers(), mock.patch.multiple(gc, freeze=mock.DEFAULT, unfreeze=mock.DEFAULT), ends:
+        main()
     assert said in "".join(capsys.readouterr())

@@ -11,7 +11,6 @@ import jax
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
-from transformer_jax.devices.flops import flops_of
 from transformer_jax.devices.mesh import provide_cpu_devices
 from transformer_jax.devices.processes import join_processes
 from transformer_jax.devices.stopwatch import Stopwatch
@@ -123,6 +122,8 @@ class BackgroundProgram(Generic[Result]):
     @functools.cached_property
     def flops(self) -> float | None:
         """FLOPs of the program's matrix products for the first shapes (`flops_of`); None before the first call."""
+        from transformer_jax.devices.flops import flops_of  # only for the log
+
         return None if self._first is None else flops_of(self._first.jaxpr)
 
     @property

@@ -7,7 +7,6 @@ import jax
 import numpy as np
 
 from transformer_jax.config import Criterion
-from transformer_jax.devices.flops import peak_of
 from transformer_jax.errors import InputError
 from transformer_jax.fit.runner import StepRunner
 from transformer_jax.training.callbacks import Callback, Epoch, Evaluation, Log, Step
@@ -114,6 +113,8 @@ class LogThroughput(Callback):
         flops = self._runner.flops_per_step
         if flops is not None:
             scalars["flops_per_second"] = flops * rate
+            from transformer_jax.devices.flops import peak_of  # only for the log
+
             peak = peak_of(self._runner.devices.kind)
             if peak is not None:
                 scalars["share_of_peak"] = flops * rate / (peak * self._runner.devices.mesh.size)
