@@ -149,6 +149,7 @@ def test_what_an_error_quotes_moves_no_cursor_and_is_cut(error_of):
 )
 def test_every_command_has_one_entry(arguments, status, said, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["transformer_jax", *arguments.split()])
+    monkeypatch.delitem(sys.modules, "transformer_jax.runs.__main__", raising=False)
     ends = pytest.raises(SystemExit, match=f"^{status}$") if status else contextlib.nullcontext()
     with own_handlers(), mock.patch.multiple(gc, freeze=mock.DEFAULT, unfreeze=mock.DEFAULT), ends:
         main()

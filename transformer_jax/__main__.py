@@ -24,7 +24,7 @@ def experiment(name: str) -> tuple[type[Any], str, Callable[[Any], object]]:
     """The config class, the name of the task and the function of an experiment."""
     from transformer_jax import tasks  # not for the other commands
 
-    return {
+    commands: dict[str, tuple[type[Any], str, Callable[[Any], object]]] = {
         "reverse": (tasks.ReverseConfig, "ReverseTask", tasks.train_reverse),
         "anomaly": (tasks.DigitsConfig, "SetAnomalyTask_digits", tasks.train_anomaly),
         "translate": (tasks.TranslationConfig, "TranslationTask", tasks.train_translation),
@@ -33,7 +33,8 @@ def experiment(name: str) -> tuple[type[Any], str, Callable[[Any], object]]:
             "LanguageModelTask",
             tasks.train_language_model,
         ),
-    }[name]
+    }
+    return commands[name]
 
 
 def main() -> None:

@@ -78,7 +78,8 @@ class Decoded(NamedTuple):
     If beam search finds fewer than `n_best` results with probability above 0, the others have length 0 and score −∞.
     """
 
-    __repr__ = short_repr
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     # without the start token; including the end token, then padding
     tokens: Int[Array, "*results T"]

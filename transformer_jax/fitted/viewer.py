@@ -28,7 +28,8 @@ FIRST_WITHOUT_GLYPH = 0x530  # Latin, Greek and Cyrillic come before it
 class LabelledMaps:
     """Attention weights of one input, by kind: `encoder`, and with a decoder also `decoder` and `cross`."""
 
-    __repr__ = short_repr
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     # [H T S] for each layer; T and S depend on the kind
     maps: Mapping[str, Sequence[Float[np.ndarray, "H _T _S"]]]

@@ -23,7 +23,8 @@ INPUTS = ("query_proj", "key_proj", "value_proj")
 class Factored(NamedTuple):
     """Matrices `left @ right` of low rank d, one per head, applied to row vectors: `x @ left @ right`."""
 
-    __repr__ = short_repr
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     left: Float[Array, "H D_in d"]
     right: Float[Array, "H d D_out"]
@@ -65,7 +66,8 @@ class HeadWeights(NamedTuple):
     is the comparison before they act.
     """
 
-    __repr__ = short_repr
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     query: Float[Array, "H D d"]
     key: Float[Array, "H D d"]

@@ -19,7 +19,8 @@ class Probe(NamedTuple):
     Its selectivity is the difference of the two accuracies; it is near 0 if the probe only memorises the types.
     """
 
-    __repr__ = short_repr
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     accuracy: float  # on the labels
     control_accuracy: float  # on the labels of the control task

@@ -44,7 +44,8 @@ class InspectedExample:
     There are labels only for the positions to show, not for padding. `answer` gets the output of all positions.
     """
 
-    __repr__ = short_repr
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     inputs: Inputs  # a batch of one, from `prepare`
     # the same batch from the data set, for `predict`; only of a task that has no `examples`

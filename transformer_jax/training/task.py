@@ -273,9 +273,9 @@ class Task:
         float32 for the loss. Softmax and LayerNorm always compute in float32.
         """
         params, arguments = self.in_dtype(params, arguments)
-        precision = self.config.matmul_precision or jax.config.jax_default_matmul_precision
-        if jax.config.jax_default_matmul_precision == "highest":  # of a caller who compares numbers
-            precision = "highest"
+        precision = jax.config.values["jax_default_matmul_precision"]
+        if precision != "highest":  # which a caller who compares numbers has set
+            precision = self.config.matmul_precision or precision
         with jax.default_matmul_precision(precision):
             output = self.model.apply({"params": params}, *arguments, **options)
         return output if self.config.dtype == "float32" else with_floats(output, "float32")

@@ -20,7 +20,8 @@ Features: TypeAlias = Float[Array, "*leading F"]
 class Reconstruction(NamedTuple):
     """Output and features of a dictionary."""
 
-    __repr__ = short_repr
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     # the reconstructed activation; for a transcoder, its target activation
     output: Float[Array, "*leading D"]

@@ -38,7 +38,8 @@ Means = Mapping[str, Float[ArrayLike, "H 1 d"]]  # by the name of an attention's
 class Ablation(NamedTuple):
     """A metric of the whole model, and of the model without each head."""
 
-    __repr__ = short_repr
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     whole: float
     without: dict[str, Float[np.ndarray, "L H"]]  # by kind: `encoder`, `decoder`, `cross`

@@ -22,7 +22,8 @@ RESTORED = 2.0
 class PatchGrid(NamedTuple):
     """Fraction of a metric that the clean activation of each place restores: 0 for nothing, 1 for everything."""
 
-    __repr__ = short_repr
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     values: Float[Array, "..."]  # one axis for each element of `by`
     by: tuple[str, ...]  # "layers", "positions", "heads"
