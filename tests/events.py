@@ -20,4 +20,4 @@ def read_scalars(directory: Path, *, as_pairs: bool = False) -> dict[str, Any]:
 
 def is_timing(tag: str) -> bool:
     """Whether a curve shows durations, which differ from run to run."""
-    return tag == "train/steps_per_second" or tag.startswith("throughput/")
+    return tag.startswith("throughput/")

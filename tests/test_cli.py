@@ -1,6 +1,7 @@
 """A command ends silently or with one line, and with a status that says why; it saves what it can."""
 
 import contextlib
+import gc
 import io
 import resource
 import signal
@@ -10,11 +11,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import jax
 import pytest
 from commands import call, command, own_handlers
 
+from transformer_jax.__main__ import main
 from transformer_jax.cli import run
 from transformer_jax.errors import InputError, check_whole
 from transformer_jax.flags import escape_output
@@ -133,3 +136,21 @@ def test_what_an_error_quotes_moves_no_cursor_and_is_cut(error_of):
     assert error.startswith("task.py: error: lr\\x1b[2J\\u202e is 'www")
     assert len(error) < 5000
     assert error[:-1].isprintable()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        ("", 0, "commands: reverse, anomaly, translate, language-model, predict, inspection, runs, trained"),
+        ("revers", 2, "unknown command: revers; did you mean reverse?"),
+        ("reverse --lr abc", 2, "transformer_jax reverse: error: --lr is 'abc'; it must be float"),
+        ("runs nowhere", 2, "DIR is nowhere; it must be a directory"),
+    ],
+)
+def test_every_command_has_one_entry(arguments, status, said, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["transformer_jax", *arguments.split()])
+    monkeypatch.delitem(sys.modules, "transformer_jax.runs.__main__", raising=False)
+    ends = pytest.raises(SystemExit, match=f"^{status}$") if status else contextlib.nullcontext()
+    with own_handlers(), mock.patch.multiple(gc, freeze=mock.DEFAULT, unfreeze=mock.DEFAULT), ends:
+        main()
+    assert said in "".join(capsys.readouterr())

@@ -152,7 +152,7 @@ def test_the_file_of_settings_chooses_the_data_set_of_the_anomaly_task(write):
         ("--zebra", "unknown argument: --zebra"),
         ("length 3 --zebra", "unknown argument: length; did you mean --length?"),
         ("--lr", "argument --lr: expected one argument"),
-        ("--mix 1 x", "mix is 'x'; it must be float"),
+        ("--mix 1 x", "--mix is 'x'; it must be float"),
         ("--shuffled=3", "argument --shuffled/--no-shuffled: ignored explicit argument '3'"),
         ("--config nowhere.toml", "nowhere.toml can't be read: No such file"),
         ("--config a.txt", "config is a.txt; it must be a TOML file, NAME.toml, or a run's config.json"),

@@ -146,3 +146,9 @@ def test_labels_are_shown_as_they_are_and_never_as_formulas(plot):
     assert len(given) >= 3
     assert not any(text.get_parse_math() for text in given)
     assert all(text.get_parse_math() for text in figure.findobj(Text) if "mathdefault" in text.get_text())  # 10¹
+
+
+def test_an_axis_says_which_labels_are_left_out():
+    few, many = (np.full((1, 1, size, size), 1 / size, np.float32) for size in (7, 97))
+    names = [plot_attention_maps(None, [maps]).get_supxlabel() for maps in (few, many)]
+    assert names == ["Key", "Key (one label in 2)"]

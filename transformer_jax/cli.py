@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -54,6 +55,7 @@ def run(
     program = program or Path(sys.argv[0]).name
     signalled = raise_at_signals()
     escape_output()
+    warnings.formatwarning = lambda warning, *place: f"{program}: warning: {warning}\n"
     gc.freeze()  # excludes the imported modules from garbage collection
     try:
         config = read_config(sys.argv[1:])

@@ -43,6 +43,9 @@ OF_FITTING = (
     "label_smoothing",  # of the tasks that have it
 )
 EMA = "ema_"  # prefix of the metrics of the parameters' moving average
+# ends of the names of metrics that are shares, from 0 to 1
+SHARES = ("accuracy", "exact_match", "f1", "precision", "recall", "share", "whole")
+MAX_DECIMALS = 15  # of a share
 
 # Settings that only some schedules use.
 USED_BY_SCHEDULES = {
@@ -90,6 +93,22 @@ class Criterion(NamedTuple):
         return math.isnan(old) or (new >= old if self.mode == "max" else new <= old)
 
 
+def format_metric(name: str, value: float) -> str:
+    """Format a share, such as an accuracy, in percent; any other metric with four decimals, or with two digits."""
+    if name.endswith(SHARES):
+        return percent(value)
+    return f"{value:.2g}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
+
+
+def percent(share: float, decimals: int = 2) -> str:
+    """Format a share in percent, with as many decimals as it takes to show neither 0 nor 100 unless it is 0 or 1."""
+    text = f"{share:.{decimals}%}"
+    is_rounded_to_whole = float(text[:-1]) in (0, 100) and share not in (0, 1)
+    if is_rounded_to_whole and decimals < MAX_DECIMALS:
+        return percent(share, decimals + 1)
+    return text
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSettings):
     """All settings of a run: model, training, run directory, and machine.
@@ -131,8 +150,12 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
     def resolved(self: Config, steps_per_epoch: int) -> Config:
         """Return the settings with values for those that are derived from the number of steps in an epoch.
 
-        It is called once the data are loaded, and the result is stored in `config.json`. It must be idempotent.
+        It is called once the data are loaded, and the result is stored in `config.json`. It must be idempotent. By
+        default, a warm-up of its default length that is not shorter than the training becomes a tenth of the training.
         """
+        num_steps = self.num_steps(steps_per_epoch)
+        if self.warmup == type(self).warmup and self.warmup >= num_steps:
+            return dataclasses.replace(self, warmup=num_steps // 10)
         return self
 
     def num_steps(self, steps_per_epoch: int) -> int:
@@ -223,7 +246,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
             reasons |= dict.fromkeys(OF_FITTING, f"{trained}, so nothing is trained")
             reasons |= dict.fromkeys(of_model, f"{trained}, which determines the model")
         if self.resume:
-            reasons["overwrite"] = "a run is resumed unless --no-resume is given too"
+            reasons["overwrite"] = "a run is resumed unless resume=False is given too"
         if self.quiet:
             reasons["verbose"] = "quiet is True"
         return reasons

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import difflib
 import operator
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
@@ -21,9 +22,27 @@ TypeHint: TypeAlias = object
 # classes whose instances are converted to another class
 CONVERTED: Mapping[Any, type] = {int: Integral, float: Real, Path: str, bool: np.bool_}
 # instances that are not accepted
-EXCEPTIONS: Mapping[Any, tuple[type, ...]] = {Sequence: (str, bytes), int: (bool,)}
+EXCEPTIONS: Mapping[Any, tuple[type, ...]] = {
+    Sequence: (str, bytes),
+    Iterable: (str, bytes),
+    int: (bool,),
+}
 # Classes of which a value must be an instance.
-KINDS = {int, float, bool, str, Path, NoneType, Callable, Mapping, tuple, list, Sequence, type}
+KINDS = {
+    int,
+    float,
+    bool,
+    str,
+    Path,
+    NoneType,
+    Callable,
+    Mapping,
+    tuple,
+    list,
+    Sequence,
+    Iterable,
+    type,
+}
 
 
 class InputError(ValueError):
@@ -31,6 +50,10 @@ class InputError(ValueError):
 
     Commands show it (and errors of the operating system) as a one-line message, other errors with a traceback.
     """
+
+
+class InputWarning(UserWarning):
+    """An input is unlike those of the training, so that the model's answer to it may be wrong."""
 
 
 def shortened(value: object, length: int = 60) -> str:
@@ -63,6 +86,16 @@ def meant(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean …?` with the known name that resembles an unknown one, or an empty string."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def warn_of_length(name: str, length: int, trained: int) -> None:
+    """Warn of inputs whose length differs from that of all inputs in training."""
+    if length != trained:
+        warnings.warn(
+            f"{name} has length {length}; the model was trained on length {trained} only, and its answers may be wrong",
+            InputWarning,
+            stacklevel=4,  # the call of `predict`
+        )
 
 
 def check_whole(name: str, value: object, minimum: int, more: str = "") -> None:

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import functools
 import inspect
 import io
 import os
@@ -10,7 +11,7 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
@@ -27,6 +28,10 @@ OTHER_NAMES: Mapping[str, str] = {
     "--max-length": "--seq-len",
 }
 NAME = re.compile("^--[^=]+")  # of a flag
+# A word of a message that may be a setting, perhaps with a value to set.
+MENTION = re.compile(
+    r"(?<![\w./'-])(?P<name>\w+)(?:=(?P<value>True|False|…|'[^']*'))?(?![\w/'=-]|\.\w)"
+)
 # A field with the comment above or behind it.
 FIELD = re.compile(r"^((?:    # .*\n)*)    (\w+): .*?(?:  # (.*))?$", re.MULTILINE)
 
@@ -151,7 +156,7 @@ def check_known(unknown: Sequence[str], sources: Sequence[type]) -> None:
 
 @contextlib.contextmanager
 def naming_flags(config: type) -> Iterator[None]:
-    """Name flags in an `InputError` about settings, `--max-epochs is 0`, where a part of its message begins so."""
+    """Write the settings in an `InputError` as flags: `--max-epochs is 0`, `--batch-size`, `--no-resume`."""
     try:
         yield
     except InputError as error:
@@ -160,9 +165,22 @@ def naming_flags(config: type) -> Iterator[None]:
         # behind a colon, the reason begins with another setting
         for part in str(error).split(": "):
             name, verb, rest = part.partition(" is ")
-            parts.append(f"{_flag(name)}{verb}{rest}" if name in settings else part)
-        error.args = (": ".join(parts),)
+            parts.append(f"{_flag(name)}{verb}{rest}" if verb and name in settings else part)
+        error.args = (MENTION.sub(functools.partial(_as_flag, settings, config), ": ".join(parts)),)
         raise
+
+
+def _as_flag(fields: Collection[str], config: type, mention: re.Match[str]) -> str:
+    """Return the flag for a setting that a message mentions; other words, and English ones without a value, stay."""
+    text, name, value = mention.group(0, "name", "value")
+    if value is None:
+        return _flag(name) if name in fields and "_" in name else text
+    if not hasattr(config, name):
+        return text
+    if value in ("True", "False"):
+        return _flag(name if value == "True" else f"no_{name}")
+    unquoted = value.strip("'")
+    return f"{_flag(name)} {unquoted}"
 
 
 def comments(dataclass: type) -> dict[str, str]:
@@ -193,8 +211,8 @@ def _value(name: str, given: str | bool | list[str], hint: TypeHint) -> Any:
     if isinstance(given, bool):
         return given
     if isinstance(given, list):
-        return tuple(from_text(name, word, get_args(hint)[0]) for word in given)
-    return from_text(name, given, hint)
+        return tuple(from_text(_flag(name), word, get_args(hint)[0]) for word in given)
+    return from_text(_flag(name), given, hint)
 
 
 def _shown(default: object) -> str:

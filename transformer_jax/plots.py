@@ -8,6 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int, Num, Shaped
 
+from transformer_jax.config import percent
 from transformer_jax.errors import InputError, check_sizes, check_value, shortened
 from transformer_jax.nn.positions import sinusoidal_table
 
@@ -113,6 +114,13 @@ def _ticks(labels: Sequence[str], cell: float) -> Ticks:
     return places, [labels[place][:MAX_LABEL] for place in places]
 
 
+def _skipped(ticks: Ticks) -> str:
+    """Note that labels are left out, for the name of an axis."""
+    places, _ = ticks
+    step = places[1] - places[0] if len(places) > 1 else 1
+    return "" if step == 1 else f" (one label in {step})"
+
+
 def _longest(ticks: Ticks) -> int:
     return max(map(len, ticks[1]))
 
@@ -124,8 +132,8 @@ def _draw_maps(
     first_layer: int = 0,
 ) -> None:
     rotation = "vertical" if _longest(panels.key_ticks) > 2 else "horizontal"
-    figure.supxlabel("Key", fontsize="medium")
-    figure.supylabel("Query", fontsize="medium")
+    figure.supxlabel(f"Key{_skipped(panels.key_ticks)}", fontsize="medium")
+    figure.supylabel(f"Query{_skipped(panels.query_ticks)}", fontsize="medium")
     parts = figure.subfigures(len(maps), 1, squeeze=False)[:, 0]
     for layer, (part, heads) in enumerate(zip(parts, maps, strict=True), first_layer):
         part.suptitle(f"Layer {layer}", fontsize="medium")
@@ -304,7 +312,7 @@ def plot_set_prediction(
     row = top.subplots(1, set_size, squeeze=False)[0]
     _draw_set(row, images, {chosen: "tab:red", anomaly: "tab:green"})
     for number, (ax, probability) in enumerate(zip(row, np.asarray(probabilities), strict=True)):
-        ax.set_title(f"{number}: {probability:.1%}", fontsize="small")
+        ax.set_title(f"{number}: {percent(probability, 1)}", fontsize="small")
     _draw_maps(bottom, maps, panels)
     return figure
 

@@ -106,7 +106,7 @@ def carry_out(command: argparse.Namespace) -> None:
         words = answered(trainer, command.inputs, command.draws, are_words=True)
         table = prediction_table([*words, *_answered_lines(trainer, command)])
         if command.output is None:
-            print(table, end="")
+            print(without_empty_columns(table), end="")
         else:
             write_whole(command.output.resolve(), table.encode(errors="backslashreplace"))
             print(f"Written: {command.output}")
@@ -143,6 +143,13 @@ def answered(
         ]
     examples = trainer.read_examples(inputs) if are_words else trainer.read_lines(inputs)
     return [*zip(examples, fitted_of(trainer).answers(examples), strict=True)]
+
+
+def without_empty_columns(table: str) -> str:
+    """Leave out the columns of a tab-separated table that are empty below their heading."""
+    columns = zip(*[line.split("\t") for line in table.splitlines()], strict=True)
+    rows = zip(*[column for column in columns if any(column[1:])], strict=True)
+    return "".join("\t".join(row) + "\n" for row in rows)
 
 
 def answer_to(trainer: Task, line: str, draws: dict[str, Any]) -> str:

@@ -241,6 +241,9 @@ class MachineSettings:
     accumulate: int = setting(1, changes_result=False, least=1)
     # number of steps per compiled call; 0: chosen by the duration of a step
     steps_per_call: int = setting(0, changes_result=False, least=0)
+    # precision of products of float32 in the model, in JAX's names: GPUs multiply in TF32 unless it is highest; none:
+    # JAX's default
+    matmul_precision: Literal["default", "high", "highest"] | None = None
     # directory in which compiled programs are kept
     compilation_cache: Path | None = setting(None, per_machine=True)
 

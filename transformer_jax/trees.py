@@ -124,3 +124,22 @@ def shown(entry: object) -> str:
     if callable(entry):
         return getattr(entry, "__name__", repr(entry))
     return repr(entry)
+
+
+MAX_SHOWN = 60  # characters of a value that is no array
+
+
+def short_repr(result: Any) -> str:
+    """Format a result as one line, with dtypes and shapes of its arrays."""
+    fields = result._asdict() if hasattr(result, "_asdict") else vars(result)
+    words = ", ".join(f"{name}={_short(entry)}" for name, entry in fields.items())
+    return f"{type(result).__name__}({words})"
+
+
+def _short(entry: Any) -> str:
+    if isinstance(entry, Mapping):
+        return f"{{{', '.join(f'{name}: {_short(value)}' for name, value in entry.items())}}}"
+    if isinstance(entry, list | tuple) and entry:
+        return f"{len(entry)} × {_short(entry[0])}"
+    text = shown(entry)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from transformer_jax import BlockSettings, Causal, Transformer, dot_product_attention
 from transformer_jax.attention.request import recording_attention
@@ -12,6 +13,7 @@ B, S, T, D, H, V = 2, 7, 5, 12, 2, 11
 SOURCE, TARGET = np.zeros((B, S), int), np.zeros((B, T), int)
 
 
+@pytest.mark.cpu(reason="the message names the backend")
 def test_each_kind_of_a_model_is_recorded_with_the_size_of_its_logits_in_a_loop_over_layers_too():
     model = Transformer(V, V, D, H, 2, 1, 3, settings=BlockSettings(scan_layers=True))
     params = jax.eval_shape(model.init, jax.random.key(0), SOURCE, TARGET)

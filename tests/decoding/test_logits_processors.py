@@ -33,6 +33,8 @@ def excluded(processor, position, tokens=TOKENS):
 
 def test_tokens_are_suppressed_at_their_positions():
     assert excluded(suppressed_tokens([1, 4]), 11) == [{1, 4}] * 3
+    from_two_on = suppressed_tokens([1, 4], 2)
+    assert [excluded(from_two_on, position) for position in (1, 2, 3)] == [[set()] * 3, [{1, 4}] * 3, [{1, 4}] * 3]
     between = suppressed_tokens([1, 4], 2, 3)
     assert [excluded(between, position)[0] for position in (1, 2, 3)] == [set(), {1, 4}, set()]
 

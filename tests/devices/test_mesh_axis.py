@@ -3,9 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 from transformer_jax.mesh_axis import AXIS, all_rows, device_number, sharing_axes
+
+pytestmark = pytest.mark.cpu(reason="needs three devices")
 
 DEVICES, ROWS, FEATURES, WIDTH = 3, 2, 5, 7  # each device has 2 of the 6 rows
 RNG = np.random.default_rng(0)

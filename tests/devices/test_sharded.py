@@ -16,6 +16,8 @@ from transformer_jax.devices.specs import default_spec
 from transformer_jax.fit.programs import create_programs
 from transformer_jax.tasks import ReverseDataset, ReverseTrainer
 
+pytestmark = pytest.mark.cpu(reason="needs three devices")
+
 # One head of keys for four of queries, fewer than the devices that share heads, and weights that drop.
 PARTS = {"positions": "relative", "norm": "rms", "feed_forward": "swiglu", "num_kv_heads": 1, "qk_norm": True}
 LOOP = {"scan_layers": True, "norm_first": True, "num_heads": 4}

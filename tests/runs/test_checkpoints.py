@@ -170,6 +170,7 @@ def test_a_reader_makes_no_directory_and_a_file_in_its_place_is_an_error(tmp_pat
         opened(tmp_path / "checkpoints")
 
 
+@pytest.mark.cpu(reason="needs two devices")
 def test_orbax_alone_opens_a_checkpoint_as_the_documents_say(tmp_path, monkeypatch):
     (block,) = re.findall(r"^```python\n(.*?)^```$", (REPOSITORY / "docs/runs.md").read_text(), re.S | re.M)
     halves = jax.sharding.NamedSharding(jax.make_mesh((2,), ("half",)), jax.sharding.PartitionSpec("half"))
@@ -304,7 +305,7 @@ def test_when_all_are_damaged_that_is_an_error_and_nothing_is_deleted(pair):
         DAMAGES["all emptied"](pair / step)
     with (
         pytest.warns(UserWarning, match="step"),
-        pytest.raises(InputError, match="no checkpoint in .* can be read; use --no-resume"),
+        pytest.raises(InputError, match="no checkpoint in .* can be read; use resume=False"),
     ):
         opened(pair).newest(state(0))
     assert {path.name for path in pair.iterdir()} == {"1", "2"}

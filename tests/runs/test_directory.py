@@ -20,7 +20,8 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.settings import FORMAT, OLDEST_FORMAT, read_settings
 
 STATE = {"params": np.arange(15, dtype=np.float32).reshape(3, 5)}
-REMEDY = "; choose another checkpoint_dir or name, or restore what differs to continue that run$"
+REMEDY = "; choose another checkpoint_dir or name=…, or restore what differs to continue that run$"
+FURTHER = REMEDY[:-1] + "; init_from='.*' with another name=… trains its model further$"
 
 
 def config(parent: Path, **settings) -> TrainingConfig:
@@ -128,7 +129,7 @@ def test_a_refused_directory_is_not_held(tmp_path):
     with RunDirectory(config(tmp_path), "Task") as run:
         run.write_results({})  # a finished run whose checkpoints were deleted
     kept = []  # an error keeps the frames alive that it went through, and all objects in them
-    for resume, message in ((True, "lr was 0.0005 and is 0.5" + REMEDY), (False, "holds a finished run; use --over")):
+    for resume, message in ((True, "lr was 0.0005 and is 0.5" + REMEDY), (False, "holds a finished run; use over")):
         with pytest.raises(InputError, match=message) as refused:
             RunDirectory(config(tmp_path, lr=0.5, resume=resume), "Task")
         kept.append(refused.value)
@@ -187,9 +188,9 @@ def test_settings_may_differ_where_the_config_says_that_they_are_neutral(tmp_pat
 
     with pytest.raises(InputError, match="lr was 0.0005 and is 0.5" + REMEDY):
         open_and_close(tmp_path, lr=0.5)
-    with pytest.raises(InputError, match="max_epochs was 10 and is 11" + REMEDY):
+    with pytest.raises(InputError, match="max_epochs was 10 and is 11" + FURTHER):
         open_and_close(tmp_path, max_epochs=11)
-    with pytest.raises(InputError, match="lr was 0.0005 and is 0.5, max_epochs was 10 and is 11" + REMEDY):
+    with pytest.raises(InputError, match="lr was 0.0005 and is 0.5, max_epochs was 10 and is 11" + FURTHER):
         open_and_close(tmp_path, max_epochs=11, lr=0.5)
     RunDirectory(EveryRateIsTheSame(checkpoint_dir=tmp_path, lr=0.5), "Task").close()
 

@@ -182,6 +182,8 @@ def test_the_table_has_a_line_for_each_run(tmp_path, capsys):
     assert first.split()[:7] == ["Task", "a", "interrupted", "7/17", "val/loss", "0.5000", "10"]
     assert second.split()[:7] == ["Task", "sweep/b", "finished", "13/17", "val/loss", "0.2500", "10"]
     assert (first.split()[-1], second.split()[-1]) == ("lr=0.25", "lr=0.5")
+    main([str(tmp_path / "sweep"), str(tmp_path / "a")])  # of several directories, at once
+    assert [line.split()[2] for line in capsys.readouterr().out.splitlines()] == ["state", "interrupted", "finished"]
     main([str(tmp_path), "--task", "None"])
     assert capsys.readouterr().out == f"No runs in {tmp_path}\n"
 
@@ -203,7 +205,7 @@ def test_columns_are_metrics_settings_and_fields_and_two_runs_are_compared(tmp_p
             [tmp_path, "--columns", "seconds,test/f1"],
             "names test/f1, which no run has; the metrics are test/accuracy, val/",
         ),
-        ([tmp_path / "a", "--diff"], "must be one directory, or two runs with --diff"),
+        ([tmp_path / "a", "--diff"], "--diff takes two runs"),
         ([tmp_path / "a", tmp_path / "c", "--diff"], "c cannot be compared"),
         ([tmp_path / "a", tmp_path / "b", "--diff", "--json"], "^argument --json: not allowed with argument --diff$"),
         ([tmp_path, "--json", "--columns", "lr"], "^argument --columns: not allowed with argument --json$"),

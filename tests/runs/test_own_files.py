@@ -63,7 +63,7 @@ def test_a_run_that_begins_anew_removes_what_the_one_before_wrote_and_nothing_el
     for file in theirs:
         file.write_text("mine")
     before = sorted(run.path.rglob("*"))
-    with pytest.raises(InputError, match="holds a finished run; use --overwrite"):
+    with pytest.raises(InputError, match="holds a finished run; use overwrite=True"):
         opened(tmp_path, resume=False)
     assert sorted(run.path.rglob("*")) == before
     with opened(tmp_path, **AFRESH) as run:

@@ -212,3 +212,15 @@ def test_parameters_of_nan_give_no_answer_no_maps_and_no_page(name, given, messa
         inspection_page(opened, examples)
     with pytest.raises(InputError, match=f"the encoder maps of {title} have weights that are NaN"):
         opened.attention(given)
+
+
+def test_results_are_one_line_with_their_shapes_and_maps_are_pictures_in_a_notebook(reverser):
+    size = sum(leaf.size for leaf in jax.tree.leaves(reverser.params))
+    assert repr(reverser).startswith(f"<ReverseTrainer of ReverseTask: {size:,} parameters, step ")
+    length = reverser.config.seq_len
+    maps = reverser.attention(np.arange(length) % 7)
+    layers = maps.maps["encoder"]
+    shapes = f"{{encoder: {len(layers)} × float32{[*layers[0].shape]}}}"
+    assert repr(maps).startswith(f"LabelledMaps(maps={shapes}, query_labels={{encoder: {length} × ")
+    assert maps._repr_png_().startswith(b"\x89PNG")
+    assert len(repr(reverser.examples(np.arange(length) % 7)[0])) < 300

@@ -8,9 +8,9 @@ import pytest
 import tiny_own_task
 from tiny_own_task import LargestConfig, LargestTrainer, largest_data
 
-from transformer_jax import InputError, ReverseConfig, predict, train_and_test
+from transformer_jax import InputError, ReverseConfig, TransformerPredictor, load_run, predict, train_and_test
 from transformer_jax.inspection import __main__ as inspection_command
-from transformer_jax.inspection import inspection_page
+from transformer_jax.inspection import ablation_table, inspection_page
 from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.trained import __main__ as trained_command
 from transformer_jax.training.inspected_example import Answer, InspectedExample
@@ -58,6 +58,7 @@ class Otherwise(ReverseTrainer):
         return (super().predict(inputs) + 1) % 7
 
 
+WORDS = 'vocabulary = "zero one two three four five six".split()'
 REVERSE = ReverseConfig(seq_len=5, num_categories=7, model_dim=6, batch_size=7)
 
 
@@ -93,6 +94,8 @@ def test_a_run_leaves_the_answers_of_predict_or_a_line_that_says_which_hook_give
     rows = [line.split("\t") for line in (tmp_path / "LargestTask" / "predictions.tsv").read_text().splitlines()[1:]]
     inputs = np.array([row[0].split() for row in rows], np.int32)
     assert [row[2] for row in rows] == [str(number) for number in trainer.predict(inputs)]
+    assert [row[1] for row in rows] == [str(max(numbers)) for numbers in inputs]  # from the targets
+    assert [row[4] for row in rows] == [str(int(row[1] == row[2])) for row in rows]
     capsys.readouterr()
     train_and_test(Pair, LargestConfig(checkpoint_dir=tmp_path, name="pair"), largest_data)
     assert not (tmp_path / "pair" / "predictions.tsv").exists()
@@ -117,11 +120,18 @@ TRAINER = f"--trainer={tiny_own_task.__file__}:LargestTrainer"
 def test_the_commands_open_a_run_with_the_trainer_in_a_file(saved, tmp_path, capsys):
     predict.carry_out(predict.read_command([str(saved), TRAINER, "1 2 3 4 5"]))
     said = with_params(LargestTrainer).predict(np.array([[1, 2, 3, 4, 5]]))[0]
-    assert capsys.readouterr().out.splitlines()[1] == f"1 2 3 4 5\t\t{said}\t\t"
+    assert capsys.readouterr().out.splitlines()[1] == f"1 2 3 4 5\t{said}"
+    own = saved.parent / "words.py"
+    own.write_text(f"from {tiny_own_task.__name__} import LargestTrainer\nclass Words(LargestTrainer):\n    {WORDS}\n")
+    predict.carry_out(predict.read_command([str(saved), f"--trainer={own}:Words", "one two three four five"]))
+    words = ["zero", "one", "two", "three", "four", "five", "six"]
+    assert capsys.readouterr().out == f"input\tanswer\none two three four five\t{words[said]}\n"
+    with pytest.raises(InputError, match="inputs holds 'tree', which is not in the vocabulary; did you mean three"):
+        predict.carry_out(predict.read_command([str(saved), f"--trainer={own}:Words", "one tree"]))
     worded = f"--trainer={__file__}:Worded"
     page = tmp_path / "page.html"
     inspection_command.carry_out(inspection_command.read_command([str(saved), worded, "1 2 3 4 5", f"--output={page}"]))
-    assert f"→ {said}  0.5" in capsys.readouterr().out
+    assert f"→ {said}  50.00%" in capsys.readouterr().out
     trained_command.carry_out(trained_command.read_command(["export", str(saved), str(tmp_path / "copy"), TRAINER]))
     assert (tmp_path / "copy" / "model.safetensors").read_bytes() == (saved / "model.safetensors").read_bytes()
 
@@ -129,7 +139,7 @@ def test_the_commands_open_a_run_with_the_trainer_in_a_file(saved, tmp_path, cap
 @pytest.mark.parametrize(
     ("trainer", "message"),
     [
-        (None, "the task is 'LargestTask', which is not one of ReverseTask, .*; give trainer_class, or --trainer"),
+        (None, "the task is 'LargestTask', which is not one of ReverseTask, .*; give the trainer"),
         ("nowhere.py:X", "must be FILE.py:CLASS of a trainer .*No such file"),
         ("raises.py:X", "must be FILE.py:CLASS of a trainer .division by zero"),
         (f"{tiny_own_task.__file__}:Largest", "must be .* .module 'own_tiny_own_task' has no attribute"),
@@ -150,3 +160,43 @@ def test_a_value_that_names_no_trainer_is_a_one_line_error(saved, tmp_path, monk
         with pytest.raises(InputError, match=message) as caught:
             command.carry_out(command.read_command([*arguments, *given]))
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_quiet_run_prints_what_its_own_code_prints_and_names_its_trainer(tmp_path, capsys):
+    def report(trainer, data):
+        print("mine")
+        return {}
+
+    train_and_test(LargestTrainer, LargestConfig(checkpoint_dir=tmp_path, quiet=True), largest_data, report)
+    assert capsys.readouterr().out == "mine\n"
+    with pytest.raises(InputError, match=f"give the trainer that trained it, {tiny_own_task.__file__}:LargestTrainer"):
+        load_run(tmp_path / "LargestTask")
+
+
+@pytest.mark.slow
+def test_targets_that_are_no_classes_are_named_instead_of_a_loss_of_nan(tmp_path):
+    class FewClasses(LargestTrainer):
+        def create_model(self):
+            return TransformerPredictor(self.config.model_dim, 5, 1, 1)
+
+    message = "targets hold 6, the logits of LargestTask have 5 classes, 0 … 4"
+    with pytest.raises(InputError, match=message):
+        train_and_test(FewClasses, LargestConfig(checkpoint_dir=tmp_path), largest_data)
+
+
+def test_hooks_that_return_or_take_something_else_get_one_line():
+    class Bare(LargestTrainer):
+        def model_inputs(self, inputs):
+            return jax.nn.one_hot(inputs, 7)
+
+    class WithoutTrain(LargestTrainer):
+        def loss_function(self, params, batch, key):
+            return {}
+
+    with pytest.raises(InputError, match=r"Bare.model_inputs returned .*; it must return a tuple of the model's arg"):
+        with_params(Bare)
+    with pytest.raises(InputError, match="WithoutTrain.loss_function has no argument train; it must take it by keywor"):
+        WithoutTrain(LargestConfig())
+    with pytest.raises(InputError, match="loader is 'accuracy'; it must be Iterable or None"):
+        ablation_table(with_params(LargestTrainer), "accuracy")

@@ -16,10 +16,13 @@ WRONG = {
             "--pretrained reverse --num-layers 3",
             "--num-layers is 3, which has no effect: --pretrained is reverse, which",
         ),
+        ("--lr abc", "--lr is 'abc'; it must be float"),
+        ("--accumulate 3", "--accumulate is 3; it must be a divisor of --batch-size, 128"),
+        ("--sweep num_layer=1,2", "'num_layer' is not a setting of this task; did you mean --num-layers?"),
         ("--schedule constant --min-lr 1e-5", "--min-lr is 1e-05, which has no effect: the schedule constant does not"),
         ("--optimizer sgd --adam-b1 .8", "--adam-b1 is 0.8, which has no effect: the optimizer sgd does not take it"),
         ("--optimizer adam --weight-decay .1", "--weight-decay is 0.1, which has no effect: the optimizer adam does"),
-        ("--optimizer sophia", "optimizer is 'sophia'; it must be one of adamw, adam, adabelief"),
+        ("--optimizer sophia", "--optimizer is 'sophia'; it must be one of adamw, adam, adabelief"),
         ("--lr 1e-4 --min-lr 1e-3", "--min-lr is 0.001; it may be at most lr, 0.0001"),
         ("--pretrained reverse --lr .5", "--lr is 0.5, which has no effect: --pretrained is reverse, so nothing"),
         ("--sweep lr=1e-3,3e-4 --schedule noam", "sweep has lr, which has no effect: the schedule noam takes"),
@@ -65,7 +68,7 @@ WRONG = {
     "language_model.py": [
         ("--seq-len 1", "--seq-len is 1; it must be at least 2"),
         ("--architecture short --norm layer", "--norm is layer, which has no effect: architecture defines the model"),
-        ("--data short", "--seq-len is 256; the shortest part of the text has 0 tokens"),
+        ("--data short", "--data is short, too short for --seq-len, 256: the part for val has 0 tokens; give a"),
     ],
 }
 

@@ -166,6 +166,9 @@ def test_a_run_goes_on_without_the_model_it_began_with_but_not_with_another_one(
     first, _ = train_and_test(ReverseTrainer, config(tmp_path, **settings), reverse_data)
     assert "Arrays that training begins with: 32\n  not taken: input_layer/bias [12]\n" in capsys.readouterr().out
     shutil.rmtree(source)
+    with pytest.raises(InputError, match="^init_from is nothere; it must be a run's directory"):
+        train_and_test(ReverseTrainer, config(tmp_path, init_from="nothere"), reverse_data)
+    assert "resumes" not in capsys.readouterr().out
     again, _ = train_and_test(ReverseTrainer, config(tmp_path, **settings), reverse_data)
     assert "resumes from its checkpoint, without init_from" in capsys.readouterr().out
     assert_same(again.params, first.params)

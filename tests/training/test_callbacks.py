@@ -24,11 +24,10 @@ def test_training_is_logged_every_few_steps_and_at_the_end_of_an_epoch_as_means_
     entries = Log()
     action = LogMetrics(entries.log, every=2, steps_per_epoch=5)
     for step, (loss, weight) in enumerate([(1, 1), (6, 3), (4, 2), (0, 2), (10, 5)], start=1):
-        action.on_step(Step(step, sums(loss, weight, rate=step / 10), per_second=7.0))
+        action.on_step(Step(step, sums(loss, weight, rate=step / 10), seconds=0.5))
     assert [step for step, _ in entries] == [2, 4, 5]
     assert [entry["train/loss"] for _, entry in entries] == [7 / 4, 4 / 4, 10 / 5]
     assert [entry["train/learning_rate"] for _, entry in entries] == [0.2, 0.4, 0.5]  # of the last step
-    assert entries[0][1]["train/steps_per_second"] == 7.0
 
 
 def test_the_log_goes_on_after_a_restart_as_if_there_had_been_none():
@@ -103,4 +102,4 @@ def test_two_callbacks_of_one_class_and_a_method_for_an_event_that_there_is_not_
 
 def test_a_batch_in_which_nothing_counts_is_no_divergence_and_is_named():
     with pytest.raises(InputError, match="the batch of step 7 has the weight 0 in loss: loss_function excludes every"):
-        check_finite(Step(7, sums(0.0, weight=0.0), per_second=1.0))
+        check_finite(Step(7, sums(0.0, weight=0.0), seconds=1.0))

@@ -23,12 +23,17 @@ class Remember(Callback):
 
     def __init__(self) -> None:
         self.steps, self.evaluations, self.ends, self.restored = [], [], [], None
+        self.epochs = []
 
     def on_step(self, step):
         self.steps.append((step.number, step.metrics["loss"]))
+        assert step.epoch == (step.number + 4) // 5
 
     def on_evaluation(self, evaluation):
         self.evaluations.append((evaluation.step, evaluation.epoch, dict(evaluation.metrics), evaluation.params))
+
+    def on_epoch(self, epoch):
+        self.epochs.append((epoch.number, epoch.metrics["loss"], epoch.evaluation and epoch.evaluation.step))
 
     def on_end(self, step):
         self.ends.append(step)
@@ -86,6 +91,9 @@ def test_a_callback_gets_every_step_every_evaluation_and_the_end(trained):
     assert [(step, epoch) for step, epoch, *_ in callback.evaluations] == [(10, 2), (15, 3)]
     for *_, metrics, params in callback.evaluations:  # which stay as they are
         assert trained.evaluate(loader(23), params) == metrics
+    assert [(number, evaluated) for number, _, evaluated in callback.epochs] == [(1, None), (2, 10), (3, 15)]
+    losses = np.reshape([loss for _, loss in callback.steps], (3, 5)).mean(1)
+    assert [loss for _, loss, _ in callback.epochs] == pytest.approx(losses, abs=1e-6)
     assert callback.ends == [STEPS]
 
 

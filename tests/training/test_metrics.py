@@ -71,7 +71,7 @@ def test_stacked_layers_have_norms_of_their_own():
 def test_a_metric_that_no_element_has_a_weight_for_has_no_mean():
     steps = [{"loss": (2.0, 1.0), "rare": (0.0, 0.0)}, {"loss": (4.0, 1.0), "rare": (0.0, 0.0)}]
     assert means(steps) == {"loss": 3.0}
-    assert [*summary({"val": means(steps), "test": {"loss": 3.0, "rare": 1.0}}, last="loss")] == [
+    assert [*summary({"val": means(steps), "test": {"loss": 3.0, "rare": 1.0}}, last="loss", counted="sets")] == [
         "Test rare: 1.0000",
         "Val loss:  3.0000",
         "Test loss: 3.0000",

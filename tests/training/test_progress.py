@@ -6,15 +6,15 @@ import types
 import numpy as np
 import pytest
 
+from transformer_jax.config import format_metric
 from transformer_jax.fit.progress import Progress, parameter_table
 from transformer_jax.fitted.results import summary
 from transformer_jax.training.callbacks import Step
-from transformer_jax.training.metrics import format_metric
 
 
 def step(number: int) -> Step:
     sums = {"loss": (6.0, 3.0), "accuracy": (3.0, 4.0), "gradient_norm": (1.0, 1.0), "learning_rate": (0.1, 1.0)}
-    return Step(number, sums | {"unused": (0.0, 0.0)}, 5.0)
+    return Step(number, sums | {"unused": (0.0, 0.0)}, 0.2)
 
 
 def clock(monkeypatch) -> list[float]:
@@ -63,10 +63,24 @@ def test_a_terminal_gets_a_bar_with_the_latest_values_unless_it_is_to_be_quiet(m
         assert ("1/7" in shown.err, "loss 2.0000, accuracy 75.00%" in shown.err) == (not quiet, not quiet)
 
 
-def test_accuracies_are_written_in_percent_and_other_metrics_with_four_digits():
-    assert format_metric("accuracy", 0.98765) == "98.77%"
-    assert format_metric("ema_accuracy", 1.0) == "100.00%"
-    assert format_metric("loss", 0.98765) == "0.9877"
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("accuracy", 0.98765, "98.77%"),
+        ("ema_accuracy", 1.0, "100.00%"),
+        ("accuracy", 0.0, "0.00%"),
+        ("accuracy", 159_999 / 160_000, "99.999%"),  # rounded to two decimals it would be whole
+        ("val/accuracy", 2.4e-5, "0.002%"),
+        ("whole", 0.997, "99.70%"),  # a share, like an accuracy
+        ("f1", 0.5, "50.00%"),
+        ("loss", 0.98765, "0.9877"),
+        ("loss", 2.4e-5, "2.4e-05"),
+        ("loss", 0.0, "0.0000"),
+        ("accuracy", float("nan"), "nan%"),
+    ],
+)
+def test_shares_are_in_percent_and_no_number_is_rounded_to_what_it_is_not(name, value, text):
+    assert format_metric(name, value) == text
 
 
 def test_the_table_has_a_line_for_each_array_and_the_total():
@@ -83,11 +97,11 @@ def test_the_summary_has_every_metric_with_the_criterions_last():
         "val": {"loss": 0.5, "whole": 0.25, "accuracy": 0.75},
         "test": {"loss": 1.0, "whole": 0.0, "accuracy": 0.5},
     }
-    assert list(summary(metrics, last="loss")) == [
-        "Val whole:     0.2500",
-        "Test whole:    0.0000",
-        "Val accuracy:  75.00%",
-        "Test accuracy: 50.00%",
+    assert list(summary(metrics, last="loss", counted="sets")) == [
+        "Val whole:     25.00%",
+        "Test whole:    0.00%",
+        "Val accuracy:  75.00% of sets",
+        "Test accuracy: 50.00% of sets",
         "Val loss:      0.5000",
         "Test loss:     1.0000",
     ]

@@ -1,10 +1,13 @@
 """Throughput, memory and profiles of a training."""
 
 import dataclasses
+import itertools
+import re
 from types import SimpleNamespace
 from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled_models import needs_three
@@ -21,6 +24,7 @@ from transformer_jax.devices.compilation import (
     known_options,
     prepare_jax,
 )
+from transformer_jax.devices.flops import flops_of, peak_of
 from transformer_jax.devices.mesh import own_device
 from transformer_jax.fit.profile import Profile, ShowProgram
 from transformer_jax.fit.programs import create_programs
@@ -34,14 +38,25 @@ from transformer_jax.training.checks import profiled_steps
 def test_an_entry_holds_examples_flops_and_the_seconds_of_waiting_since_the_last_one():
     entries = []
     runner = SimpleNamespace(flops_per_step=1e6, devices=own_device(), rows_per_step=7)
-    config = dataclasses.replace(CONFIG, log_every=3)
-    throughput = LogThroughput(lambda step, scalars: entries.append((step, dict(scalars))), config, runner)
+
+    def throughput() -> LogThroughput:
+        return LogThroughput(
+            lambda step, scalars: entries.append((step, dict(scalars))), lambda step: step % 3 == 0, runner
+        )
+
+    before, after = throughput(), throughput()
     for number in range(1, 7):
-        throughput.on_step(Step(number, {}, per_second=11.0, waited=number / 8))
+        # The host was late after the first step, so that the second one seems to take no time.
+        seconds = {1: 0.4, 2: 0.0}.get(number, 0.2)
+        (before if number < 5 else after).on_step(Step(number, {}, seconds, waited=number / 8))
+        if number == 4:
+            after.restore(before.state())  # as a resumed run does
     assert [step for step, _ in entries] == [3, 6]
     first, second = (scalars for _, scalars in entries)
-    assert first["throughput/examples_per_second"] == 77
-    assert first["throughput/flops_per_second"] == 11e6
+    for scalars in (first, second):
+        assert scalars["throughput/steps_per_second"] == pytest.approx(5)
+        assert scalars["throughput/examples_per_second"] == pytest.approx(35)
+        assert scalars["throughput/flops_per_second"] == pytest.approx(5e6)
     assert first["throughput/seconds_waiting_for_data"] == 6 / 8
     assert second["throughput/seconds_waiting_for_data"] == 15 / 8
 
@@ -51,6 +66,47 @@ def test_the_flops_of_a_program_are_those_of_its_products_and_its_memory_is_that
     compiled.begin_to_compile(np.ones((31, 17), np.float32), np.ones((64, 31), np.float32)).result()
     assert compiled.flops == pytest.approx(2 * 64 * 31 * 17, rel=0.05)  # and the sum's additions
     assert compiled.memory.held == 4 * (31 * 17 + 64 * 31)
+
+
+def test_flops_are_counted_in_loops_branches_and_gradients_on_any_backend():
+    weights, x = np.ones((31, 31), np.float32), np.ones((7, 31), np.float32)
+
+    def loop(weights, x):
+        return jax.lax.scan(lambda x, _: (jnp.tanh(x @ weights), None), x, None, length=5)[0].sum()
+
+    product = 2 * 7 * 31 * 31
+    assert flops_of(jax.jit(loop).trace(weights, x).jaxpr) == 5 * product
+    assert flops_of(jax.jit(jax.grad(loop)).trace(weights, x).jaxpr) == 15 * product
+    checkpointed = jax.grad(jax.checkpoint(lambda weights, x: jnp.tanh(jnp.tanh(x @ weights) @ weights).sum()))
+    assert flops_of(jax.jit(checkpointed).trace(weights, x).jaxpr) > 5 * product  # one of six is not needed
+
+
+def test_the_peak_is_that_of_the_card():
+    kinds = "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA L40S", "NVIDIA L4", "TPU v5 lite", "cpu"
+    assert [peak_of(kind) for kind in kinds] == [989e12, 756e12, 362e12, 121e12, 197e12, None]
+
+
+@pytest.mark.parametrize(
+    ("around", "setting", "expected"),
+    [
+        (None, None, None),
+        (None, "highest", "HIGHEST"),
+        (None, "default", "DEFAULT"),
+        ("highest", "default", "HIGHEST"),  # a comparison of numbers has full precision, whatever the run's
+    ],
+)
+def test_products_of_a_model_have_the_precision_of_the_setting(around, setting, expected):
+    trainer = ReverseTrainer(dataclasses.replace(CONFIG, matmul_precision=setting))
+    inputs = np.zeros((2, 5), np.int32)
+
+    def loss(params):
+        return trainer.apply(params, inputs).sum()
+
+    with jax.default_matmul_precision(around):
+        params = jax.eval_shape(trainer.initial_params, jax.random.key(0), inputs)
+        text = str(jax.make_jaxpr(jax.grad(loss))(params))
+    precisions = set(re.findall(r"precision=\(?(?:Precision\.)?(\w+)", text))
+    assert precisions == ({expected} if expected else set())
 
 
 def test_the_line_on_memory_counts_mebibytes():
@@ -163,8 +219,12 @@ def test_a_run_says_its_memory_logs_its_throughput_and_writes_the_trace_that_is_
     assert printed.count("Memory of each device: ") == 1
     assert printed.count("plain attention of 5 × 5 logits: there are few logits; not blockwise: ") == 1
     curves = read_scalars(trainer.run.path)
-    for name in ("examples_per_second", "flops_per_second", "seconds_waiting_for_data"):
-        assert list(curves[f"throughput/{name}"]) == [3, 6, 9, 12, 15]
+    for name in ("steps_per_second", "examples_per_second", "flops_per_second", "seconds_waiting_for_data"):
+        assert list(curves[f"throughput/{name}"]) == [3, 5, 6, 9, 10, 12, 15]
+    # Each entry is about the time since the last one, so that all entries together are about the whole training.
+    rates = curves["throughput/steps_per_second"]
+    seconds = sum((step - last) / rates[step] for last, step in itertools.pairwise([0, *rates]))
+    assert seconds == pytest.approx(trainer.stopwatch.seconds["train"], rel=0.2)
     flops = curves["throughput/flops_per_second"][6] / curves["throughput/examples_per_second"][6]
     assert 1e3 < flops < 1e6  # of a sequence of 5: 6 for each position and each of 453 parameters, and attention's
     assert f"Trace: {trainer.run.path / 'plugins' / 'profile'}" in printed

@@ -160,6 +160,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.cpu(reason="limits the memory, which CUDA reserves")
 def test_any_other_file_is_refused_in_one_line(tmp_path, name):
     content, message = REFUSED[name]
     (tmp_path / "f").write_bytes(content)

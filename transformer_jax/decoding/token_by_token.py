@@ -45,6 +45,7 @@ from transformer_jax.decoding.checks import (
 )
 from transformer_jax.decoding.logits_processors import Logits, Position
 from transformer_jax.decoding.next_token import draw_tokens, token_log_probs
+from transformer_jax.trees import short_repr
 
 # takes log-probabilities and the position
 Choose = Callable[[Logits, Position], Ids]
@@ -58,6 +59,9 @@ class Decoded(NamedTuple):
 
     If beam search finds fewer than `n_best` results with probability above 0, the others have length 0 and score −∞.
     """
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     # without the start token; including the end token, then padding
     tokens: Int[Array, "*results T"]

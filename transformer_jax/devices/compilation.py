@@ -130,7 +130,7 @@ class BackgroundProgram(Generic[Result]):
             out_shardings=shardings,
             compiler_options=known_options(options, device),
         )
-        self._first: jax.stages.Lowered | None = None
+        self._first: jax.stages.Traced | None = None
         # by structure, shapes and types of the arguments
         self._executables: dict[Any, Future[jax.stages.Compiled]] = {}
         self._calls_ahead = 0
@@ -156,14 +156,10 @@ class BackgroundProgram(Generic[Result]):
 
     @functools.cached_property
     def flops(self) -> float | None:
-        """FLOPs of the program for the first shapes, with a loop's body counted once; None if unknown.
+        """FLOPs of the program's matrix products for the first shapes (`flops_of`); None before the first call."""
+        from transformer_jax.devices.flops import flops_of  # only for the log
 
-        Only available after the first call.
-        """
-        analysis = self._first.cost_analysis() if self._first else None
-        if not analysis or not analysis.get("flops"):
-            return None
-        return float(analysis["flops"])
+        return None if self._first is None else flops_of(self._first.jaxpr)
 
     @property
     def memory(self) -> Memory | None:
@@ -181,8 +177,9 @@ class BackgroundProgram(Generic[Result]):
         if key not in self._executables:
             with self._stopwatch.during("compile"):
                 # in the caller's thread, with its JAX settings
-                lowered = self._jitted.lower(*arguments)
-            self._first = self._first or lowered
+                traced = self._jitted.trace(*arguments)
+                lowered = traced.lower()
+            self._first = self._first or traced
             self._executables[key] = _compiler.submit(lowered.compile)
         return self._executables[key]
 

@@ -5,10 +5,9 @@ Every function here is called by all processes, in the same order: each waits fo
 
 import contextlib
 import dataclasses
-import io
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import TypeVar
 
 import jax
@@ -24,6 +23,8 @@ HEARTBEAT_SECONDS = 20  # a process that is silent for longer counts as dead, an
 SHUTDOWN_SECONDS = 15  # for which a process that ends waits for the others
 # may differ between processes
 OWN_SETTINGS = {"process_id", "num_workers", "compilation_cache", "quiet", "verbose"}
+
+_is_silent = ContextVar("_is_silent", default=False)
 
 Tree = TypeVar("Tree")
 Value = TypeVar("Value")
@@ -70,10 +71,18 @@ def is_first() -> bool:
 
 @contextlib.contextmanager
 def quietly(config: TrainingConfig) -> Iterator[None]:
-    """Suppress standard output in a block if the config is `quiet`, or if this process is not the first."""
-    is_silent = config.quiet or not is_first()
-    with contextlib.redirect_stdout(io.StringIO() if is_silent else sys.stdout):
+    """Silence `say` in a block if the config is `quiet`, or if this process is not the first."""
+    token = _is_silent.set(config.quiet or not is_first())
+    try:
         yield
+    finally:
+        _is_silent.reset(token)
+
+
+def say(*lines: object) -> None:
+    """Print lines of the package, unless a block is silent; what a user's own code prints is always shown."""
+    if not _is_silent.get():
+        print(*lines, sep="\n")
 
 
 def largest(number: float) -> float:

@@ -131,7 +131,7 @@ def _open_run(
     check_same({"the data": data})
     model = flatten_dict({"model": description(_model_of_run(task))}, sep=".")
     digest = None if chosen is None else chosen.digest
-    return RunDirectory(config, task.name, data, digest, files, model)
+    return RunDirectory(config, task.name, data, digest, files, model, task.place())
 
 
 def _model_of_run(task: Task) -> nn.Module:

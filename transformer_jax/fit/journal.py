@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from transformer_jax.config import TrainingConfig
+from transformer_jax.config import TrainingConfig, format_metric
 from transformer_jax.data.loader import Loader
 from transformer_jax.devices.processes import any_of, is_first
 from transformer_jax.errors import InputError, shortened
@@ -15,6 +15,7 @@ from transformer_jax.fit.runner import StepRunner
 from transformer_jax.fit.signals import StopRequest
 from transformer_jax.fit.standard_callbacks import (
     EarlyStopping,
+    EndsOfEpochs,
     LogMetrics,
     LogThroughput,
     by_class,
@@ -27,7 +28,6 @@ from transformer_jax.runs.checkpoints import Checkpoint
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger, LogPosition, open_loggers
 from transformer_jax.training.callbacks import Callback, Evaluation, Step
-from transformer_jax.training.metrics import format_metric
 from transformer_jax.training.step import TrainState
 
 
@@ -85,6 +85,9 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 callbacks += self._create_callbacks(runner, steps_per_epoch, opened)
                 callbacks += compiled.task.create_callbacks(loggers)
                 callbacks += _attention_pictures(compiled, val_loader, loggers)
+                terms = compiled.task.loss_terms
+                ends = EndsOfEpochs([*callbacks], steps_per_epoch, self._is_evaluated, terms)
+                callbacks.append(ends)
             self._callbacks = by_class("callbacks", callbacks)
             self._saved_at = time.monotonic()
             if start.progress:
@@ -104,7 +107,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             num_steps=self._num_steps,
             loss_terms=runner.rule.loss_terms,
         )
-        throughput = LogThroughput(self._log, config, runner)
+        throughput = LogThroughput(self._log, metrics.is_due, runner)
         stopping = EarlyStopping(config.criterion, config.patience)
         callbacks: list[Callback] = [metrics, throughput, stopping]
         if config.verbose:
@@ -117,6 +120,10 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             profile = Profile(self._run.path, config.profile, self._bar.write)
             callbacks.append(opened.enter_context(contextlib.closing(profile)))
         return [*callbacks, self._bar]
+
+    def _is_evaluated(self, last: Step) -> bool:
+        """Whether an evaluation follows the last step of an epoch."""
+        return last.epoch % self._config.eval_every == 0 or last.number == self._num_steps
 
     def _restore(self, progress: Json) -> None:
         self._stopwatch.restore(progress["seconds"])

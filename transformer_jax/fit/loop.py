@@ -68,7 +68,8 @@ class TrainingLoop:
         self._was_stopped = bool(start.progress.get("stopped", False))  # early, by a callback
         if config.schedule == PLATEAU and 0 < start.step == journal.evaluated_step:
             self._reduce_rate(run.checkpoints.metrics(start.step) or {})
-        self._finished_at = 0.0  # when the latest call was, by the stopwatch of `train`
+        # when the latest call was finished
+        self._finished_at = self._seconds_of_training()
         self._seconds_per_step = 0.0  # of the latest call
 
     def train(self) -> None:
@@ -102,7 +103,7 @@ class TrainingLoop:
         )
         unfinished: Call | None = None
         with self._stopwatch.during("train"):
-            self._finished_at = began_to_wait = self._seconds_of_training()
+            began_to_wait = self._seconds_of_training()
             for samples in loaded:
                 waited = self._seconds_of_training() - began_to_wait
                 is_save_asked_for = self._journal.is_save_asked_for()
@@ -127,18 +128,18 @@ class TrainingLoop:
         """Wait for a call, and journal its steps."""
         sums_of_steps = call.sums.of_each(call.num_steps)
         finished_at = self._seconds_of_training()
-        seconds = finished_at - self._finished_at
+        self._seconds_per_step = (finished_at - self._finished_at) / call.num_steps
         self._finished_at = finished_at
-        self._seconds_per_step = seconds / call.num_steps
         last_step = self.step + call.num_steps
         for sums in sums_of_steps:
             self.step += 1
             step = Step(
                 number=self.step,
                 sums=sums,
-                per_second=call.num_steps / seconds,
+                seconds=self._seconds_per_step,
                 waited=call.waited / call.num_steps,
                 ends_call=self.step == last_step,
+                epoch=-(-self.step // self.steps_per_epoch),
             )
             self._journal.on_step(step)
 

@@ -14,7 +14,7 @@ from transformer_jax.argument_checks import as_arrays, check_arrays
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Loader
 from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, BackgroundProgram, host_device
-from transformer_jax.devices.processes import whole
+from transformer_jax.devices.processes import say, whole
 from transformer_jax.devices.sharing import Devices
 from transformer_jax.errors import InputError
 from transformer_jax.fit.runner import StepRunner
@@ -90,7 +90,7 @@ def report_initial(
     if is_resumed:
         return
     if given is not None:
-        print(given.summary())
+        say(given.summary())
         return
     for name in ("init_from", "init_only"):
         value = getattr(config, name)

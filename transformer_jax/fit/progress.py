@@ -8,9 +8,10 @@ import jax
 from flax.traverse_util import flatten_dict
 from tqdm import tqdm
 
+from transformer_jax.config import format_metric
+from transformer_jax.devices.processes import say
 from transformer_jax.fitted.fitted import CompiledTask
 from transformer_jax.training.callbacks import Callback, Step
-from transformer_jax.training.metrics import format_metric
 from transformer_jax.trees import Params, split_variables
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -42,7 +43,7 @@ class Progress(Callback):
         """Advance by one step, and show its metrics if the last ones were shown long enough ago."""
         self._last = step
         self._num_shown += 1
-        self._seconds += 1 / step.per_second
+        self._seconds += step.seconds
         if self._bar is not None:
             self._bar.update()
         pause = SECONDS_BETWEEN_LINES if self._bar is None else SECONDS_BETWEEN_VALUES
@@ -105,10 +106,10 @@ def _values(step: Step) -> str:
 def announce(compiled: CompiledTask, params: Params, num_steps: int, directory: Path) -> None:
     """Print the task, its size, the number of steps, the devices and the run's directory."""
     if compiled.task.config.verbose:
-        print(parameter_table(params))
+        say(parameter_table(params))
     trained, _ = split_variables(params)
     count = sum(leaf.size for leaf in jax.tree.leaves(trained))
-    print(
+    say(
         f"{compiled.task.name}: {count:,} parameters, {num_steps:,} steps on {compiled.devices},"
         f" into {directory}"
     )

@@ -120,13 +120,8 @@ class StepRunner:
 
     @property
     def flops_per_step(self) -> float | None:
-        """FLOPs of a step on all devices, before compiler optimizations; None if unknown.
-
-        They are unknown if batches differ in shape, or if the step has a loop over parts of a batch or over layers,
-        whose iterations are not counted.
-        """
-        has_loop = self._config.accumulate > 1 or self._config.scan_layers
-        flops = None if has_loop or self.compiles_update_separately else self._steps.flops
+        """FLOPs of a step's matrix products on all devices; None if batches differ in shape."""
+        flops = None if self.compiles_update_separately else self._steps.flops
         if flops is None or self.devices.partitioned_by_xla:  # one program for all devices
             return flops
         return flops * self.devices.mesh.size  # each runs a copy, for its rows

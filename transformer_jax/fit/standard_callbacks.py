@@ -1,15 +1,15 @@
 """What every training does between steps: check the loss, log the metrics, stop early."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import jax
 import numpy as np
 
-from transformer_jax.config import Criterion, TrainingConfig
+from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
 from transformer_jax.fit.runner import StepRunner
-from transformer_jax.training.callbacks import Callback, Evaluation, Log, Step
+from transformer_jax.training.callbacks import Callback, Epoch, Evaluation, Log, Step
 from transformer_jax.training.metrics import (
     NO_TERMS,
     UNWEIGHTED,
@@ -58,15 +58,18 @@ class LogMetrics(Callback):
     def on_step(self, step: Step) -> None:
         """Add one step, and log if an entry is due."""
         self._window.append(step.sums)
-        ends_epoch = step.number % self._steps_per_epoch == 0
-        if step.number % self._every and not ends_epoch and step.number != self._num_steps:
+        if not self.is_due(step.number):
             return
         metrics = means_of_steps(self._window, self._loss_terms)
         self._window = []
         # of this step, not the mean
         metrics["learning_rate"] = float(np.asarray(step.sums["learning_rate"][0]))
-        metrics["steps_per_second"] = step.per_second
         self._log(step.number, {f"train/{name}": value for name, value in metrics.items()})
+
+    def is_due(self, step: int) -> bool:
+        """Whether an entry is logged after this step."""
+        is_regular = step % self._every == 0 or step % self._steps_per_epoch == 0
+        return is_regular or step == self._num_steps
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         """Log an evaluation."""
@@ -86,40 +89,106 @@ class LogMetrics(Callback):
 
 
 class LogThroughput(Callback):
-    """Logs how fast and how busy the devices are, whenever a log entry is due.
+    """Logs how fast and how busy the devices have been since the last entry.
 
-    `throughput/examples_per_second`; `throughput/seconds_waiting_for_data` since the last entry;
-    `throughput/flops_per_second` of all devices, counted before compiler optimizations;
+    `throughput/steps_per_second` and `throughput/examples_per_second`; `throughput/seconds_waiting_for_data`;
+    `throughput/flops_per_second` of matrix products on all devices, and `throughput/share_of_peak` of their peak in
+    bfloat16 if it is known (`transformer_jax.devices.flops`);
     `throughput/bytes_in_use/<device>`, if the devices report it.
 
     Args:
         log: gets the entries.
-        config: settings of the run.
+        is_due: whether an entry is logged after this step.
         runner: runs the steps.
     """
 
-    def __init__(self, log: Log, config: TrainingConfig, runner: StepRunner) -> None:
-        self._log, self._config, self._runner = log, config, runner
-        self._waited = 0.0
+    def __init__(self, log: Log, is_due: Callable[[int], bool], runner: StepRunner) -> None:
+        self._log, self._is_due, self._runner = log, is_due, runner
+        self._num_steps, self._seconds, self._waited = 0, 0.0, 0.0  # since the last entry
 
     def on_step(self, step: Step) -> None:
         """Log, if an entry is due."""
+        self._num_steps += 1
+        self._seconds += step.seconds
         self._waited += step.waited
-        if step.number % self._config.log_every:
+        if not self._is_due(step.number):
             return
+        rate = self._num_steps / self._seconds
         scalars = {
-            "examples_per_second": step.per_second * self._runner.rows_per_step,
+            "steps_per_second": rate,
+            "examples_per_second": rate * self._runner.rows_per_step,
             "seconds_waiting_for_data": self._waited,
         }
-        self._waited = 0.0
+        self._num_steps, self._seconds, self._waited = 0, 0.0, 0.0
         flops = self._runner.flops_per_step
         if flops is not None:
-            scalars["flops_per_second"] = flops * step.per_second
+            scalars["flops_per_second"] = flops * rate
+            from transformer_jax.devices.flops import peak_of  # only for the log
+
+            peak = peak_of(self._runner.devices.kind)
+            if peak is not None:
+                scalars["share_of_peak"] = flops * rate / (peak * self._runner.devices.mesh.size)
         for device in self._runner.devices.mesh.local_devices:
             memory = device.memory_stats() or {}
             if "bytes_in_use" in memory:
                 scalars[f"bytes_in_use/{device.id}"] = float(memory["bytes_in_use"])
         self._log(step.number, {f"throughput/{name}": value for name, value in scalars.items()})
+
+    def state(self) -> list[float]:
+        """Number of steps, seconds and seconds of waiting since the last entry."""
+        return [self._num_steps, self._seconds, self._waited]
+
+    def restore(self, state: list[float] | None) -> None:
+        """Continue with these numbers; older checkpoints have none."""
+        if state is not None:
+            self._num_steps, self._seconds, self._waited = int(state[0]), state[1], state[2]
+
+
+class EndsOfEpochs(Callback):
+    """Calls `on_epoch` of other callbacks.
+
+    Args:
+        callbacks: these callbacks.
+        steps_per_epoch: number of steps in an epoch.
+        is_evaluated: whether an evaluation follows this step, the last one of an epoch.
+        loss_terms: factors of the terms of the loss.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[Callback],
+        steps_per_epoch: int,
+        is_evaluated: Callable[[Step], bool],
+        loss_terms: LossTerms = NO_TERMS,
+    ) -> None:
+        self._callbacks, self._steps_per_epoch = callbacks, steps_per_epoch
+        self._is_evaluated, self._loss_terms = is_evaluated, loss_terms
+        self._sums: list[Sums] = []  # of the steps of the epoch
+
+    def on_step(self, step: Step) -> None:
+        """Add one step; call, if it ends an epoch without an evaluation."""
+        self._sums.append(step.sums)
+        if step.number % self._steps_per_epoch == 0 and not self._is_evaluated(step):
+            self._call(step.epoch, None)
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        """Call, if the evaluation is at the end of an epoch."""
+        if evaluation.step % self._steps_per_epoch == 0:
+            self._call(evaluation.epoch, evaluation)
+
+    def _call(self, number: int, evaluation: Evaluation | None) -> None:
+        epoch = Epoch(number, means_of_steps(self._sums, self._loss_terms), evaluation)
+        self._sums = []
+        for callback in self._callbacks:
+            callback.on_epoch(epoch)
+
+    def state(self) -> list[Sums]:
+        """The sums of the epoch's steps."""
+        return jax.tree.map(float, self._sums)
+
+    def restore(self, state: list[Sums]) -> None:
+        """Continue with these sums."""
+        self._sums = [*state]
 
 
 class EarlyStopping(Callback):

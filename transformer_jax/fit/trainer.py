@@ -16,6 +16,7 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.data.loader import Loader
 from transformer_jax.devices.mesh import choose_devices
+from transformer_jax.devices.processes import quietly, say
 from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.errors import InputError
 from transformer_jax.fit.fitting import fit, training
@@ -24,7 +25,7 @@ from transformer_jax.fitted.fitted import CompiledTask, Fitted
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import CsvLogger, tensorboard_logger
-from transformer_jax.training.checks import check_fitting, check_task
+from transformer_jax.training.checks import check_fitting, check_targets, check_task
 from transformer_jax.training.task import Task
 from transformer_jax.trees import Arrays, Inputs, Params, Variables, variables_of
 
@@ -67,6 +68,14 @@ class TrainerModule(Task):
         self._is_entered = False
         self.compiled = CompiledTask(self, self.devices, constants, self.stopwatch)
         self._fitted: Fitted | None = None
+
+    def __repr__(self) -> str:
+        """Class, task, number of parameters and of steps."""
+        state = "not trained"
+        if self._fitted is not None:
+            size = sum(leaf.size for leaf in jax.tree.leaves(self.params))
+            state = f"{size:,} parameters, step {self.steps or self.results.get('steps', 0)}"
+        return f"<{type(self).__name__} of {self.name}: {state}>"
 
     @property
     def constants(self) -> Arrays:
@@ -155,7 +164,11 @@ class TrainerModule(Task):
         check_fitting(self.config)
         training = self.training(train_loader, val_loader, initial_params)
         del initial_params  # frees the memory, unless the caller refers to them
-        self._fitted = fit(self.compiled, training, self.config)
+        try:
+            self._fitted = fit(self.compiled, training, self.config)
+        except FloatingPointError:
+            check_targets(self, self.compiled.output_shape(train_loader), train_loader)
+            raise
         self.close_run()
 
     @check_arguments
@@ -166,7 +179,11 @@ class TrainerModule(Task):
         if self._run is not None:  # of an earlier training, which a `with` block still holds
             self._run.close()
         self.stopwatch.reset()
+        warmup = self.config.warmup
         self.config = self.config.resolved(len(train_loader))
+        if self.config.warmup != warmup is not None:
+            with quietly(self.config):
+                say(f"Warm-up: {self.config.warmup} steps, as the default, {warmup}, is too long")
         return training(
             self.compiled,
             (train_loader, val_loader),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+from jaxtyping import PRNGKeyArray
 
 from transformer_jax.argument_checks import as_arrays
 from transformer_jax.config import EMA
@@ -75,6 +76,17 @@ class CompiledTask:
         params = jax.device_put(params, self.first_device)
         inputs = as_arrays("inputs", inputs)
         return jax.device_get(self._forward(params, inputs, self.local_constants))
+
+    def output_shape(self, loader: Loader) -> Any:
+        """Return shape and dtype of the model's output for a sample of a loader."""
+        inputs, _ = loader.example()
+        constants = self.local_constants
+
+        def output(key: PRNGKeyArray) -> Any:
+            params = self.task.initial_params(key, inputs, constants)
+            return self._prepare_and_apply(params, inputs, constants)
+
+        return jax.eval_shape(output, jax.random.key(0))
 
     def _prepare_and_apply(self, params: Params, inputs: Inputs, constants: Arrays) -> Any:
         return self.task.apply(params, self.task.prepare(inputs, constants))

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.devices.processes import quietly
+from transformer_jax.config import format_metric
+from transformer_jax.devices.processes import quietly, say
 from transformer_jax.fitted.fitted import Fitted
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import LogPosition, open_loggers
 from transformer_jax.runs.saved_model import card_of, save_model
 from transformer_jax.runs.settings import as_json, description, settings_of
-from transformer_jax.training.metrics import format_metric
 from transformer_jax.training.task import Task
 
 # settings that a task's own optimizer need not read
@@ -36,8 +36,14 @@ GIT = [
 MAX_SECONDS = 5.0  # time limit for git
 
 
-def summary(metrics: Metrics, last: str) -> Iterator[str]:
-    """Yield a line for each metric of each split; the metric `last`, by which the best model was chosen, comes last."""
+def summary(metrics: Metrics, last: str, counted: str) -> Iterator[str]:
+    """Yield a line for each metric of each split.
+
+    Args:
+        metrics: by split.
+        last: the metric by which the best model was chosen, which comes last.
+        counted: elements that accuracies count, in the plural.
+    """
     given = dict.fromkeys(name for of_split in metrics.values() for name in of_split)
     names = sorted(given, key=lambda name: (name == last, name == "accuracy"))
     width = max(len(f"{split} {name}:") for split in metrics for name in names)
@@ -46,7 +52,8 @@ def summary(metrics: Metrics, last: str) -> Iterator[str]:
             # a metric is missing in a split where all its weights are 0
             if name in of_split:
                 title = f"{split.capitalize()} {name}:"
-                yield f"{title:{width}} {format_metric(name, of_split[name])}"
+                of_what = f" of {counted}" if name.endswith("accuracy") else ""
+                yield f"{title:{width}} {format_metric(name, of_split[name])}{of_what}"
 
 
 def finish(
@@ -80,7 +87,7 @@ def finish(
             run.write_results(results)
     config = fitted.task.config
     with quietly(config):
-        print(*summary(metrics, config.criterion.metric), sep="\n")
+        say(*summary(metrics, config.criterion.metric, fitted.task.counted))
     return results
 
 

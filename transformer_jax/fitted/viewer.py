@@ -1,6 +1,7 @@
 """A model's answers to examples, and its attention maps."""
 
 import dataclasses
+import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, known_options
 from transformer_jax.errors import InputError
 from transformer_jax.training.inspected_example import Answer, InspectedExample, Label
 from transformer_jax.training.task import Task
-from transformer_jax.trees import Inputs, Params
+from transformer_jax.trees import Inputs, Params, short_repr
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,6 +27,9 @@ FIRST_WITHOUT_GLYPH = 0x530  # Latin, Greek and Cyrillic come before it
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelledMaps:
     """Attention weights of one input, by kind: `encoder`, and with a decoder also `decoder` and `cross`."""
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     # [H T S] for each layer; T and S depend on the kind
     maps: Mapping[str, Sequence[Float[np.ndarray, "H _T _S"]]]
@@ -53,6 +57,12 @@ class LabelledMaps:
                 check_scores(weights, f"the {kind} maps of {example.title!r} have weights")
                 cut[kind].append(weights)
         return cls(cut, queries, keys)
+
+    def _repr_png_(self) -> bytes:
+        """The picture of `plot`, which a notebook shows as the last value of a cell."""
+        picture = io.BytesIO()
+        self.plot().savefig(picture, format="png")
+        return picture.getvalue()
 
     def plot(self, kind: str | None = None, layer: int | None = None) -> "Figure":
         """Draw the maps of one kind: rows are layers, columns are heads.
@@ -171,7 +181,12 @@ class Viewer:
                 f"{type(task).__name__}.predict gives no list or array with an answer for each"
                 " example; override `examples`"
             )
-        return [" ".join(map(str, np.ravel(answer).tolist())) for answer in predicted]
+        return [self._text_of(np.ravel(answer)) for answer in predicted]
+
+    def _text_of(self, answer: np.ndarray) -> str:
+        """An answer of `predict` as text; integers are tokens or classes, which may have names."""
+        name = self._task.name_of_class if np.issubdtype(answer.dtype, np.integer) else str
+        return " ".join(map(name, answer.tolist()))
 
 
 def _joined(batches: Sequence[Inputs]) -> Inputs:

@@ -9,10 +9,14 @@ import argparse
 from pathlib import Path
 
 from transformer_jax.cli import run
+from transformer_jax.config import percent
+from transformer_jax.fitted.viewer import drawable
 from transformer_jax.flags import Parser, check_output
 from transformer_jax.inspection.page.page import Page, inspection_page
 from transformer_jax.inspection.page.view import BEGINNING
+from transformer_jax.runs.settings import is_run
 from transformer_jax.tasks.registry import TRAINER, find_trainer
+from transformer_jax.trained.load import shipped_models
 
 OUTPUT = Path("inspection.html")
 PROGRAM = "python -m transformer_jax.inspection"
@@ -44,11 +48,13 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--output",
         type=Path,
-        default=OUTPUT,
         metavar="FILE",
-        help="page to write (default: %(default)s)",
+        help=f"page to write (default: {OUTPUT} in the directory of the run, if it is one)",
     )
     chosen = parser.parse_intermixed_args(arguments)
+    if chosen.output is None:
+        is_own = chosen.run not in shipped_models() and is_run(Path(chosen.run))
+        chosen.output = Path(chosen.run) / OUTPUT if is_own else OUTPUT
     check_output(chosen.output, BEGINNING)
     return chosen
 
@@ -69,7 +75,8 @@ def text_of(page: Page) -> str:
     for example, answer in zip(page.examples, page.answers, strict=True):
         right = "" if example.expected is None else f" (expected: {example.expected})"
         parts = [
-            f"{part.text or part.place}{_shown(part.probability, ' ')}" for part in answer.parts
+            f"{drawable(part.text or part.place)}{_shown(part.probability, ' ')}"
+            for part in answer.parts
         ]
         lines.append(example.title)
         lines.append(f"  → {answer.text}{_shown(answer.probability, '  ')}{right}")
@@ -78,7 +85,7 @@ def text_of(page: Page) -> str:
 
 
 def _shown(probability: float | None, before: str) -> str:
-    return "" if probability is None else f"{before}{probability:.4f}"
+    return "" if probability is None else f"{before}{percent(probability)}"
 
 
 if __name__ == "__main__":

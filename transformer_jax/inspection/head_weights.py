@@ -15,13 +15,16 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.names import activation_name
 from transformer_jax.nn.layer_stacks import unstack_layers
-from transformer_jax.trees import Variables
+from transformer_jax.trees import Variables, short_repr
 
 INPUTS = ("query_proj", "key_proj", "value_proj")
 
 
 class Factored(NamedTuple):
     """Matrices `left @ right` of low rank d, one per head, applied to row vectors: `x @ left @ right`."""
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     left: Float[Array, "H D_in d"]
     right: Float[Array, "H d D_out"]
@@ -62,6 +65,9 @@ class HeadWeights(NamedTuple):
     Rotary positions, attention biases, and norms of queries and keys are not included; in a model that has them, QK
     is the comparison before they act.
     """
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     query: Float[Array, "H D d"]
     key: Float[Array, "H D d"]

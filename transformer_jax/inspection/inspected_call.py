@@ -81,7 +81,7 @@ class Computation:
 def forward_pass(
     model: nn.Module, variables: Variables, inputs: Sequence[object], kwargs: Mapping[str, Any]
 ) -> Computation:
-    """Return one forward pass of a model.
+    """Return one forward pass of a model, whose products have the full precision of float32 on every device.
 
     Raises:
         InputError: the variables lack "params", or an input is text.
@@ -101,7 +101,12 @@ def forward_pass(
                 " load_transformers(directory).capture(text, names)"
             )
         arrays.append(as_array("input", array) if isinstance(array, np.ndarray) else array)
-    return Computation(lambda: model.apply(unstack_layers(variables), *arrays, **kwargs))
+
+    def call() -> Any:
+        with jax.default_matmul_precision("highest"):
+            return model.apply(unstack_layers(variables), *arrays, **kwargs)
+
+    return Computation(call)
 
 
 class Attention(NamedTuple):

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 
 from transformer_jax.argument_checks import as_array, check_numbers
 from transformer_jax.errors import InputError
+from transformer_jax.trees import short_repr
 
 MAX_STEPS = 1000  # of L-BFGS
 
@@ -17,6 +18,9 @@ class Probe(NamedTuple):
 
     Its selectivity is the difference of the two accuracies; it is near 0 if the probe only memorises the types.
     """
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     accuracy: float  # on the labels
     control_accuracy: float  # on the labels of the control task

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from transformer_jax.config import format_metric
 from transformer_jax.errors import InputError, visible
 from transformer_jax.flags import Parser, end_with, escape_output
 from transformer_jax.runs.listing import (
@@ -39,8 +40,11 @@ def main(arguments: list[str]) -> None:
     if chosen.diff:
         print(_lines(differences(*map(read_run, chosen.paths)), as_csv=chosen.csv))
         return
-    (directory,) = chosen.paths
-    runs = [] if directory == DEFAULT and not DEFAULT.exists() else find_runs(directory)
+    directory = chosen.paths[0] if len(chosen.paths) == 1 else Path()
+    runs = []
+    for path in dict.fromkeys(chosen.paths):
+        if path != DEFAULT or DEFAULT.exists():
+            runs += find_runs(path)
     runs.sort(key=lambda run: sort_key(run, chosen.sort))
     runs = [
         run for run in runs if chosen.task in (None, run.task) and chosen.state in (None, run.state)
@@ -50,7 +54,7 @@ def main(arguments: list[str]) -> None:
         # null for NaN and infinity
         print(json.dumps(json.loads(listed, parse_constant=lambda name: None), indent=2))
     elif not runs:
-        print(f"No runs in {directory}")
+        print(f"No runs in {', '.join(map(str, chosen.paths))}")
     else:
         if chosen.columns is None:
             rows = [HEADINGS, *(_row(run, directory) for run in with_varying_settings(runs))]
@@ -64,7 +68,7 @@ def _chosen(arguments: list[str]) -> argparse.Namespace:
     about = "List the runs below a directory, or compare two runs."
     parser = Parser(prog=PROGRAM, description=about)
     paths = (
-        f"directory to search for runs, at any depth (default: {DEFAULT}); with --diff, two runs"
+        f"directories to search for runs, at any depth (default: {DEFAULT}); with --diff, two runs"
     )
     parser.add_argument("paths", nargs="*", type=Path, default=[DEFAULT], metavar="DIR", help=paths)
     sort = "sort order of the runs (default: name)"
@@ -80,11 +84,8 @@ def _chosen(arguments: list[str]) -> argparse.Namespace:
     forms.add_argument("--columns", metavar="NAME,...", help=columns)
     forms.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     chosen = parser.parse_args(arguments)
-    if len(chosen.paths) != (2 if chosen.diff else 1):
-        raise InputError(
-            f"DIR is {' '.join(map(str, chosen.paths))}; it must be one directory, or two runs with"
-            " --diff"
-        )
+    if chosen.diff and len(chosen.paths) != 2:
+        raise InputError(f"DIR is {' '.join(map(str, chosen.paths))}; --diff takes two runs")
     for form, flag in (("diff", "task"), ("diff", "state"), ("json", "csv")):
         if getattr(chosen, form) and getattr(chosen, flag):
             raise InputError(f"--{flag} cannot be combined with --{form}")
@@ -165,7 +166,9 @@ def _row(run: Run, directory: Path) -> list[str]:
     steps = _text(run.steps)
     if run.num_steps is not None:
         steps = _shown(f"{steps}/{run.num_steps}")
-    best = "" if run.best_value is None else f"{_shown(run.best_metric)} {run.best_value:.4f}"
+    metric, best = _shown(run.best_metric), ""
+    if run.best_value is not None:
+        best = f"{metric} {format_metric(metric, run.best_value)}"
     seconds = "" if run.seconds is None else f"{run.seconds:.0f}"
     size = f"{run.bytes / 1e6:.1f} MB"
     notes = [_shown(f"{name}={value}") for name, value in run.settings.items()]

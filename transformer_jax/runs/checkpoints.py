@@ -179,7 +179,7 @@ class Checkpoints:
                 return checkpoint
         if steps:
             raise InputError(
-                f"no checkpoint in {self.directory} can be read; use --no-resume to start afresh"
+                f"no checkpoint in {self.directory} can be read; use resume=False to start afresh"
             )
         return None
 

@@ -79,6 +79,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             resumed run does not need them.
         files: contents of the files that the model needs, by name; each checkpoint stores their digests.
         model: description of the model, by path (see `description`), which is compared as the settings are.
+        trainer: `FILE.py:CLASS` of a trainer outside this package, for messages.
 
     Attributes:
         path: path of the directory.
@@ -98,8 +99,10 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         initial_params: str | None = None,
         files: Mapping[str, str] | None = None,
         model: Json | None = None,
+        trainer: str | None = None,
     ) -> None:
         self.path = run_path(config, task)
+        self._trainer = trainer
         self.settings = settings_of(task, config)
         # released by the operating system when the process ends
         self._file_lock = FileLock(self.path / LOCK)
@@ -241,10 +244,10 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             check_beginning(self.path, saved, origin, config.init_from)
             model = origin["model"] | saved.get("model", {})
             check_settings(self.path, model, origin["model"])
-        write_settings(self.path, self.settings)
+        write_settings(self.path, self.settings, self._trainer)
         (self.path / STATUS).unlink(missing_ok=True)
 
     def _clear(self, overwrite: bool) -> None:
         if (self.path / RESULTS).exists() and not overwrite:
-            raise InputError(f"{self.path} holds a finished run; use --overwrite to replace it")
+            raise InputError(f"{self.path} holds a finished run; use overwrite=True to replace it")
         clear(self.path, CHECKPOINTS, EVENTS, CURVES, RESULTS)

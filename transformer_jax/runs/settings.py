@@ -28,7 +28,8 @@ FORMAT = 5
 # that is still read; its checkpoints have a digest of the arrays instead of digests of the files
 OLDEST_FORMAT = 4
 MISSING = "missing"  # shown for a setting that a run does not have
-REMEDY = "choose another checkpoint_dir or name, or restore what differs to continue that run"
+LENGTHS = ("max_epochs ", "max_steps ")  # settings of a run's length
+REMEDY = "choose another checkpoint_dir or name=…, or restore what differs to continue that run"
 
 
 class FormatError(InputError):
@@ -128,9 +129,10 @@ def with_kept_files(
     return changed
 
 
-def write_settings(directory: Path, settings: Json) -> None:
-    """Write `config.json`: the settings from `settings_of`, with the format number."""
-    write_json(directory / CONFIG, {"format": FORMAT, **settings})
+def write_settings(directory: Path, settings: Json, trainer: str | None = None) -> None:
+    """Write `config.json`: the settings from `settings_of`, with the format number, and the place of an own trainer."""
+    own = {} if trainer is None else {"trainer": trainer}
+    write_json(directory / CONFIG, {"format": FORMAT, **settings, **own})
 
 
 def is_run(directory: Path) -> bool:
@@ -156,6 +158,7 @@ def read_settings(directory: Path) -> tuple[str, Json]:
         raise InputError(f"{file} does not hold a run's settings: it does not name a task")
     check_format(str(file), settings)
     settings.pop("format", None)
+    settings.pop("trainer", None)
     return settings.pop("task"), settings
 
 
@@ -210,8 +213,11 @@ def check_settings(path: Path, stored: Json, settings: Json, ignored: Collection
     """Raise an `InputError` if settings differ."""
     differing = differences(stored, settings, ignored)
     if differing:
+        remedy = REMEDY
+        if any(line.startswith(LENGTHS) for line in differing):
+            remedy = f"{REMEDY}; init_from='{path}' with another name=… trains its model further"
         raise InputError(
-            f"{path} holds a run with different settings: {', '.join(differing)}; {REMEDY}"
+            f"{path} holds a run with different settings: {', '.join(differing)}; {remedy}"
         )
 
 

@@ -12,7 +12,7 @@ import jax
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compilation import prepare_jax
-from transformer_jax.devices.processes import quietly
+from transformer_jax.devices.processes import quietly, say
 from transformer_jax.errors import InputError, in_one_line, visible
 from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.outside_files import Json
@@ -95,8 +95,8 @@ def train_and_test(
         return _train_all(run_path(config, trainer_class(config).name), config, train_one)
     trainer, results = train_one(config)
     with quietly(config):
-        print(f"Written to {trainer.run.path}")
-        print(f"Next: {tensorboard_command(config.checkpoint_dir)}")
+        say(f"Written to {trainer.run.path}")
+        say(f"Next: {tensorboard_command(config.checkpoint_dir)}")
     return trainer, results
 
 
@@ -125,7 +125,7 @@ def _train_one(
             origin = settings_of(trained.task.name, trained.task.config)
             check_fits("pretrained", trained.params, origin, trainer, example)
             trainer.adopt(trained.params)
-            print(f"No training: evaluating {config.pretrained}, results in {trainer.run.path}")
+            say(f"No training: evaluating {config.pretrained}, results in {trainer.run.path}")
         trainer.test_data = data
         more = {} if report is None else report(trainer, data)
         _save_answers(trainer)
@@ -150,7 +150,7 @@ def _save_answers(trainer: TrainerModule) -> None:
             _print_mistakes(answered)
     except Exception as error:  # of any class: the model's output may be anything
         reason = in_one_line(error, with_class=not isinstance(error, InputError))
-        print(f"No answers to the test set, or no picture of attention: {reason}")
+        say(f"No answers to the test set, or no picture of attention: {reason}")
 
 
 def _print_mistakes(answered: Sequence[tuple[InspectedExample, Answer]]) -> None:
@@ -159,9 +159,9 @@ def _print_mistakes(answered: Sequence[tuple[InspectedExample, Answer]]) -> None
     if not known:
         return
     wrong = [(example, answer) for example, answer in known if answer.text != example.expected]
-    print(f"Mistakes: {len(wrong)} of the first {len(known)} examples of the test set")
+    say(f"Mistakes: {len(wrong)} of the first {len(known)} examples of the test set")
     for example, answer in wrong[:MAX_MISTAKES]:
-        print(visible(f"  {example.title}: predicted {answer.text}, expected {example.expected}"))
+        say(visible(f"  {example.title}: predicted {answer.text}, expected {example.expected}"))
 
 
 def _train_all(
@@ -176,7 +176,7 @@ def _train_all(
     trainer: Trainer | None = None
     for number, run in enumerate(runs, 1):
         with quietly(config):
-            print(f"Run {number} of {len(runs)}: {run.config.name}")
+            say(f"Run {number} of {len(runs)}: {run.config.name}")
         try:
             trainer, results = train_one(run.config)
             outcomes.append(results)
@@ -185,9 +185,9 @@ def _train_all(
             outcomes.append(error)
     summary = write_summary(directory, runs, outcomes)
     with quietly(config):
-        print(*lines(summary, config.criterion.metric), sep="\n")
-        print(f"Summary: {directory / SUMMARY}")
-        print(f"Next: {tensorboard_command(directory)}")
+        say(*lines(summary, config.criterion.metric))
+        say(f"Summary: {directory / SUMMARY}")
+        say(f"Next: {tensorboard_command(directory)}")
     diverged = [run["name"] for run in summary["runs"] if run["results"] is None]
     if diverged or trainer is None:
         raise FloatingPointError(

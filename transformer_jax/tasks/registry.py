@@ -39,8 +39,8 @@ def trainer_class_of(task: str) -> type[TrainerModule]:
     """
     if task not in TRAINERS:
         raise InputError(
-            f"the task is {shortened(task)}, which is not one of {', '.join(TRAINERS)}; give"
-            " trainer_class, or --trainer FILE.py:CLASS on the command line"
+            f"the task is {shortened(task)}, which is not one of {', '.join(TRAINERS)}; give the"
+            " trainer that trained it"
         )
     return getattr(tasks, TRAINERS[task])
 

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from transformer_jax.config import EMA, TrainingConfig
-from transformer_jax.errors import InputError, shortened
+from transformer_jax.config import EMA, TrainingConfig, format_metric
+from transformer_jax.errors import InputError, meant, shortened
 from transformer_jax.fields import from_text, type_hints
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.settings import as_json, write_json
-from transformer_jax.training.metrics import format_metric
 
 SUMMARY = "summary.json"
 MEAN = "Mean of the runs"  # if only the seeds differ
@@ -93,7 +92,7 @@ def _values(config: TrainingConfig, text: str) -> tuple[str, Sequence[object]]:
     if not equals:
         problem = "it must be SETTING=VALUE,VALUE, such as lr=1e-3,3e-4"
     elif name not in hints:
-        problem = f"{shortened(name)} is not a setting of this task"
+        problem = f"{shortened(name)} is not a setting of this task{meant(name, hints)}"
     elif name in config.fields_with("keeps_result"):
         problem = f"{name} cannot be swept, since the trained parameters do not depend on it"
     if problem:

@@ -5,6 +5,7 @@ from typing import Any
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.loader import Dataset, Loader, make_loader
+from transformer_jax.devices.processes import quietly, say
 from transformer_jax.errors import InputError
 from transformer_jax.trees import Arrays
 
@@ -25,6 +26,8 @@ def task_loaders(
 ) -> tuple[Loader, Loader, Loader]:
     """Create the loaders of a task's three sets. The training loader leaves out an incomplete last batch.
 
+    If the training set is smaller than a batch of the default size, it is the only batch.
+
     Args:
         config: the run's settings; its seed determines the order.
         train, val, test: the sets. If a set has `buckets`, they are the groups of samples that share batches; if it has
@@ -34,6 +37,14 @@ def task_loaders(
     order = {"shuffle": shuffle, "seed": config.seed, "num_workers": config.num_workers}
     # batches by tokens, which differ in their number of pairs, leave none out
     drop_last = getattr(train, "token_batches", None) is None
+    is_default = config.batch_size == type(config).batch_size
+    if drop_last and is_default and len(train) < config.batch_size:
+        drop_last = False
+        with quietly(config):
+            say(
+                f"Batches of all {len(train)} training samples, as the default batch_size,"
+                f" {config.batch_size}, is larger"
+            )
     return (
         _loader(config, train, drop_last=drop_last, **order),
         _loader(config, val),

@@ -51,7 +51,11 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
         hint = meant(str(directory), names) or f"; included models are {', '.join(names)}"
         raise InputError(f"{directory} holds no run: there is no such directory{hint}")
     task, settings = read_settings(directory)
-    trainer_class = trainer_class_of(task)
+    try:
+        trainer_class = trainer_class_of(task)
+    except InputError as error:
+        place = read_json(directory / CONFIG, "a run's settings").get("trainer")
+        raise InputError(f"{error}{f', {place}' if place else ''}") from None
     try:
         config_class = trainer_class.config_class_of(task)
         settings = completed(config_class, settings)

@@ -15,6 +15,7 @@ from jaxtyping import PRNGKeyArray
 from transformer_jax.argument_checks import check_shapes, shapes_of
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
+from transformer_jax.devices.processes import say
 from transformer_jax.errors import InputError
 from transformer_jax.fields import stored_values
 from transformer_jax.fitted.fitted import Fitted
@@ -183,10 +184,18 @@ def find_initial(trainer: Task, example: Samples) -> Params | None:
             check_fits("init_from", params, origin, trainer, example)
         return params
     except InputError as error:
-        if not config.resume or not any((own / CHECKPOINTS).glob("[0-9]*")):
+        if not (config.resume and _began_from(own, what)):
             raise
-        print(f"The run in {own} resumes from its checkpoint, without init_from: {error}")
+        say(f"The run in {own} resumes from its checkpoint, without init_from: {error}")
         return None
+
+
+def _began_from(run: Path, what: str) -> bool:
+    """Whether there is a run with checkpoints that began from the model of this name."""
+    with contextlib.suppress(InputError):
+        _, settings = read_settings(run)
+        return settings.get("init_from") == what and any((run / CHECKPOINTS).glob("[0-9]*"))
+    return False
 
 
 def check_fits(

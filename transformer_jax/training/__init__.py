@@ -12,7 +12,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     "transformer_jax",
     submod_attrs={
         "fit.trainer": ["TrainerModule"],
-        "training.callbacks": ["Callback", "Evaluation", "Step"],
+        "training.callbacks": ["Callback", "Epoch", "Evaluation", "Step"],
         "training.inspected_example": ["Answer", "AnswerPart", "InspectedExample"],
         "training.schedules": [
             "cosine_warmup_schedule",

@@ -1,5 +1,6 @@
 from ..fit.trainer import TrainerModule as TrainerModule
 from .callbacks import Callback as Callback
+from .callbacks import Epoch as Epoch
 from .callbacks import Evaluation as Evaluation
 from .callbacks import Step as Step
 from .inspected_example import Answer as Answer

@@ -15,10 +15,11 @@ class Step(NamedTuple):
 
     number: int  # steps done, including this one
     sums: Sums  # of its metrics
-    per_second: float  # steps per second of the compiled call that ran this step
+    seconds: float  # duration of its compiled call, divided by the steps of that call
     # seconds that the host waited for the batch; the devices may have been busy meanwhile
     waited: float = 0.0
     ends_call: bool = True  # whether it is the last step of its call
+    epoch: int = 1  # to which the step belongs, from 1
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -33,6 +34,14 @@ class Evaluation(NamedTuple):
     epoch: int  # epochs done
     metrics: Mapping[str, float]  # mean of each metric
     params: Params  # the evaluated parameters
+
+
+class Epoch(NamedTuple):
+    """A finished epoch."""
+
+    number: int  # from 1
+    metrics: Mapping[str, float]  # mean of each training metric over the epoch
+    evaluation: Evaluation | None  # after it, if there was one
 
 
 class Callback:
@@ -56,6 +65,9 @@ class Callback:
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         """Called after an evaluation on the validation set, before its checkpoint is saved."""
+
+    def on_epoch(self, epoch: Epoch) -> None:
+        """Called after the last step of an epoch, and after its evaluation if there is one."""
 
     def on_end(self, step: int) -> None:
         """Called after the last step and its evaluation, but not after an error or a signal; `step` steps are done."""

@@ -2,7 +2,10 @@
 
 import dataclasses
 import difflib
-from collections.abc import Collection
+import inspect
+from collections.abc import Callable, Collection
+
+import numpy as np
 
 from transformer_jax.config import EMA, Criterion, TrainingConfig
 from transformer_jax.data.loader import Loader
@@ -11,7 +14,7 @@ from transformer_jax.training.optimizers import OF_WHOLE_ARRAYS
 from transformer_jax.training.task import Task
 
 # besides the task's metrics
-LOGGED_BY_TRAINING = frozenset({"gradient_norm", "learning_rate", "steps_per_second"})
+LOGGED_BY_TRAINING = frozenset({"gradient_norm", "learning_rate"})
 REQUIRED = ("create_model", "model_inputs", "loss_function")  # hooks without a default
 
 
@@ -36,6 +39,10 @@ def check_task(
     if missing:
         raise InputError(
             f"{kind.__name__} lacks {', '.join(missing)}; a task must define it, see Task"
+        )
+    if not takes_train(kind.loss_function):
+        raise InputError(
+            f"{kind.__name__}.loss_function has no argument train; it must take it by keyword"
         )
     names = kind.dataset_metric_names
     has_metrics = kind.dataset_metrics is not Task.dataset_metrics
@@ -65,6 +72,28 @@ def check_task(
         raise InputError(
             f"freeze is {config.freeze}, and scan_layers is True; stacked layers cannot be frozen"
         )
+
+
+def takes_train(function: Callable[..., object]) -> bool:
+    """Whether a function takes the keyword `train`."""
+    parameters = inspect.signature(function).parameters
+    return "train" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def check_targets(task: Task, output: object, loader: Loader) -> None:
+    """Look for the reason of a loss that is not finite: targets that are no classes of the model's output.
+
+    Raises:
+        InputError: a target of the loader's first epoch is not below the size of the last axis of `output`.
+    """
+    num_classes = getattr(output, "shape", (0,))[-1]
+    for _, targets in loader:
+        is_whole = isinstance(targets, np.ndarray) and np.issubdtype(targets.dtype, np.integer)
+        if is_whole and targets.max() >= num_classes > 1:
+            raise InputError(
+                f"targets hold {targets.max()}, the logits of {task.name} have {num_classes} classes,"
+                f" 0 … {num_classes - 1}"
+            )
 
 
 def _check_spelling(kind: type[Task], base: type[Task]) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -11,8 +12,8 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from transformer_jax.argument_checks import as_array, check_scores
-from transformer_jax.errors import InputError, shortened
-from transformer_jax.trees import Inputs
+from transformer_jax.errors import InputError, meant, shortened
+from transformer_jax.trees import Inputs, short_repr
 
 WHOLE_NUMBER = re.compile(r"-?\d{1,9}")  # fits into 32 bits
 # Characters that some programs treat as the end of a line or of a table cell, with their Python escapes.
@@ -42,6 +43,9 @@ class InspectedExample:
 
     There are labels only for the positions to show, not for padding. `answer` gets the output of all positions.
     """
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     inputs: Inputs  # a batch of one, from `prepare`
     # the same batch from the data set, for `predict`; only of a task that has no `examples`
@@ -145,8 +149,29 @@ def probabilities_of(logits: Float[np.ndarray, "... C"]) -> Float[np.ndarray, ".
     return np.asarray(exponentials / exponentials.sum(-1, keepdims=True))
 
 
-def examples_in_batch(batch: Inputs, prepare: Callable[[Inputs], Inputs]) -> list[InspectedExample]:
-    """Return the rows of a data set's batch as examples; the numbers of a single integer array are the labels."""
+def with_expected(
+    example: InspectedExample, targets: Inputs, name: Callable[[int], str]
+) -> InspectedExample:
+    """Return an example of a task without `examples` with the answer that its integer targets name."""
+    is_known = isinstance(targets, int | np.ndarray | np.integer) and np.ndim(targets) < 2
+    if example.given is None or example.expected is not None or not is_known:
+        return example
+    numbers = np.ravel(targets)
+    if not np.issubdtype(numbers.dtype, np.integer):
+        return example
+    return dataclasses.replace(example, expected=" ".join(map(name, numbers.tolist())))
+
+
+def examples_in_batch(
+    batch: Inputs, prepare: Callable[[Inputs], Inputs], name: Callable[[int], str] = str
+) -> list[InspectedExample]:
+    """Return the rows of a data set's batch as examples; the numbers of a single integer array are the labels.
+
+    Args:
+        batch: from the data set.
+        prepare: the task's.
+        name: returns the name of a token or class.
+    """
     arrays = jax.tree.map(lambda leaf: np.asarray(as_array("inputs", leaf)), batch)
     leaves = jax.tree.leaves(arrays)
     if not leaves or any(leaf.ndim == 0 for leaf in leaves):
@@ -156,29 +181,44 @@ def examples_in_batch(batch: Inputs, prepare: Callable[[Inputs], Inputs]) -> lis
 
     def example_of(index: int) -> InspectedExample:
         row = jax.tree.map(lambda leaf: leaf[index : index + 1], arrays)
-        labels = first[index].tolist() if is_sequence else []
-        title = " ".join(map(str, labels)) or f"example {index}"
-        return InspectedExample(inputs=prepare(row), given=row, labels=labels, title=title)
+        labels = [name(number) for number in first[index].tolist()] if is_sequence else []
+        title = " ".join(labels) or f"example {index}"
+        answer = partial(answer_by_position, name=name)
+        return InspectedExample(
+            inputs=prepare(row), given=row, labels=labels, title=title, answer=answer
+        )
 
     return [example_of(index) for index in range(len(first))]
 
 
-def numbers_in(words: Sequence[str]) -> list[list[int]]:
+def numbers_in(words: Sequence[str], vocabulary: Sequence[str] = ()) -> list[list[int]]:
     """Parse sequences of integers: a single one, or one for each word if some word holds several numbers.
 
+    Args:
+        words: of a command line.
+        vocabulary: names of the numbers, which are written in their place; empty if there are none.
+
     Raises:
-        InputError: a word is not an integer of at most 9 digits.
+        InputError: a word is not in the vocabulary, or, without one, not an integer of at most 9 digits.
     """
     sequences = [word.replace(",", " ").split() for word in words]
     if all(len(sequence) == 1 for sequence in sequences):
         sequences = [[word for (word,) in sequences]]
+    numbers = {str(name): number for number, name in enumerate(vocabulary)}
     for sequence in sequences:
         for word in sequence:
-            if not WHOLE_NUMBER.fullmatch(word):
+            if numbers and word not in numbers:
+                raise InputError(
+                    f"inputs holds {shortened(word)}, which is not in the vocabulary"
+                    f"{meant(word, numbers)}"
+                )
+            if not numbers and not WHOLE_NUMBER.fullmatch(word):
                 raise InputError(
                     f"inputs holds {shortened(word)}; it must hold whole numbers of at most 9"
                     " digits"
                 )
+    if numbers:
+        return [[numbers[word] for word in sequence] for sequence in sequences]
     return [[int(word) for word in sequence] for sequence in sequences]
 
 

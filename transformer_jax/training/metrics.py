@@ -223,11 +223,6 @@ def means_of_steps(steps: Sequence[Sums], loss_terms: LossTerms) -> dict[str, fl
     return found
 
 
-def format_metric(name: str, value: float) -> str:
-    """Format an accuracy in percent, any other metric with four decimals."""
-    return f"{value:.2%}" if name.endswith("accuracy") else f"{value:.4f}"
-
-
 def layer_norms(tree: Arrays) -> dict[str, Float[Array, ""]]:
     """Compute the Euclidean norm of all arrays of each layer together, by the layer's path.
 

@@ -1,5 +1,6 @@
 """What is trained: the hooks that a task overrides, and pure functions made from them."""
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -35,6 +36,7 @@ from transformer_jax.trees import (
     Inputs,
     Params,
     join_variables,
+    shown,
     split_variables,
     with_floats,
 )
@@ -57,6 +59,10 @@ class Task:
     name: str  # of the task, and of the run's directory
     config_class: ClassVar[type[TrainingConfig]]  # of its settings
     writes_predictions: ClassVar[bool] = True  # whether a run leaves `predictions.tsv`
+    vocabulary: Sequence[
+        str
+    ] = ()  # names of tokens and classes, by which users write inputs and read answers
+    counted: str = "elements"  # that an accuracy counts, in the plural
     stack: str = "encoder"  # kind of the attention maps of a model with a single stack
     # file with the maps of the first example of the test set
     attention_picture: str | None = "attention_maps.png"
@@ -178,7 +184,9 @@ class Task:
         # only for inspection
         from transformer_jax.training.inspected_example import examples_in_batch
 
-        return examples_in_batch(inputs, lambda rows: self.prepare(rows, self.constants))
+        return examples_in_batch(
+            inputs, lambda rows: self.prepare(rows, self.constants), self.name_of_class
+        )
 
     def pictured_example(self, inputs: Inputs) -> "InspectedExample":
         """The first example of a batch from the data set, for attention pictures during training."""
@@ -186,14 +194,22 @@ class Task:
         return Task.examples(self, first_row)[0]
 
     def read_examples(self, words: Sequence[str]) -> "list[InspectedExample]":
-        """Parse words of a command line as examples, or raise an `InputError`; by default, sequences of integers."""
+        """Parse words of a command line as examples, or raise an `InputError`.
+
+        By default, they are words of the `vocabulary`, or sequences of integers if there is none.
+        """
         # only for inspection
         from transformer_jax.training.inspected_example import numbers_in
 
         examples: list[InspectedExample] = []
-        for row in numbers_in(words):
+        for row in numbers_in(words, self.vocabulary):
             examples += self.examples(np.array([row], np.int32))
         return examples
+
+    def name_of_class(self, number: int) -> str:
+        """Name of a token or class: from the `vocabulary`, or the number itself."""
+        is_named = 0 <= number < len(self.vocabulary)
+        return str(self.vocabulary[number]) if is_named else str(number)
 
     def read_lines(self, lines: Sequence[str]) -> "list[InspectedExample]":
         """Parse lines as examples; by default, `read_examples` parses each line on its own."""
@@ -201,10 +217,14 @@ class Task:
 
     def test_examples(self, numbers: Sequence[int]) -> "list[InspectedExample]":
         """Return examples of the task's test set by index, or raise an `InputError` if one does not exist."""
+        # only for examples
+        from transformer_jax.training.inspected_example import with_expected
+
         examples: list[InspectedExample] = []
-        for inputs, _ in self.test_samples(numbers):
+        for inputs, targets in self.test_samples(numbers):
             batch_of_one = jax.tree.map(lambda leaf: np.asarray(leaf)[None], inputs)
-            examples += self.examples(batch_of_one)
+            found = self.examples(batch_of_one)
+            examples += [with_expected(example, targets, self.name_of_class) for example in found]
         return examples
 
     @property
@@ -224,6 +244,13 @@ class Task:
         return [self.test_set[number] for number in numbers]
 
     # Functions made from the hooks.
+
+    @classmethod
+    def place(cls) -> str | None:
+        """`FILE.py:CLASS` of a task outside this package; None for other tasks."""
+        file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+        is_ours = cls.__module__.startswith("transformer_jax.")
+        return None if file is None or is_ours else f"{file}:{cls.__qualname__}"
 
     @property
     def constants(self) -> Arrays:
@@ -266,10 +293,14 @@ class Task:
         float32 for the loss. Softmax and LayerNorm always compute in float32.
         """
         params, arguments = self.in_dtype(params, arguments)
-        if VARIABLES in params:
-            output = self._apply_with_variables(params, arguments, **options)
-        else:
-            output = self.model.apply({"params": params}, *arguments, **options)
+        precision = jax.config.values["jax_default_matmul_precision"]
+        if precision != "highest":  # which a caller who compares numbers has set
+            precision = self.config.matmul_precision or precision
+        with jax.default_matmul_precision(precision):
+            if VARIABLES in params:
+                output = self._apply_with_variables(params, arguments, **options)
+            else:
+                output = self.model.apply({"params": params}, *arguments, **options)
         return output if self.config.dtype == "float32" else with_floats(output, "float32")
 
     def _apply_with_variables(
@@ -314,9 +345,15 @@ class Task:
         """Initialize the model's parameters, and under the key "variables" its other variables, for inputs of a batch.
 
         Raises:
-            InputError: the model has no parameters.
+            InputError: the model has no parameters, or `model_inputs` returns no tuple.
         """
-        variables = dict(self.model.init(key, *self.model_inputs(self.prepare(inputs, constants))))
+        arguments = self.model_inputs(self.prepare(inputs, constants))
+        if not isinstance(arguments, tuple | list):
+            raise InputError(
+                f"{type(self).__name__}.model_inputs returned {shown(arguments)}; it must return a"
+                " tuple of the model's arguments, such as (inputs,)"
+            )
+        variables = dict(self.model.init(key, *arguments))
         if "params" not in variables:
             raise InputError(f"the model has variables {sorted(variables)}; it must have params")
         return join_variables(variables.pop("params"), variables)

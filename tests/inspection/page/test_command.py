@@ -40,7 +40,7 @@ def test_numbers_are_printed_with_the_probability_of_each_and_the_page_is_writte
     carry_out(command("reverse", NUMBERS, tmp_path / "page.html"))
     title, answer, parts, written = capsys.readouterr().out.splitlines()
     assert title == " ".join(NUMBERS)
-    assert answer.startswith(f"  → {' '.join(reversed(NUMBERS))}  0.98")
-    assert len(re.findall(r"\d (\d\.\d{4})", parts)) == 16
+    assert answer.startswith(f"  → {' '.join(reversed(NUMBERS))}  98.")
+    assert len(re.findall(r"\d (\d+\.\d+)%", parts)) == 16
     assert written == f"Written: {tmp_path / 'page.html'}"
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")

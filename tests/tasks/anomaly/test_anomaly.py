@@ -43,7 +43,7 @@ def test_25_epochs_of_the_command_find_the_odd_digit_in_97_of_100_sets(tmp_path)
     results = json.loads((tmp_path / "SetAnomalyTask_digits" / "results.json").read_text())
     assert results["test_acc"] >= 0.97
     assert results["train_acc"] >= 0.98
-    assert f"Test accuracy: {results['test_acc']:.2%}" in outcome.stdout
+    assert f"Test accuracy: {results['test_acc']:.2%} of sets" in outcome.stdout
     assert f"Mistakes: {results['num_mistakes']} of the first 359 examples of the test set" in outcome.stdout
 
 

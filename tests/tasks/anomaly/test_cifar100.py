@@ -18,7 +18,7 @@ from transformer_jax.tasks.anomaly.cifar100 import computed_features, load_cifar
 
 pytestmark = pytest.mark.slow  # torchvision takes seconds to import
 
-BY_HAND = r"put cifar-100-python.tar.gz there by hand.*--images.*--dataset digits"
+BY_HAND = r"put cifar-100-python.tar.gz there by hand.*images=….*dataset='digits'"
 
 
 @pytest.fixture(scope="module")

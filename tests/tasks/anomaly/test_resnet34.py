@@ -83,7 +83,7 @@ def test_weights_that_cannot_be_downloaded_say_what_to_do_and_leave_nothing(tmp_
     monkeypatch.setitem(URLS, "resnet34", f"{UNREACHABLE}/w.h5?dl=1")
     with pytest.raises(InputError, match=r"^ResNet-34's ImageNet weights could not be downloaded from ") as caught:
         fetch_weights(data_dir)
-    for advice in (f"put the file at {weights_file(data_dir)} by hand", "--features-by", "--dataset digits", "w.h5"):
+    for advice in (f"put the file at {weights_file(data_dir)} by hand", "features_by=…", "dataset='digits'", "w.h5"):
         assert advice in str(caught.value)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []

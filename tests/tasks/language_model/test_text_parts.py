@@ -53,5 +53,5 @@ def test_a_file_that_cannot_be_read_or_is_too_short_is_an_error(tmp_path):
         load_text(path)
     for content, size in ((BYTES, 51), (b"x", 0)):
         path.write_bytes(content)
-        with pytest.raises(InputError, match=f"^seq_len is 61; the shortest part of the text has {size} tokens$"):
+        with pytest.raises(InputError, match=f"too short for seq_len, 61: the part for val has {size} tokens"):
             language_model_data(LanguageModelConfig(data=path, seq_len=61))

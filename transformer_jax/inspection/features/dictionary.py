@@ -12,12 +12,16 @@ from jaxtyping import Bool, Float, Int, PRNGKeyArray
 from transformer_jax.argument_checks import Size
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layers import Checked
+from transformer_jax.trees import short_repr
 
 Features: TypeAlias = Float[Array, "*leading F"]
 
 
 class Reconstruction(NamedTuple):
     """Output and features of a dictionary."""
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     # the reconstructed activation; for a transcoder, its target activation
     output: Float[Array, "*leading D"]

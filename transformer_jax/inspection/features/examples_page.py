@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import Size, check_arguments
+from transformer_jax.config import percent
 from transformer_jax.errors import InputError
 from transformer_jax.fitted.fitted import Fitted, fitted_of
 from transformer_jax.inspection.features.dictionary import SparseDictionary
@@ -126,5 +127,5 @@ def _section(
             for label, value in zip(labels[example], values[example].tolist(), strict=True)
         ]
         lines.append(f"<li>{''.join(parts)}</li>\n")
-    about = f"above 0 at {rate:.1%} of positions; maximum {largest:.3g}"
+    about = f"above 0 at {percent(rate, 1)} of positions; maximum {largest:.3g}"
     return f"<h2>Feature {number}</h2>\n<small>{about}</small>\n<ol>\n{''.join(lines)}</ol>"

@@ -2,7 +2,12 @@
 const state = { kind: 0, layer: 0, head: 0, zeroed: false, tab: "heads" };
 let shown = null; // the example: texts, answers, shapes
 
-const percent = (p) => p === null ? "" : `${100 * p < 0.01 && p > 0 ? (100 * p).toPrecision(3) : (100 * p).toFixed(p > 0.9999 && p < 1 ? 4 : 2)} %`;
+const percent = (p, decimals = 2) => { // with enough decimals to show neither 0 nor 100 unless it is 0 or 1
+  if (p === null) return "";
+  const text = (100 * p).toFixed(decimals);
+  const isRounded = p > 0 && p < 1 && [0, 100].includes(Number(text));
+  return isRounded && decimals < 15 ? percent(p, decimals + 1) : `${text} %`;
+};
 const said = ({ text, probability }) => // the product over a long text is meaninglessly small
   `${visible(text)}${probability === null || probability < 1e-4 ? "" : ` (${percent(probability)})`}`;
 const kind = () => shown.kinds[state.kind];
@@ -94,7 +99,7 @@ function drawLens() {
     const row = element("tr"), high = colours()(1).join(" ");
     row.append(element("th", name, { scope: "row" }), ...answer.parts.map(([text, p]) => {
       const box = element("td", visible(text));
-      box.append(element("small", p === null ? "" : `${(100 * p).toFixed(0)} %`));
+      box.append(element("small", percent(p, 0)));
       box.style.background = `rgb(${high} / ${0.35 * (p ?? 0)})`;
       return box;
     }));

@@ -30,7 +30,7 @@ from transformer_jax.inspection.inspected_call import (
 )
 from transformer_jax.inspection.patches import Patch, mean, zero
 from transformer_jax.training.task import Task
-from transformer_jax.trees import Arrays, Params, Variables
+from transformer_jax.trees import Arrays, Params, Variables, short_repr
 
 Sums = TypeVar("Sums")  # pytree of arrays
 Means = Mapping[str, Float[ArrayLike, "H 1 d"]]  # by the name of an attention's `head_outputs`
@@ -38,6 +38,9 @@ Means = Mapping[str, Float[ArrayLike, "H 1 d"]]  # by the name of an attention's
 
 class Ablation(NamedTuple):
     """A metric of the whole model, and of the model without each head."""
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     whole: float
     without: dict[str, Float[np.ndarray, "L H"]]  # by kind: `encoder`, `decoder`, `cross`

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.colour_scale import full_colour
 from transformer_jax.plots import PLAIN
+from transformer_jax.trees import short_repr
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,6 +21,9 @@ RESTORED = 2.0
 
 class PatchGrid(NamedTuple):
     """Fraction of a metric that the clean activation of each place restores: 0 for nothing, 1 for everything."""
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     values: Float[Array, "..."]  # one axis for each element of `by`
     by: tuple[str, ...]  # "layers", "positions", "heads"

@@ -73,7 +73,7 @@ def load_cifar100(data_dir: Path) -> tuple[LabelledImages, LabelledImages]:
         raise InputError(
             f"CIFAR-100 is missing or damaged in data_dir {data_dir}, and could not be downloaded"
             f" from {CIFAR100.url} ({in_one_line(error)}); put {ARCHIVE} there by hand, give"
-            " folders of images (--images), or use --dataset digits, which needs no download"
+            " folders of images (images=…), or use dataset='digits', which needs no download"
         ) from error
 
     def labelled(split: CIFAR100, digest: str) -> LabelledImages:

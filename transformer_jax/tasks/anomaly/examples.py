@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
+import jax
 import numpy as np
 from jaxtyping import Float, Int, Num, UInt8
 
+from transformer_jax.devices.processes import say
 from transformer_jax.fitted.fitted import Fitted
 from transformer_jax.plots import plot_image_sets, plot_set_prediction
 from transformer_jax.runs.directory import RunDirectory
@@ -75,10 +77,11 @@ def permutation_error(
 ) -> float:
     """Largest change of a logit when the sets of a batch are permuted and the logits are put back in order.
 
-    For a permutation-equivariant model it is the rounding error.
+    For a permutation-equivariant model it is the rounding error, in full float32 on every device.
     """
     order = np.random.default_rng(0).permutation(inputs.shape[1])
-    logits, permuted = fitted.forward(inputs), fitted.forward(inputs[:, order])  # [B S 1]
+    with jax.default_matmul_precision("highest"):
+        logits, permuted = fitted.forward(inputs), fitted.forward(inputs[:, order])  # [B S 1]
     return float(np.abs(logits[:, order] - permuted).max())
 
 
@@ -103,7 +106,7 @@ def save_pictures(
     ]
     for kind in ("right", "wrong"):
         if kind not in kinds:
-            print(f"No {kind} prediction found, so no picture of one")
+            say(f"No {kind} prediction found, so no picture of one")
             continue
         number = kinds.index(kind)
         probabilities = np.array([part.probability for part in answers[number].parts])

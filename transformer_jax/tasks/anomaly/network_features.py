@@ -18,6 +18,7 @@ from jaxtyping import Float, UInt8
 from tqdm import tqdm
 
 from transformer_jax.data.batch import pad_rows
+from transformer_jax.devices.processes import say
 from transformer_jax.errors import InputError
 from transformer_jax.runs.own_files import write_whole
 from transformer_jax.tasks.anomaly.tables import Record, difference, map_array, read_features
@@ -85,7 +86,7 @@ def cached_features(
             reason = difference(stored, record)
         if reason is None:
             return features
-    print(f"Computing {path}: {reason}.")
+    say(f"Computing {path}: {reason}.")
     _compute(path, images, record, network())
     return read_features(path)[0]
 

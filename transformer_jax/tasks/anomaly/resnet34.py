@@ -14,7 +14,7 @@ from transformer_jax.trees import Variables
 
 ACTIVATION = "block4_2"  # of the last block
 OTHERWISE = (
-    ", use another network (--features-by), or use --dataset digits, which needs no download"
+    ", use another network (features_by=…), or use dataset='digits', which needs no download"
 )
 MAX_BYTES = 2**28  # of the weights' file, which has 87 MB
 

@@ -21,8 +21,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.argument_checks import as_array, check_arguments, check_scores, check_sequence
+from transformer_jax.config import percent
 from transformer_jax.data.batch import Batch
-from transformer_jax.errors import InputError, shortened
+from transformer_jax.devices.processes import say
+from transformer_jax.errors import InputError, shortened, warn_of_length
 from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.nn.position_kinds import SinusoidalPositions
@@ -59,6 +61,7 @@ class AnomalyTrainer(TrainerModule):
     """
 
     config: AnomalyConfig
+    counted = "sets"
 
     @classmethod
     def config_class_of(cls, name: str) -> type[AnomalyConfig]:
@@ -210,6 +213,7 @@ class AnomalyTrainer(TrainerModule):
         has_input_layer = isinstance(self.model, TransformerPredictor)
         width = len(self.params["input_layer"]["kernel"]) if has_input_layer else None
         check_sequence("inputs", sets, width)
+        warn_of_length("inputs", sets.shape[1], self.config.set_size)
         if not np.isfinite(sets).all():
             raise InputError("inputs holds a feature that is not finite")
         return sets
@@ -229,14 +233,14 @@ def report(trainer: AnomalyTrainer, data: AnomalyData) -> Results:
     error = permutation_error(trainer.fitted, inputs)
     train_acc = trainer.evaluate(data.train_eval_loader)["accuracy"]
     test_acc = trainer.evaluate(data.test_loader)["accuracy"]
-    print(f"Train accuracy: {train_acc:.2%}")
-    print(f"Permuting the sets of a test batch changes a logit by at most {error:.1e}")
+    say(f"Train accuracy: {percent(train_acc)} of {trainer.counted}")
+    say(f"Permuting the sets of a test batch changes a logit by at most {error:.1e}")
     if data.table.images is not None:
         try:
             save_pictures(trainer.run, trainer.fitted, data.table.images, test_sets)
             trainer.attention_picture = None  # the pictures of predictions have the maps
         except InputError as problem:  # the results do not need them
-            print(f"No pictures of sets: {problem}")
+            say(f"No pictures of sets: {problem}")
     return {
         "train_acc": train_acc,
         "dataset": trainer.config.dataset,

@@ -36,7 +36,7 @@ def library_docstrings(library: Path | None = None) -> tuple[str, ...]:
         seen.update(dict.fromkeys(_docstrings_of(root / module)))
     if not seen:
         raise InputError(
-            f"{root} has no source of Python's standard library; give data, a text file (--data)"
+            f"{root} has no source of Python's standard library; give a text file, data=…"
         )
     return tuple(seen)
 

@@ -4,6 +4,7 @@ import gzip
 import lzma
 from collections.abc import Callable, Mapping
 
+from transformer_jax.devices.processes import say
 from transformer_jax.errors import visible
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.tasks.language_model.windows import Text, TextSplits
@@ -55,4 +56,4 @@ def save_samples(run: RunDirectory, texts: list[bytes], continuations: list[byte
         samples.append(f"--- after {before!r}:\n{after}\n")
     text = "\n".join(samples)
     run.save_text(SAMPLES, text)
-    print(f"Samples:\n{text}")
+    say(f"Samples:\n{text}")

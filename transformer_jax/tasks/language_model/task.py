@@ -16,6 +16,7 @@ from jaxtyping import Int, PRNGKeyArray
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.data.batch import Batch
+from transformer_jax.devices.processes import say
 from transformer_jax.errors import MAX_SIZE, InputError, check_sizes
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.runs.directory import kept_file
@@ -62,10 +63,11 @@ def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
     parts = [
         tokenizer.encode_file(part, f"the text for {name}") for name, part in text._asdict().items()
     ]
-    shortest = min(map(len, parts))
+    name, shortest = min(zip(text._fields, map(len, parts), strict=True), key=lambda part: part[1])
     if shortest < length:
         raise InputError(
-            f"seq_len is {length}; the shortest part of the text has {shortest} tokens"
+            f"data is {config.data}, too short for seq_len, {length}: the part for {name} has {shortest} tokens;"
+            " give a longer text or a smaller seq_len"
         )
     first = int(tokenizer.encode(FIRST)[0])
     train = RandomWindows(parts[0], length, config.train_size, config.seed)
@@ -225,7 +227,7 @@ def report(trainer: LanguageModelTrainer, data: LanguageModelData) -> Results:
     """Compare with compressors on the test text; save samples."""
     model = {"this model": trainer.evaluate(data.test_loader)["bits_per_byte"]}
     bits = model | other_bits(data.text)
-    print(f"Bits per byte of the test text, {len(data.text.test)} bytes:", table(bits), sep="\n")
+    say(f"Bits per byte of the test text, {len(data.text.test)} bytes:", table(bits))
     prompt = trainer.config.prompt
     texts = prompts(data.text.test) if prompt is None else [prompt.encode()]
     save_samples(trainer.run, texts, trainer.predict(texts))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.config import Criterion, TrainingConfig
-from transformer_jax.devices.processes import quietly
+from transformer_jax.devices.processes import quietly, say
 from transformer_jax.errors import InputError, check_probability
 from transformer_jax.fields import setting
 from transformer_jax.nn.encoder_decoder import Transformer
@@ -29,6 +29,7 @@ from transformer_jax.tasks.tokenization import (
     Tokenizer,
     check_tokenizer,
     chosen_tokenizer,
+    name_of_tokens,
 )
 from transformer_jax.tasks.tokenizer_training import stamp, train_tokenizer
 from transformer_jax.tasks.translation.dates import DATE_BYTES, date_pairs, load_dates, typed
@@ -137,6 +138,11 @@ class TranslationConfig(TrainingConfig):
         return DATE_BYTES + 1 if self.data is None else self.max_bytes + 1
 
     @property
+    def counted(self) -> str:
+        """Name of the tokens that accuracies count."""
+        return name_of_tokens(self.joint_tokenizer or self.target_tokenizer)
+
+    @property
     def default_criterion(self) -> Criterion:
         """Accuracy on dates, each of which has one right answer; loss on other pairs."""
         return Criterion("accuracy", "max") if self.data is None else Criterion("loss", "min")
@@ -204,7 +210,7 @@ def translation_data(config: TranslationConfig) -> TranslationData:
     splits = config.splits()
     if config.data is not None:
         with quietly(config):
-            print(summary(splits))
+            say(summary(splits))
     sets = splits.padded(tokenizers_of(config), config.batch_tokens)
     return TranslationData(*task_loaders(config, *sets), splits)
 

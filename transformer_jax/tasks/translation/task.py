@@ -14,9 +14,11 @@ from jaxtyping import Int, PRNGKeyArray
 
 from transformer_jax.argument_checks import check_arguments, check_scores
 from transformer_jax.attention.masks.arrays import padding_mask
+from transformer_jax.config import percent
 from transformer_jax.data.batch import Batch
 from transformer_jax.decoding.token_by_token import Decoded, greedy_decode
 from transformer_jax.devices.mesh import own_device
+from transformer_jax.devices.processes import say
 from transformer_jax.nn.cached_decoding import DecodingCache
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.tasks.architecture import ARCHITECTURE, architecture_of
@@ -30,7 +32,6 @@ from transformer_jax.tasks.text_examples import (
     texts_in,
     translation_examples,
 )
-from transformer_jax.tasks.tokenization import name_of_tokens
 from transformer_jax.tasks.translation.config import (
     JOINT_TOKENIZER,
     SOURCE_TOKENIZER,
@@ -68,6 +69,7 @@ class TranslationTrainer(TextTrainer):
     def __init__(
         self, config: TranslationConfig, constants: Arrays = None, model: nn.Module | None = None
     ) -> None:
+        self.counted = config.counted
         self.tokenizers = tokenizers_of(config)
         self.architecture = architecture_of(config.architecture, config, self.name)
         super().__init__(config, constants, model)
@@ -232,16 +234,17 @@ def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
     references = [pair.target for pair in pairs]
     exact, errors = exact_match(predictions, references), error_rate(predictions, references)
     scores: Results = {"exact_match": exact, "char_error_rate": errors}
-    print(f"Exact match: {exact:.2%} of {len(pairs)}, character errors: {errors:.2%}")
+    say(f"Exact match: {percent(exact)} of {len(pairs)}, character errors: {percent(errors)}")
     if config.data is not None:
         scores |= translation_scores(
             predictions, references, lower_case=config.lower_case, tokenizer=config.bleu_tokenize
         )
         scores["pairs"] = data.splits.counts()
-        print(f"Word errors: {scores['word_error_rate']:.2%}, chrF: {scores['chrf']:.1f}")
-        print(f"BLEU: {scores['bleu']:.1f} ({scores['bleu_signature']})")
-    tokens = name_of_tokens(config.joint_tokenizer or config.target_tokenizer)
-    print(f"Accuracies are of {tokens}, each predicted after the right ones (teacher forcing):")
+        say(f"Word errors: {percent(scores['word_error_rate'])}, chrF: {scores['chrf']:.1f}")
+        say(f"BLEU: {scores['bleu']:.1f} ({scores['bleu_signature']})")
+    say(
+        f"Accuracies are of {config.counted}, each predicted after the right ones (teacher forcing)"
+    )
     return scores
 
 
