@@ -332,6 +332,16 @@ def test_the_new_task_learns_and_comes_back(new_task, root):
 
 
 @pytest.mark.slow
+def test_the_scale_of_the_training_set_goes_with_the_model_to_another_machine(new_task, tmp_path, monkeypatch):
+    trainer = new_task["ScaledTrainer"](new_task["ScaledConfig"](seq_len=5))
+    trainer.params = trainer.initial_params(jax.random.key(0), np.zeros((1, 5), np.int32))
+    trainer.save(tmp_path / "scaled")
+    monkeypatch.delitem(new_task["ScaledTrainer"].model_files.__globals__, "SortDataset")  # no data there
+    opened = load_run(tmp_path / "scaled", new_task["ScaledTrainer"])
+    assert opened.scale == trainer.scale == pytest.approx([4.5, 33**0.5 / 2], abs=0.02)
+
+
+@pytest.mark.slow
 def test_the_changed_optimizer_decays_weights_and_the_schedule_falls_on_a_line(new_task):
     optimizer = new_task["AdamWTrainer"](new_task["SortConfig"](lr=0.5, warmup=0)).create_optimizer(7)
     weights, no_gradient = {"kernel": np.full((2, 3), 5.0, np.float32)}, {"kernel": np.zeros((2, 3), np.float32)}

@@ -24,6 +24,7 @@ OF_FITTING = (
         "adam_b2",
         "gradient_clip",
         "freeze",
+        "initialization",
         "eval_every",
         "patience",
         "log_every",

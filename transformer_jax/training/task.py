@@ -42,7 +42,7 @@ class Task:
     name: str  # of the task, and of the run's directory
     config_class: ClassVar[type[TrainingConfig]]  # of its settings
     writes_predictions: ClassVar[bool] = True  # whether a run leaves `predictions.tsv`
-    stack: str = "encoder"  # kind of the attention maps of a model with a single stack
+    stack: str = "encoder"  # kind of the attention maps of a model whose layers are in no stack
     # file with the maps of the first example of the test set
     attention_picture: str | None = "attention_maps.png"
     # By the values of the settings `schedule` and `logger`; a task may override these tables.
@@ -159,7 +159,15 @@ class Task:
         # only for inspection
         from transformer_jax.training.inspected_example import examples_in_batch
 
-        return examples_in_batch(inputs, lambda rows: self.prepare(rows, self.constants))
+        real = self.real_positions(inputs)
+        return examples_in_batch(inputs, lambda rows: self.prepare(rows, self.constants), real)
+
+    def real_positions(self, inputs: Inputs) -> Any:  # booleans [B, T], or None
+        """Which positions of a batch from the data set are not padding; None (the default): all.
+
+        Padding gets no labels and no answers in the default `examples`, and its attention is not shown.
+        """
+        return None
 
     def pictured_example(self, inputs: Inputs) -> "InspectedExample":
         """The first example of a batch from the data set, for attention pictures during training."""
@@ -268,6 +276,10 @@ class Task:
                 f"the model has variables {sorted(variables)}; only the collection params is"
                 " supported"
             )
+        if self.config.initialization == "torch":
+            from transformer_jax.training.initialization import like_torch  # only for this setting
+
+            return like_torch(variables["params"], key)
         return variables["params"]
 
     def batch_loss(
