@@ -20,6 +20,7 @@ from urllib.request import urlopen
 import jax
 import numpy as np
 import pytest
+import torch
 from commands import call
 from finished_runs import reverse_run
 from flax.traverse_util import flatten_dict
@@ -255,6 +256,28 @@ def test_the_code_on_the_modules_alone_learns_to_reverse(root):
     assert names["losses"][:, -1].max() < 0.1  # of each seed
     assert names["nnx_logits"].shape == (1, 8, 10)
     assert names["logits"].argmax(-1).tolist() == [[6, 2, 9, 5, 1, 4, 1, 3]]
+
+
+@pytest.mark.slow
+def test_the_port_has_the_outputs_the_loss_curve_and_the_predictions_of_the_pytorch_project(tmp_path):
+    names = run_page("docs/porting.md", tmp_path)
+    trainer, torch_tagger = names["trainer"], names["torch_tagger"]
+    rows = [line.split(",") for line in (tmp_path / "checkpoints/Tagger/metrics.csv").read_text().splitlines()[1:]]
+    curve = [float(value) for _, name, value in rows if name == "train/loss"]
+    np.testing.assert_allclose(curve, names["expected"], rtol=0, atol=1e-5)
+    assert len(curve) == 60
+    assert len(text_of("docs/porting.md").split()) <= 800
+    assert curve[-1] < 0.7 * curve[0]
+    ids, tags = next(iter(names["data"].val_loader))
+    with torch.no_grad():
+        logits = torch_tagger(torch.from_numpy(ids)).numpy()
+    carried = names["params_of"](torch_tagger)
+    np.testing.assert_allclose(trainer.forward(ids, params=carried)[ids != 0], logits[ids != 0], atol=1e-5)
+    assert names["results"]["val"]["f1"] == pytest.approx(trainer.evaluate(names["data"].val_loader)["f1"])
+    answers = trainer.answers(trainer.examples(ids))
+    assert [len(answer.text.split()) for answer in answers] == (ids != 0).sum(1).tolist()
+    right = [(row.argmax(-1) == tag)[tag != -100].mean() for row, tag in zip(logits, tags, strict=True)]
+    assert np.mean(right) > 0.8
 
 
 @pytest.mark.slow
