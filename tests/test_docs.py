@@ -20,6 +20,7 @@ from urllib.request import urlopen
 import jax
 import numpy as np
 import pytest
+import torch
 from commands import call
 from finished_runs import reverse_run
 from flax.traverse_util import flatten_dict
@@ -260,6 +261,28 @@ def test_the_code_on_the_modules_alone_learns_to_reverse(root):
 
 
 @pytest.mark.slow
+def test_the_port_has_the_outputs_the_loss_curve_and_the_predictions_of_the_pytorch_project(tmp_path):
+    names = run_page("docs/porting.md", tmp_path)
+    trainer, torch_tagger = names["trainer"], names["torch_tagger"]
+    rows = [line.split(",") for line in (tmp_path / "checkpoints/Tagger/metrics.csv").read_text().splitlines()[1:]]
+    curve = [float(value) for _, name, value in rows if name == "train/loss"]
+    np.testing.assert_allclose(curve, names["expected"], rtol=0, atol=1e-5)
+    assert len(curve) == 60
+    assert len(text_of("docs/porting.md").split()) <= 800
+    assert curve[-1] < 0.7 * curve[0]
+    ids, tags = next(iter(names["data"].val_loader))
+    with torch.no_grad():
+        logits = torch_tagger(torch.from_numpy(ids)).numpy()
+    carried = names["params_of"](torch_tagger)
+    np.testing.assert_allclose(trainer.forward(ids, params=carried)[ids != 0], logits[ids != 0], atol=1e-5)
+    assert names["results"]["val"]["f1"] == pytest.approx(trainer.evaluate(names["data"].val_loader)["f1"])
+    answers = trainer.answers(trainer.examples(ids))
+    assert [len(answer.text.split()) for answer in answers] == (ids != 0).sum(1).tolist()
+    right = [(row.argmax(-1) == tag)[tag != -100].mean() for row, tag in zip(logits, tags, strict=True)]
+    assert np.mean(right) > 0.8
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "shown"),
     [("docs/attention.md", blocks_of("docs/attention.md", "text")), ("docs/circuits.md", "1.0 1.0\n")],
@@ -333,6 +356,16 @@ def test_the_new_task_learns_and_comes_back(new_task, root):
     assert new_task["seen"].key_labels == {"encoder": ["3", "1", "2", "0"]}
     assert (root / "checkpoints/SortTask/attention_maps.png").is_file()
     assert new_task["sorter"].test()["test"] == pytest.approx(new_task["results"]["test"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_the_scale_of_the_training_set_goes_with_the_model_to_another_machine(new_task, tmp_path, monkeypatch):
+    trainer = new_task["ScaledTrainer"](new_task["ScaledConfig"](seq_len=5))
+    trainer.params = trainer.initial_params(jax.random.key(0), np.zeros((1, 5), np.int32))
+    trainer.save(tmp_path / "scaled")
+    monkeypatch.delitem(new_task["ScaledTrainer"].model_files.__globals__, "SortDataset")  # no data there
+    opened = load_run(tmp_path / "scaled", new_task["ScaledTrainer"])
+    assert opened.scale == trainer.scale == pytest.approx([4.5, 33**0.5 / 2], abs=0.02)
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ from .decoding.beam_search import beam_search as beam_search
 from .decoding.token_by_token import greedy_decode as greedy_decode
 from .decoding.token_by_token import sample as sample
 from .devices.compilation import prepare_jax as prepare_jax
+from .dropout import device_number as device_number
 from .errors import InputError as InputError
 from .fields import setting as setting
 from .fit.trainer import TrainerModule as TrainerModule
@@ -42,6 +43,7 @@ from .inspection.activations import activation_names as activation_names
 from .inspection.activations import capture as capture
 from .inspection.activations import patch as patch
 from .inspection.logit_attribution import attribute_logits as attribute_logits
+from .mesh_axis import all_rows as all_rows
 from .nn.attention import AttentionSettings as AttentionSettings
 from .nn.attention import MultiheadAttention as MultiheadAttention
 from .nn.blocks import BlockSettings as BlockSettings

@@ -33,6 +33,7 @@ OF_FITTING = (
     "lr_patience",
     "gradient_clip",
     "freeze",
+    "initialization",
     "eval_every",
     "patience",
     "log_every",

@@ -148,6 +148,9 @@ class OptimizationSettings:
     init_only: str | None = None
     # comma-separated paths of modules or arrays that are not trained, e.g. encoder,*/bias
     freeze: str | None = None
+    # distributions of the initial parameters: flax (each module's own), or torch (those of torch.nn for dense layers,
+    # convolutions, embeddings and attention)
+    initialization: Literal["flax", "torch"] = "flax"
     # random seed of the parameters, dropout and order of the training set
     seed: int = setting(42, least=0)
     # number of epochs between evaluations; the last step is always followed by one

@@ -214,6 +214,24 @@ def test_a_users_modules_are_named_after_their_paths_and_their_second_run_has_a_
         np.testing.assert_allclose(everything[f"block.feed_forward.output{end}"], expected, atol=1e-5)
 
 
+class Normed(nn.Module):
+    """A user's own model with running averages."""
+
+    @nn.compact
+    def __call__(self, x, train=False):
+        return nn.BatchNorm(use_running_average=not train)(nn.Dense(C)(x))
+
+
+@pytest.mark.parametrize("options", [{}, {"train": True, "mutable": ["batch_stats"]}])
+def test_names_are_listed_and_captured_with_the_same_arguments(options):
+    model, x = Normed(), np.ones((B, T, D), ">f4")
+    variables = model.init(jax.random.key(0), x.astype(np.float32))
+    _, captured = capture(model, variables, x, names=["*"], **options)
+    assert list(captured) == ["Dense_0.output", "BatchNorm_0.output", "output"]
+    for inputs in ((x,), (variables, x)):
+        assert list(activation_names(model, *inputs, **options)) == list(captured)
+
+
 class Cell(Tapped):
     """Compiled by itself; Flax keeps the program, so that a pass after the first one shows nothing."""
 
@@ -247,6 +265,7 @@ BARE = {"encoder": {}, "decoder": {}}
             lambda model, v: capture(model, BARE, X, names=["logits"]),
             r'variables has encoder, decoder; it must be {"params": …}, such as {"params": run.params}',
         ),
+        (lambda model, v: activation_names(model, "text"), "the input is 'text'; a model takes arrays"),
         (lambda model, v: activation_names(Twice()), r"Twice needs inputs: activation_names\(model, \*inputs\)"),
     ],
 )

@@ -1,16 +1,32 @@
 """User-defined tasks: the results of `predict` are the answers, and `--trainer` opens runs on the command line."""
 
+import dataclasses
+import json
 import sys
+from pathlib import Path
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
 import tiny_own_task
+from inspection_pages import content_of
 from tiny_own_task import LargestConfig, LargestTrainer, largest_data
 
-from transformer_jax import InputError, ReverseConfig, TransformerPredictor, load_run, predict, train_and_test
+from transformer_jax import (
+    InputError,
+    ReverseConfig,
+    TransformerEncoder,
+    TransformerPredictor,
+    load_run,
+    padding_mask,
+    predict,
+    train_and_test,
+)
+from transformer_jax.fields import setting
 from transformer_jax.inspection import __main__ as inspection_command
 from transformer_jax.inspection import ablation_table, inspection_page
+from transformer_jax.nn.attention_maps import attention_maps
 from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.trained import __main__ as trained_command
 from transformer_jax.training.inspected_example import Answer, InspectedExample
@@ -53,6 +69,39 @@ class Pair(LargestTrainer):
         return super().predict(inputs), 3
 
 
+class Ragged(LargestTrainer):
+    def predict(self, inputs):
+        return super().predict(np.stack([np.pad(row, (0, 5 - len(row))) for row in inputs]) + np.arange(2))
+
+
+class Padded(LargestTrainer):
+    """A task whose rows are padded with zeros, in a model whose blocks are in a stack named `tower`."""
+
+    def create_model(self):
+        return Tower()
+
+    def model_inputs(self, inputs):
+        return (inputs,)
+
+    def real_positions(self, inputs):
+        return inputs != 0
+
+    def predict(self, inputs):
+        return self.forward(inputs).argmax(-1)
+
+
+class Tower(nn.Module):
+    def setup(self):
+        self.embedding, self.output = nn.Embed(7, 6), nn.Dense(7)
+        self.tower = TransformerEncoder(2, 6, 2, 5)
+
+    def __call__(self, ids, *, train=False):
+        return self.output(self.tower(self.embedding(ids), padding_mask(ids != 0), train=train))
+
+    def get_attention_maps(self, ids):
+        return list(attention_maps(self, ids).values())
+
+
 class Otherwise(ReverseTrainer):
     def predict(self, inputs):
         return (super().predict(inputs) + 1) % 7
@@ -86,6 +135,38 @@ def test_an_answer_that_predict_does_not_give_is_an_error_that_names_the_hook():
     for ask in (trainer.answers, lambda examples: inspection_page(trainer, examples)):
         with pytest.raises(InputError, match=r"\w+.predict gives no list or array with an answer for each"):
             ask(trainer.examples(ROWS))
+
+
+@pytest.mark.slow
+def test_a_predict_that_takes_something_else_than_batches_is_an_error_that_names_both_hooks():
+    trainer = with_params(Ragged)
+    message = r"Ragged.predict can't answer a batch .* override `examples` too \(operands could not be broadcast"
+    with pytest.raises(InputError, match=message):
+        trainer.answers(trainer.examples(ROWS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overrides", [True, False])
+def test_padding_at_either_end_has_no_label_no_answer_and_no_attention_and_maps_have_the_stacks_name(overrides):
+    trainer_class = Padded if overrides else type("Plain", (Padded,), {"writes_predictions": False})
+    trainer = with_params(trainer_class)
+    rows = np.array([[0, 0, 3, 1, 4], [5, 2, 6, 0, 0], [1, 2, 3, 4, 5]], np.int32)
+    logits = trainer.forward(rows)
+    examples = trainer.examples(rows)
+    for row, example, answer, of_row in zip(rows, examples, trainer.answers(examples), logits, strict=True):
+        real = row != 0
+        assert example.title == " ".join(map(str, row[real]))
+        assert answer.text == " ".join(map(str, of_row.argmax(-1)[real]))
+        seen = trainer.maps_of(example)
+        assert seen.query_labels == seen.key_labels == {"tower": [str(number) for number in row[real]]}
+        alone = trainer.maps_of(trainer.examples(row[None, real])[0])
+        assert [layer.shape for layer in seen.maps["tower"]] == [(2, real.sum(), real.sum())] * 2
+        np.testing.assert_allclose(seen.maps["tower"], alone.maps["tower"], atol=1e-6)
+    if not overrides:
+        content = content_of(inspection_page(trainer, examples), 0)
+        assert content["places"] == content["kinds"][0]["queries"] == ["3", "1", "4"]
+        assert content["kinds"][0]["name"] == "tower"
+        assert len(content["attribution"]["values"][0]) == len(content["answer"]["parts"]) == 3
 
 
 @pytest.mark.slow
@@ -200,3 +281,36 @@ def test_hooks_that_return_or_take_something_else_get_one_line():
         WithoutTrain(LargestConfig())
     with pytest.raises(InputError, match="loader is 'accuracy'; it must be Iterable or None"):
         ablation_table(with_params(LargestTrainer), "accuracy")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfFileConfig(LargestConfig):
+    data: Path = Path("numbers.json")  # the classes
+    classes: Path | None = setting(None, defines_model=True, kept_as="classes.json")  # none: those of the data
+
+
+class OfFile(LargestTrainer):
+    config_class = OfFileConfig
+
+    def classes(self):
+        return json.loads((self.config.classes or self.config.data).read_text())
+
+    def create_model(self):
+        return super().create_model().clone(num_classes=len(self.classes()))
+
+
+class Kept(OfFile):
+    def model_files(self):
+        return {"classes.json": json.dumps(self.classes())}
+
+
+def test_a_file_that_the_model_needs_is_kept_with_it_and_its_absence_is_an_error_that_says_how(tmp_path):
+    data = tmp_path / "numbers.json"
+    data.write_text("[2, 3, 5, 7, 11]", encoding="utf-8")
+    for trainer_class in (OfFile, Kept):
+        with_params(trainer_class, OfFileConfig(data=data)).save(tmp_path / trainer_class.__name__)
+    data.unlink()
+    assert load_run(tmp_path / "Kept", Kept).forward(ROWS).shape == (11, 5, 5)
+    message = r"OfFile.create_model can't read a file; .*setting\(path, kept_as=NAME\), and model_files .* No such file"
+    with pytest.raises(InputError, match=message):
+        load_run(tmp_path / "OfFile", OfFile)

@@ -22,7 +22,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.fit.fitting import fit, training
 from transformer_jax.fit.loop import TrainingLoop
 from transformer_jax.fitted.fitted import CompiledTask, Fitted
-from transformer_jax.outside_files import Json
+from transformer_jax.outside_files import Json, as_input_error
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import CsvLogger, tensorboard_logger
 from transformer_jax.training.checks import check_fitting, check_targets, check_task
@@ -58,7 +58,7 @@ class TrainerModule(Task):
         check_task(type(self), config, TrainerModule, has_model=model is not None)
         self.config = config
         self.given_model = model
-        self.model = self.create_model() if model is None else model
+        self.model = self._created_model() if model is None else model
         self.devices = choose_devices(config, type(self).partition_spec)
         self.stopwatch = Stopwatch("train", "eval", "compile", "save")
         self.results: Json = {}  # content of `results.json`, after `test` or `load_run`
@@ -76,6 +76,14 @@ class TrainerModule(Task):
             size = sum(leaf.size for leaf in jax.tree.leaves(self.params))
             state = f"{size:,} parameters, step {self.steps or self.results.get('steps', 0)}"
         return f"<{type(self).__name__} of {self.name}: {state}>"
+
+    def _created_model(self) -> nn.Module:
+        sentence = (
+            f"{type(self).__name__}.create_model can't read a file; a run keeps a copy of a file if a"
+            " setting names it, setting(path, kept_as=NAME), and model_files returns its text"
+        )
+        with as_input_error(sentence, OSError):
+            return self.create_model()
 
     @property
     def constants(self) -> Arrays:

@@ -2,9 +2,11 @@
 
 import dataclasses
 import io
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 from jax.typing import ArrayLike
@@ -13,6 +15,8 @@ from jaxtyping import Float
 from transformer_jax.argument_checks import check_scores
 from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, known_options
 from transformer_jax.errors import InputError
+from transformer_jax.nn.attention import MultiheadAttention
+from transformer_jax.outside_files import as_input_error
 from transformer_jax.training.inspected_example import Answer, InspectedExample, Label
 from transformer_jax.training.task import Task
 from transformer_jax.trees import Inputs, Params, short_repr
@@ -49,11 +53,12 @@ class LabelledMaps:
             if kind == "cross":
                 stack_of_queries, stack_of_keys = "decoder", "encoder"
             _, _, num_queries, num_keys = np.shape(layers[0])
-            queries[kind] = example.labels_of(stack_of_queries, num_queries)
-            keys[kind] = example.labels_of(stack_of_keys, num_keys)
+            rows = example.shown(stack_of_queries, num_queries)
+            columns = example.shown(stack_of_keys, num_keys)
+            queries[kind], keys[kind] = list(rows.values()), list(columns.values())
             cut[kind] = []
             for layer in layers:
-                weights = np.asarray(layer)[0, :, : len(queries[kind]), : len(keys[kind])]
+                weights = np.asarray(layer)[0][:, list(rows)][..., list(columns)]
                 check_scores(weights, f"the {kind} maps of {example.title!r} have weights")
                 cut[kind].append(weights)
         return cls(cut, queries, keys)
@@ -132,11 +137,26 @@ class Viewer:
             raise InputError(f"{type(task.model).__name__} {lacks} has no maps to show")
         maps = jax.device_get(self._maps(jax.device_put(params, self._device), example.inputs))
         # a named tuple if there are several stacks
-        by_kind = maps._asdict() if hasattr(maps, "_asdict") else {task.stack: maps}
+        by_kind = maps._asdict() if hasattr(maps, "_asdict") else maps
         return LabelledMaps.of(example, by_kind)
 
     def _maps_of_inputs(self, params: Params, inputs: Inputs) -> object:
-        return self._task.call_model(params, self._task.model_inputs(inputs), method=MAPS)
+        """Return the maps by kind; those of a single stack by the name of its module."""
+        stacks: set[str] = set()
+
+        def intercept(
+            call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
+        ) -> Any:
+            in_stack = re.match(r"(.+?)/layers_\d+/", "/".join(context.module.path))
+            if in_stack and isinstance(context.module, MultiheadAttention):
+                stacks.add(in_stack[1].replace("/", "."))
+            return call(*args, **kwargs)
+
+        with nn.intercept_methods(intercept):
+            maps = self._task.call_model(params, self._task.model_inputs(inputs), method=MAPS)
+        if hasattr(maps, "_asdict"):
+            return maps
+        return {stacks.pop() if len(stacks) == 1 else self._task.stack: maps}
 
     def answers(self, examples: Sequence[InspectedExample], params: Params) -> list[Answer]:
         """Return the model's answers; examples of equal shapes are computed together, a batch at a time.
@@ -174,14 +194,25 @@ class Viewer:
     def _predicted_texts(self, rows: Sequence[InspectedExample]) -> list[str]:
         """Return what the task's own `predict` gives for each example, as text."""
         task, predicted = self._task, None
+        name = type(task).__name__
         if rows[0].given is not None:
-            predicted = task.predict(_joined([row.given for row in rows]))
+            sentence = (
+                f"{name}.predict can't answer a batch of the data set, as {name}.examples hands it"
+                " over; let `predict` take such a batch, or override `examples` too"
+            )
+            with as_input_error(sentence, Exception):
+                predicted = task.predict(_joined([row.given for row in rows]))
         if not isinstance(predicted, list | np.ndarray | jax.Array) or len(predicted) != len(rows):
             raise InputError(
-                f"{type(task).__name__}.predict gives no list or array with an answer for each"
-                " example; override `examples`"
+                f"{name}.predict gives no list or array with an answer for each example; override"
+                " `examples`"
             )
-        return [self._text_of(np.ravel(answer)) for answer in predicted]
+        texts: list[str] = []
+        for row, answer in zip(rows, map(np.asarray, predicted), strict=True):
+            if row.real is not None and answer.shape[:1] == row.real.shape:
+                answer = answer[row.real]
+            texts.append(self._text_of(np.ravel(answer)))
+        return texts
 
     def _text_of(self, answer: np.ndarray) -> str:
         """An answer of `predict` as text; integers are tokens or classes, which may have names."""

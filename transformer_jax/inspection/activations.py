@@ -1,6 +1,6 @@
 """List, capture and patch the activations of a forward pass by name."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -8,7 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.inspection.inspected_call import Captured, Computation, forward_pass
+from transformer_jax.inspection.inspected_call import (
+    Captured,
+    Computation,
+    forward_pass,
+    input_arrays,
+)
 from transformer_jax.inspection.patches import Changes
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.trees import Variables
@@ -79,19 +84,24 @@ def activation_names(model: nn.Module, *inputs: object, **kwargs: Any) -> dict[s
 
     Args:
         model: as in `capture`.
-        *inputs: inputs of the model, or their `jax.ShapeDtypeStruct`; models of this package need none.
+        *inputs: inputs of the model, or their `jax.ShapeDtypeStruct`; models of this package need none. The model's
+            variables may come first, as in `capture`.
         **kwargs: as in `capture`.
 
     Raises:
-        InputError: inputs are needed because the model is not from this package.
+        InputError: inputs are needed because the model is not from this package; or an input is text.
     """
-    inputs = inputs or (() if "method" in kwargs else example_inputs(model))
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)} | kwargs.pop("rngs", {})
-    given = jax.tree.map(_made, inputs)
-    shapes = jax.eval_shape(lambda: model.init(keys, *given, **kwargs))
     options = {"rngs": keys, **kwargs}
+    if inputs and isinstance(inputs[0], Mapping) and "params" in inputs[0]:
+        variables, given = inputs[0], input_arrays(inputs[1:])
+    else:
+        inputs = inputs or (() if "method" in kwargs else example_inputs(model))
+        given = input_arrays(jax.tree.map(_made, inputs))
+        kwargs.pop("mutable", None)
+        variables = jax.eval_shape(lambda: model.init(keys, *given, **kwargs))
     call = Computation(
-        lambda: model.apply(unstack_layers(jax.tree.map(_made, shapes)), *given, **options)
+        lambda: model.apply(unstack_layers(jax.tree.map(_made, variables)), *given, **options)
     )
     return {activation.name: activation.letters for activation in call.sites()}
 

@@ -91,7 +91,18 @@ def forward_pass(
         raise InputError(
             f'variables has {names}; it must be {{"params": …}}, such as {{"params": run.params}}'
         )
-    arrays = []
+    arrays = input_arrays(inputs)
+
+    def call() -> Any:
+        with jax.default_matmul_precision("highest"):
+            return model.apply(unstack_layers(variables), *arrays, **kwargs)
+
+    return Computation(call)
+
+
+def input_arrays(inputs: Sequence[object]) -> list[Any]:  # of the model's own types
+    """Convert the inputs of a model that are NumPy arrays to JAX's byte order; an `InputError` if one is text."""
+    arrays: list[Any] = []
     for array in inputs:
         first = array[0] if isinstance(array, list | tuple) and array else array
         if isinstance(first, str | bytes):
@@ -101,12 +112,7 @@ def forward_pass(
                 " load_transformers(directory).capture(text, names)"
             )
         arrays.append(as_array("input", array) if isinstance(array, np.ndarray) else array)
-
-    def call() -> Any:
-        with jax.default_matmul_precision("highest"):
-            return model.apply(unstack_layers(variables), *arrays, **kwargs)
-
-    return Computation(call)
+    return arrays
 
 
 class Attention(NamedTuple):

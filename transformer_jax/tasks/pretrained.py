@@ -70,7 +70,6 @@ class PretrainedText(TextTrainer):
     ) -> None:
         super().__init__(config, model=model)
         self.tokenizer, self.directory, self.generation = tokenizer, directory, generation
-        self.stack = "decoder" if isinstance(model, TransformerLM) else "encoder"
         if isinstance(model, TransformerMLM):
             self._encoder = EncodedTexts(model)
         else:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float, UInt8
+from jax.typing import ArrayLike
+from jaxtyping import Bool, Float, UInt8
 
 from transformer_jax.argument_checks import as_array, check_scores
 from transformer_jax.errors import InputError, meant, shortened
@@ -41,7 +42,8 @@ class Answer(NamedTuple):
 class InspectedExample:
     """One example, with what is needed to show what the model does with it.
 
-    There are labels only for the positions to show, not for padding. `answer` gets the output of all positions.
+    There are labels only for the positions to show, not for padding. An `answer` of your own gets the output of all
+    positions.
     """
 
     def __repr__(self) -> str:
@@ -53,6 +55,8 @@ class InspectedExample:
     # Label of each position: of a single sequence, or of the sequence of each stack, `encoder` and `decoder`. Positions
     # without labels show their indices.
     labels: Sequence[Label] | Mapping[str, Sequence[Label]] = ()
+    # Which positions of a single sequence are not padding, and have the labels. None: the first, one for each label.
+    real: Bool[np.ndarray, " T"] | None = None
     answer: Callable[[np.ndarray], Answer] = dataclasses.field(
         default_factory=lambda: answer_by_position
     )
@@ -73,6 +77,10 @@ class InspectedExample:
         """
         largest = np.atleast_1d(output).max(-1, keepdims=True)
         check_scores(largest, f"the output for {self.title!r} has numbers")
+        is_single = not isinstance(self.labels, Mapping)
+        by_position = getattr(self.answer, "func", self.answer) is answer_by_position
+        if by_position and is_single and np.ndim(output) == 2:
+            output = output[list(self.shown("", len(output)))]
         return self.answer(output)
 
     def pixels(self) -> UInt8[np.ndarray, "N height width *rgb"] | None:
@@ -80,20 +88,30 @@ class InspectedExample:
         return self.images() if callable(self.images) else self.images
 
     def labels_of(self, stack: str, length: int) -> list[str]:
-        """Return the labels of a stack's positions to show, at most `length`.
+        """Return the labels of a stack's positions to show, at most `length`."""
+        return list(self.shown(stack, length).values())
 
-        If all positions of a single sequence are labelled, an axis of another length, such as that of learned queries,
-        gets indices instead.
+    def shown(self, stack: str, length: int) -> dict[int, str]:
+        """Return the positions to show, and their labels, among `length` positions of a stack.
+
+        If all positions of a single sequence are labelled, or `real` has another length, an axis of another length,
+        such as that of learned queries, gets indices instead.
         """
+        labels: Sequence[Label]
         if isinstance(self.labels, Mapping):
             labels = self.labels.get(stack, ())
+        elif self.real is not None:
+            real = self.real if len(self.real) == length else np.ones(length)
+            positions = np.flatnonzero(real).tolist()
+            labels = self.labels if len(self.labels) == len(positions) else positions
+            return dict(zip(positions, map(str, labels), strict=True))
         else:
             labels = self.labels
             shapes = [np.shape(leaf) for leaf in jax.tree.leaves(self.inputs)]
             are_complete = bool(shapes) and shapes[0][1:2] == (len(labels),)
             if are_complete and len(labels) != length:
                 labels = ()
-        return [str(label) for label in labels or range(length)][:length]
+        return dict(zip(range(length), map(str, labels or range(length)), strict=False))
 
 
 def answer_by_position(
@@ -157,20 +175,26 @@ def with_expected(
     if example.given is None or example.expected is not None or not is_known:
         return example
     numbers = np.ravel(targets)
+    if example.real is not None and example.real.shape == numbers.shape:
+        numbers = numbers[example.real]
     if not np.issubdtype(numbers.dtype, np.integer):
         return example
     return dataclasses.replace(example, expected=" ".join(map(name, numbers.tolist())))
 
 
 def examples_in_batch(
-    batch: Inputs, prepare: Callable[[Inputs], Inputs], name: Callable[[int], str] = str
+    batch: Inputs,
+    prepare: Callable[[Inputs], Inputs],
+    name: Callable[[int], str] = str,
+    real: Bool[ArrayLike, "B T"] | None = None,
 ) -> list[InspectedExample]:
     """Return the rows of a data set's batch as examples; the numbers of a single integer array are the labels.
 
     Args:
-        batch: from the data set.
-        prepare: the task's.
+        batch: inputs from the data set.
+        prepare: computes the inputs of the model.
         name: returns the name of a token or class.
+        real: which positions are not padding; None for all.
     """
     arrays = jax.tree.map(lambda leaf: np.asarray(as_array("inputs", leaf)), batch)
     leaves = jax.tree.leaves(arrays)
@@ -181,11 +205,20 @@ def examples_in_batch(
 
     def example_of(index: int) -> InspectedExample:
         row = jax.tree.map(lambda leaf: leaf[index : index + 1], arrays)
-        labels = [name(number) for number in first[index].tolist()] if is_sequence else []
+        real_of_row = None if real is None else np.asarray(real, bool)[index]
+        labels: list[str] = []
+        if is_sequence:
+            numbers = first[index, slice(None) if real_of_row is None else real_of_row]
+            labels = [name(number) for number in numbers.tolist()]
         title = " ".join(labels) or f"example {index}"
         answer = partial(answer_by_position, name=name)
         return InspectedExample(
-            inputs=prepare(row), given=row, labels=labels, title=title, answer=answer
+            inputs=prepare(row),
+            given=row,
+            labels=labels,
+            real=real_of_row,
+            title=title,
+            answer=answer,
         )
 
     return [example_of(index) for index in range(len(first))]

@@ -59,11 +59,10 @@ class Task:
     name: str  # of the task, and of the run's directory
     config_class: ClassVar[type[TrainingConfig]]  # of its settings
     writes_predictions: ClassVar[bool] = True  # whether a run leaves `predictions.tsv`
-    vocabulary: Sequence[
-        str
-    ] = ()  # names of tokens and classes, by which users write inputs and read answers
+    # names of tokens and classes, by which users write inputs and read answers
+    vocabulary: Sequence[str] = ()
     counted: str = "elements"  # that an accuracy counts, in the plural
-    stack: str = "encoder"  # kind of the attention maps of a model with a single stack
+    stack: str = "encoder"  # kind of the attention maps of a model whose layers are in no stack
     # file with the maps of the first example of the test set
     attention_picture: str | None = "attention_maps.png"
     # By the values of the settings `schedule` and `logger`; a task may override these tables.
@@ -184,9 +183,17 @@ class Task:
         # only for inspection
         from transformer_jax.training.inspected_example import examples_in_batch
 
+        real = self.real_positions(inputs)
         return examples_in_batch(
-            inputs, lambda rows: self.prepare(rows, self.constants), self.name_of_class
+            inputs, lambda rows: self.prepare(rows, self.constants), self.name_of_class, real
         )
+
+    def real_positions(self, inputs: Inputs) -> Any:  # booleans [B, T], or None
+        """Which positions of a batch from the data set are not padding; None (the default): all.
+
+        Padding gets no labels and no answers in the default `examples`, and its attention is not shown.
+        """
+        return None
 
     def pictured_example(self, inputs: Inputs) -> "InspectedExample":
         """The first example of a batch from the data set, for attention pictures during training."""
@@ -356,7 +363,12 @@ class Task:
         variables = dict(self.model.init(key, *arguments))
         if "params" not in variables:
             raise InputError(f"the model has variables {sorted(variables)}; it must have params")
-        return join_variables(variables.pop("params"), variables)
+        params = variables.pop("params")
+        if self.config.initialization == "torch":
+            from transformer_jax.training.initialization import like_torch  # only for this setting
+
+            params = like_torch(params, key)
+        return join_variables(params, variables)
 
     def batch_loss(
         self,

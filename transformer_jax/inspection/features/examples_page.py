@@ -105,7 +105,7 @@ def _features(
     values = []
     for example in examples:
         array = np.asarray(features(fitted.params, of_dictionary, example.inputs))
-        values.append(array[: len(example.labels_of(_stack_of(name), len(array)))])
+        values.append(array[list(example.shown(_stack_of(name), len(array)))])
     return values
 
 

@@ -142,15 +142,17 @@ def _content(
     for number, output in enumerate(results.lens):
         name = f"layer {number - 1}" if number else "input"
         lens.append({"name": name, "answer": _answer(example.answer_to(output))})
-    length = len(answer.parts)
+    rows, length = list(range(len(answer.parts))), len(answer.parts)
+    if example.real is not None and results.output.ndim == 2:
+        rows, length = np.flatnonzero(example.real)[:length].tolist(), len(example.real)
     return {
         "title": example.title,
         "expected": example.expected,
         "places": _places(answer, example.labels_of(passes.last_stack, length)),
         "answer": _answer(answer),
-        "kinds": _kinds(passes, example, results, length, blobs),
+        "kinds": _kinds(passes, example, results, rows, blobs),
         "lens": lens,
-        "attribution": _attribution(results.attribution, length),
+        "attribution": _attribution(results.attribution, rows),
         "images": _images(example),
     }
 
@@ -166,7 +168,7 @@ def _kinds(
     passes: InspectedPasses,
     example: InspectedExample,
     results: Passes,
-    length: int,
+    rows: Sequence[int],
     blobs: list[str],
 ) -> list[Json]:
     """Kinds of attention, in the order of the pass, with the maps of each layer and the answers without each head."""
@@ -174,32 +176,33 @@ def _kinds(
     images = example.pixels()
     for attention, maps in zip(passes.attentions, results.maps, strict=True):
         stack = attention.stack
-        queries = example.labels_of(stack, maps.shape[1])
-        keys = example.labels_of("encoder" if attention.kind == "cross" else stack, maps.shape[2])
-        labels = {"name": attention.kind, "queries": queries, "keys": keys}
+        queries = example.shown(stack, maps.shape[1])
+        keys = example.shown("encoder" if attention.kind == "cross" else stack, maps.shape[2])
+        names = {"queries": list(queries.values()), "keys": list(keys.values())}
+        labels = {"name": attention.kind, **names}
         has_images = images is not None and len(queries) == len(keys) == len(images)
         kind = kinds.setdefault(attention.kind, {**labels, "images": has_images, "layers": []})
         outputs = passes.without_heads(example, attention)
         kind["layers"].append(
             {
-                "map": stored_map(blobs, maps[:, : len(queries), : len(keys)]),
+                "map": stored_map(blobs, maps[:, list(queries)][..., list(keys)]),
                 "ablated": [_answer(example.answer_to(output)) for output in outputs],
-                "changes": [answer_change(results.output, output, length) for output in outputs],
+                "changes": [answer_change(results.output, output, rows) for output in outputs],
             }
         )
     return list(kinds.values())
 
 
-def _attribution(parts: dict[str, np.ndarray], length: int) -> Json | None:
+def _attribution(parts: dict[str, np.ndarray], rows: Sequence[int]) -> Json | None:
     """Contributions by component and position, summed over heads, and those of each head; None if there are none."""
     if not parts:
         return None
     heads, sums = {}, {}
     for name, part in parts.items():
-        sums[_component(name)] = part[..., :length]
+        sums[_component(name)] = part[..., rows]
         if name.endswith(OUTPUTS):
-            heads[_component(name)] = part[:, :length]
-            sums[_component(name)] = part[:, :length].sum(0)
+            heads[_component(name)] = part[:, rows]
+            sums[_component(name)] = part[:, rows].sum(0)
     # All heads at all positions share the colour scale.
     full = coloured(np.concatenate([part.ravel() for part in heads.values()]))["full"]
     values = [rounded(part) for part in heads.values()]

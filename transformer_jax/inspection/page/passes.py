@@ -1,7 +1,7 @@
 """Compute what the page shows of an example: maps, outputs without each head, lens, attribution, final stream."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import flax.linen as nn
@@ -118,7 +118,7 @@ class InspectedPasses:
         """
         output, seen = self.bound.capture(self.arguments(example.inputs), self.stream[-1:])
         stream = _floats(seen[self.stream[-1]])
-        shown = stream[: len(example.labels_of(self.last_stack, len(stream)))]
+        shown = stream[list(example.shown(self.last_stack, len(stream)))]
         return _floats(output), _of_norm_one(_of_norm_one(shown).mean(0))
 
 
@@ -155,7 +155,7 @@ def _answer_attribution(
     return attribute_logits(model, variables, *inputs, of=logits_of_answer)
 
 
-def answer_change(output: Output, other: Output, length: int) -> float:
+def answer_change(output: Output, other: Output, rows: Sequence[int]) -> float:
     """Mean absolute change, over positions, of the probability of the whole model's answer in another pass.
 
     Positions at which the model is unsure count little, because their answers have small probabilities. If the output
@@ -164,9 +164,9 @@ def answer_change(output: Output, other: Output, length: int) -> float:
     Args:
         output: output of the whole model.
         other: output of the other pass, such as one without a head.
-        length: number of positions to include; 0 includes all (for an answer without parts).
+        rows: positions to include; none includes all (for an answer without parts).
     """
-    output, other = (np.atleast_2d(each)[: length or None] for each in (output, other))
+    output, other = (np.atleast_2d(each)[rows or slice(None)] for each in (output, other))
     if output.shape[-1] > 1:
         output, other = probabilities_of(output), probabilities_of(other)
     answers = output.argmax(-1)[:, None]  # [T 1]; 0 if the output is one number

@@ -108,7 +108,6 @@ class LanguageModelTrainer(TextTrainer):
         super().__init__(config, constants, model)
         self._continuation = Continuation(self.model, self.tokenizer.size, config.seq_len)
 
-    stack = "decoder"
     writes_predictions = False  # it continues texts, which have no right answer
     load_data = staticmethod(language_model_data)
 
