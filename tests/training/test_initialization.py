@@ -77,6 +77,7 @@ def test_every_array_has_the_moments_of_pytorchs(scan_layers):
             assert np.abs(array).max() == pytest.approx(np.abs(expected).max(), rel=10 / size), name
 
 
+@pytest.mark.usefixtures("without_type_checks")
 def test_without_the_setting_the_modules_own_distributions_remain():
     task = Task(TrainingConfig(num_devices=1))
     own = task.model.init(jax.random.key(0), IDS)["params"]
