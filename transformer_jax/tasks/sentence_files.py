@@ -14,8 +14,8 @@ from jaxtyping import Float
 
 from transformer_jax.argument_checks import Size, check_shapes
 from transformer_jax.errors import InputError
+from transformer_jax.nn.masked_language_model import Pooling
 from transformer_jax.outside_files import MAX_JSON_BYTES, outside_file
-from transformer_jax.tasks.encoded_texts import Pooling
 from transformer_jax.tasks.tokenization import import_extra
 from transformer_jax.weights.huggingface.config_keys import TORCH_ACTIVATIONS, ConfigKeys
 from transformer_jax.weights.huggingface.pretrained import CONFIG, SENTENCE_CONFIG

@@ -132,6 +132,7 @@ def masked_model(
         share_layers: whether all layers share their arrays.
         pad_token: id of padding, which has no position; None if positions count padding.
     """
+    head = head_fields(keys, shapes, tokens)
     return TransformerMLM(
         **keys.sizes(sizes),
         num_types=keys.take("type_vocab_size", int),
@@ -141,8 +142,9 @@ def masked_model(
             share_layers=share_layers,
             positions=LearnedPositions(),
         ),
-        **head_fields(keys, shapes, tokens),
-        has_pooler=pooler in shapes,
+        **head,
+        # a classifier of texts always has one
+        has_pooler=pooler in shapes and head["head"] != "classes",
         pad_token=pad_token,
     )
 
@@ -186,8 +188,7 @@ def build_roberta(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
     )
     if model.head == "tokens":  # this head has gelu, whatever the config says
         keys.one_of("hidden_act", "gelu")
-    # A classifier of texts has its own pooler.
-    return model.clone(has_pooler=False) if model.head == "classes" else model
+    return model
 
 
 def configure_roberta(model: TransformerMLM) -> Json:
