@@ -153,11 +153,12 @@ def _save_answers(trainer: TrainerModule) -> None:
 
 
 def _print_mistakes(answered: Sequence[tuple[InspectedExample, Answer]]) -> None:
-    """Print the number of wrong answers and the first of them; nothing if no right answer is known."""
-    known = [(example, answer) for example, answer in answered if example.expected is not None]
-    if not known:
+    """Print the number of wrong answers and the most probable of them; nothing if no right answer is known."""
+    known = [example.is_right(answer) for example, answer in answered]
+    if not any(right is not None for right in known):
         return
-    wrong = [(example, answer) for example, answer in known if answer.text != example.expected]
+    wrong = [pair for pair, right in zip(answered, known, strict=True) if right is False]
+    wrong.sort(key=lambda pair: -(pair[1].probability or 0))
     print(f"Mistakes: {len(wrong)} of the first {len(known)} examples of the test set")
     for example, answer in wrong[:MAX_MISTAKES]:
         print(visible(f"  {example.title}: predicted {answer.text}, expected {example.expected}"))

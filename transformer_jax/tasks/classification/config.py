@@ -14,12 +14,12 @@ from transformer_jax.fields import setting
 from transformer_jax.nn.masked_language_model import Pooling, TransformerMLM
 from transformer_jax.setting_groups import MAX_WIDTH, Positions
 from transformer_jax.tasks.architecture import ARCHITECTURE, idle_with
-from transformer_jax.tasks.classification.files import Columns
 from transformer_jax.tasks.text_classes import ANY_CLASSES, ONE_CLASS, SCORES
 from transformer_jax.tasks.tokenization import check_tokenizer
 
 TASK = "ClassificationTask"
 TOKENIZER, LABELS = "tokenizer.json", "labels.txt"  # in the directory of a run
+COLUMNS = "text_column", "second_text_column", "label_column"
 ENOUGH_STEPS = 2_000  # in a training from scratch
 MOST_EPOCHS = 30
 
@@ -93,14 +93,11 @@ class ClassificationConfig(TrainingConfig):
     def idle(self) -> dict[str, str]:
         reasons = super().idle() | idle_with(self.architecture, self.init_from)
         if self.data is None:
-            of_files = "val_data", "test_data", "text_column", "second_text_column", "label_column"
-            kinds = "labels", "multi_label", "regression"
-            reason = "data is none, so the texts are phrases of 40 languages"
-            reasons |= dict.fromkeys((*of_files, *kinds), reason)
-        if self.multi_label or self.regression:
-            kind = "multi_label" if self.multi_label else "regression"
+            of_files = "val_data", "test_data", "labels", "multi_label", "regression", *COLUMNS
+            reasons |= dict.fromkeys(of_files, "data is none, so the texts are phrases")
+        if self.problem != ONE_CLASS:
             of_one = "class_weights", "label_smoothing"
-            reasons |= dict.fromkeys(of_one, f"{kind} is True, so a text has not one of the labels")
+            reasons |= dict.fromkeys(of_one, f"the task is {self.problem}")
         return reasons
 
     @property
@@ -111,26 +108,18 @@ class ClassificationConfig(TrainingConfig):
         return SCORES if self.regression else ONE_CLASS
 
     @property
-    def columns(self) -> Columns:
-        """The columns of the files."""
-        return Columns(self.text_column, self.label_column, self.second_text_column)
-
-    @property
     def default_criterion(self) -> Criterion:
         """Accuracy; the loss of a regression."""
         return Criterion("loss", "min") if self.regression else Criterion("accuracy", "max")
 
     def resolved(self, steps_per_epoch: int) -> "ClassificationConfig":
         """Fill in `max_epochs` (unless `max_steps` is set), `lr` and `warmup` if they are None."""
-        is_frozen = self.init_from is not None and self.freeze is not None
         epochs, lr = min(math.ceil(ENOUGH_STEPS / steps_per_epoch), MOST_EPOCHS), 1e-3
-        if is_frozen:
-            epochs = 10
-        elif self.init_from is not None:
-            epochs, lr = 3, 1e-4
+        if self.init_from is not None:
+            epochs, lr = (3, 1e-4) if self.freeze is None else (10, 1e-3)
         if self.max_epochs is not None or self.max_steps is not None:
             epochs = self.max_epochs
-        config = dataclasses.replace(self, max_epochs=epochs, lr=lr if self.lr is None else self.lr)
+        config = dataclasses.replace(self, max_epochs=epochs, lr=self.lr or lr)
         if self.warmup is None:
             config = dataclasses.replace(config, warmup=config.num_steps(steps_per_epoch) // 10)
         return config

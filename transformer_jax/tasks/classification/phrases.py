@@ -14,8 +14,7 @@ LOCALES = (
     "is", "it", "ka", "lt", "lv", "nb", "nl", "pl", "pt", "ro", "ru", "sk", "sl", "sq", "sr", "sv", "sw", "tr", "uk",
     "vi", "zu",
 )  # fmt: skip
-PARTS = 3  # training, validation and test
-HELD_OUT = 0.1  # of all things for validation, and as many for the test
+SHARES = 0.8, 0.1, 0.1  # of all things, for training, validation and test
 
 Thing = tuple[str, str]  # kind and code
 
@@ -25,15 +24,17 @@ def named_things(locale: str) -> dict[Thing, str]:
     from babel import Locale
 
     data = Locale.parse(locale)
-    names: dict[Thing, str] = {}
-    for kind in ("territories", "languages", "currencies"):
-        for code, name in getattr(data, kind).items():
-            names[kind, code] = name
-    for code, forms in data.unit_display_names.items():
-        names["units", code] = forms.get("long", "")
-    for number, name in data.months["stand-alone"]["wide"].items():
-        names["months", str(number)] = name
-    return {thing: name.strip() for thing, name in names.items() if name.strip()}
+    tables = {name: getattr(data, name) for name in ("territories", "languages", "currencies")}
+    tables["months"] = data.months["stand-alone"]["wide"]
+    tables["units"] = {
+        code: names.get("long", "") for code, names in data.unit_display_names.items()
+    }
+    names = {}
+    for kind, table in tables.items():
+        for code, name in table.items():
+            if name.strip():
+                names[kind, str(code)] = name.strip()
+    return names
 
 
 def phrase_splits() -> list[list[LabelledText]]:
@@ -41,22 +42,19 @@ def phrase_splits() -> list[list[LabelledText]]:
 
     All names of a thing are in one set. A phrase that names things of several sets is left out.
     """
-    languages: dict[str, dict[str, None]] = defaultdict(
-        dict
-    )  # by phrase, in the order of the locales
+    languages: dict[str, list[str]] = defaultdict(list)  # by phrase
     things: dict[str, set[Thing]] = defaultdict(set)
     for locale in LOCALES:
         for thing, name in named_things(locale).items():
-            languages[name][locale] = None
+            languages[name].append(locale)
             things[name].add(thing)
     known = sorted(set().union(*things.values()))
-    shares = 1 - 2 * HELD_OUT, HELD_OUT, HELD_OUT
-    parts = np.random.default_rng(42).choice(PARTS, size=len(known), p=shares)
-    part_of = dict(zip(known, parts.tolist(), strict=True))
-    splits: list[list[LabelledText]] = [[] for _ in range(PARTS)]
+    parts = np.random.default_rng(42).choice(len(SHARES), size=len(known), p=SHARES)
+    part_of = dict(zip(known, parts, strict=True))
+    splits: list[list[LabelledText]] = [[] for _ in SHARES]
     for phrase, named in things.items():
-        parts_of_phrase = {part_of[thing] for thing in named}
-        if len(parts_of_phrase) == 1:
-            right = tuple(languages[phrase])
-            splits[parts_of_phrase.pop()].append(LabelledText((phrase,), right, phrase))
+        part, *others = {part_of[thing] for thing in named}
+        if not others:
+            right = tuple(dict.fromkeys(languages[phrase]))
+            splits[part].append(LabelledText((phrase,), right, phrase))
     return splits

@@ -18,6 +18,7 @@ from jaxtyping import Float, PRNGKeyArray
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.data.batch import Batch
+from transformer_jax.data.length_buckets import choose_shapes
 from transformer_jax.data.loader import Loader
 from transformer_jax.devices.processes import quietly
 from transformer_jax.errors import InputError
@@ -25,24 +26,17 @@ from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.outside_files import Json, writing_into
 from transformer_jax.tasks.architecture import ARCHITECTURE
 from transformer_jax.tasks.block_settings import block_settings
-from transformer_jax.tasks.classification.coding import (
-    Coding,
-    coding_of,
-    pooling_of,
-    splits_of,
-    taken_from,
-)
+from transformer_jax.tasks.classification.coding import PAD, coding_of, splits_of
 from transformer_jax.tasks.classification.config import LABELS, TASK, TOKENIZER
 from transformer_jax.tasks.classification.config import ClassificationConfig as ClassificationConfig
 from transformer_jax.tasks.classification.examples import (
-    LabelledText,
     Splits,
     Targets,
+    TextDataset,
     TextInputs,
     Texts,
     class_targets,
     number_targets,
-    padded,
 )
 from transformer_jax.tasks.classification.files import SEPARATOR
 from transformer_jax.tasks.classification.report import report
@@ -52,12 +46,10 @@ from transformer_jax.tasks.sentence_files import Embedding, unit_length
 from transformer_jax.tasks.task_data import TaskData, task_loaders
 from transformer_jax.tasks.text_classes import ONE_CLASS, Classes
 from transformer_jax.tasks.tokenization import of_library
-from transformer_jax.training.inspected_example import InspectedExample, probabilities_of
+from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.metrics import Elements
 from transformer_jax.trees import Arrays, Params
 from transformer_jax.weights.huggingface.saving import save_transformers
-
-PADS = "[PAD]", "<pad>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,35 +62,47 @@ class ClassificationData(TaskData):
 def classification_data(config: ClassificationConfig) -> ClassificationData:
     """Phrases of 40 languages, or labelled texts from files."""
     splits, coding = splits_of(config), coding_of(config)
+    given = [[_given(each.texts) for each in part] for part in splits]
     with of_library("the tokenizer cannot encode a text"):
-        encodings = [
-            coding.tokenizer.encode_batch([_given(each.texts) for each in part]) for part in splits
-        ]
-    num_cut = sum(bool(encoding.overflowing) for part in encodings for encoding in part)
+        train, val, test = map(coding.tokenizer.encode_batch, given)
+    encodings = [*train, *val, *test]
+    num_cut = sum(bool(encoding.overflowing) for encoding in encodings)
     with quietly(config):
-        sizes = "{} for training, {} for validation, {} for test".format(*map(len, splits))
-        print(f"Texts: {sizes}; {num_cut} longer than --max-tokens are cut")
-    targets = [targets_of(config, part, coding.labels) for part in splits]
+        sizes = ", ".join(f"{len(part)} {name}" for name, part in splits._asdict().items())
+        print(f"Texts: {sizes}; {num_cut} are longer than --max-tokens, and cut")
+        if config.init_from is not None:
+            head = "new" if coding.init_only else "kept, its labels are matched by name"
+            print(f"Head of {config.init_from}: {head}")
+    lengths = np.array([len(encoding) for encoding in encodings])
+    shapes = choose_shapes(lengths, lengths)
+    sets = [
+        TextDataset(part, targets_of(config, texts, coding.labels), shapes)
+        for part, texts in zip((train, val, test), splits, strict=True)
+    ]
     if config.class_weights is not None:
-        targets[0] = targets[0] * balanced_weights(targets[0])
-    return ClassificationData(*task_loaders(config, *padded(encodings, targets)), splits)
+        sets[0].targets *= balanced_weights(sets[0].targets)
+    return ClassificationData(*task_loaders(config, *sets), splits)
 
 
 def _given(texts: tuple[str, ...]) -> str | tuple[str, ...]:
-    """A text or a pair of texts, as tokenizers and `predict` take them."""
+    """A text or a pair of texts, as tokenizers take them."""
     return texts[0] if len(texts) == 1 else texts
 
 
 def targets_of(config: ClassificationConfig, texts: Texts, labels: Sequence[str]) -> Targets:
     """Targets `[N, C]` of the loss: probabilities of the classes, 0 or 1 for each class, or numbers of unit variance.
 
-    If several languages have a phrase, they share its probability.
+    If a text has several right answers, they share its probability.
     """
     if config.regression:
         mean, deviation = map(float, labels)
         return (number_targets(texts) - mean) / deviation
     targets = class_targets(texts, labels)
     return targets if config.multi_label else targets / targets.sum(-1, keepdims=True)
+
+
+def _scaled(mean: float, deviation: float, output: Array) -> Array:
+    return output * deviation + mean
 
 
 def balanced_weights(targets: Targets) -> Float[np.ndarray, " C"]:
@@ -117,7 +121,6 @@ class ClassificationTrainer(PretrainedClassifier):
     config_class = ClassificationConfig
     config: ClassificationConfig
     model: TransformerMLM
-    writes_predictions = False  # the report writes those of the whole test set
 
     def __init__(
         self,
@@ -125,14 +128,10 @@ class ClassificationTrainer(PretrainedClassifier):
         constants: Arrays = None,
         model: nn.Module | None = None,
     ) -> None:
-        config = dataclasses.replace(config, pooling=pooling_of(config))
-        self.coding: Coding = coding_of(config)
-        tokenizer = self.coding.tokenizer
-        super().__init__(config, model, tokenizer, Path(config.checkpoint_dir), {})
-        initial = self.coding.initial
-        if initial is not None and config.init_only is None:
-            taken = taken_from(initial, self.coding.labels, self.model)
-            self.config = dataclasses.replace(self.config, init_only=taken)
+        self.coding = coding = coding_of(config)
+        known = {"pooling": coding.pooling, "init_only": coding.init_only}
+        config = dataclasses.replace(config, **known)
+        super().__init__(config, model, coding.tokenizer, config.checkpoint_dir, {})
 
     load_data = staticmethod(classification_data)
 
@@ -144,14 +143,15 @@ class ClassificationTrainer(PretrainedClassifier):
     @functools.cached_property
     def classes(self) -> Classes:
         names = {str(number): label for number, label in enumerate(self.labels)}
-        if not self.config.regression:
-            return Classes(names, self.config.problem, jax.nn.sigmoid)
-        mean, deviation = map(float, self.coding.labels)
-        return Classes(names, self.config.problem, lambda logits: logits * deviation + mean)
+        score = jax.nn.sigmoid
+        if self.config.regression:
+            mean, deviation = map(float, self.coding.labels)
+            score = functools.partial(_scaled, mean, deviation)
+        return Classes(names, self.config.problem, score)
 
     @functools.cached_property
     def _embedding(self) -> Embedding:
-        return Embedding(self.tokenizer, pooling_of(self.config), [unit_length])
+        return Embedding(self.tokenizer, self.coding.pooling, [unit_length])
 
     def create_model(self) -> TransformerMLM:
         config, architecture = self.config, self.coding.architecture
@@ -171,8 +171,7 @@ class ClassificationTrainer(PretrainedClassifier):
                 num_types=2,
             )
         pooling = None if config.pooling == "first" else config.pooling
-        num_classes = len(self.labels) or 1
-        return model.clone(head="classes", num_classes=num_classes, pooling=pooling)
+        return model.clone(head="classes", num_classes=len(self.labels) or 1, pooling=pooling)
 
     def model_files(self) -> Mapping[str, str]:
         files = {
@@ -213,25 +212,20 @@ class ClassificationTrainer(PretrainedClassifier):
         if self.config.max_epochs != 0:
             super().fit(train_loader, val_loader, initial_params=initial_params)
             return
-        what, labels = self.config.init_from, self.coding.labels
-        initial = self.coding.initial
-        if initial_params is None or initial is None or not initial.has_head_for(labels):
-            raise InputError(
-                f"max_epochs is 0, but {what} has no head for the labels {', '.join(labels)}"
-            )
+        what = self.config.init_from
+        if initial_params is None or self.config.init_only is not None:
+            labels = ", ".join(self.labels)
+            raise InputError(f"max_epochs is 0, but {what} has no head for the labels {labels}")
         resolved = self.config.resolved(len(train_loader))
         self.config = dataclasses.replace(resolved, pretrained=what, init_from=None)
         self.adopt(initial_params)
         print(f"No training: evaluating {what}, results in {self.run.path}")
 
-    def scores_of(self, texts: Sequence[tuple[str, ...]]) -> Float[np.ndarray, "N C"]:
-        """Probabilities of the classes of each text, or its number."""
-        encoded = [self._encode(text) for text in texts]
-        rows = [(encoding.ids, encoding.type_ids) for _, encoding in encoded]
-        logits = np.stack(self._logits(rows))
-        if self.config.problem == ONE_CLASS:
-            return probabilities_of(logits)
-        return np.asarray(self.classes.score(logits))
+    def logits_of(self, texts: Texts) -> Float[np.ndarray, "N C"]:
+        """Logits of the classes of each text, or its number."""
+        encodings = [self._encode(each.texts)[1] for each in texts]
+        logits = self._logits([(encoding.ids, encoding.type_ids) for encoding in encodings])
+        return self.classes.score(np.stack(logits)) if self.config.regression else np.stack(logits)
 
     def save_transformers(self, directory: str | Path) -> None:
         """Write a directory that `transformers` opens, e.g. with `pipeline("text-classification", directory)`.
@@ -246,31 +240,24 @@ class ClassificationTrainer(PretrainedClassifier):
         params = dict(self.params)
         config: Json = {"problem_type": self.config.problem}
         if self.config.regression:
-            layer = params["output_layer"]
             mean, deviation = map(float, self.coding.labels)
-            params["output_layer"] = {
-                "kernel": layer["kernel"] * deviation,
-                "bias": layer["bias"] * deviation + mean,
-            }
+            scaled = jax.tree.map(lambda array: array * deviation, params["output_layer"])
+            params["output_layer"] = {**scaled, "bias": scaled["bias"] + mean}
         else:
-            names = {str(number): label for number, label in enumerate(self.labels)}
-            numbers = {label: number for number, label in enumerate(self.labels)}
-            config |= {"id2label": names, "label2id": numbers}
+            config["id2label"] = self.classes.names
+            config["label2id"] = {
+                label: int(number) for number, label in self.classes.names.items()
+            }
         save_transformers(directory, self.model, {"params": params}, config=config)
-        pad = next(filter(self.tokenizer.get_vocab().get, PADS), None)
+        pad = self.model.pad_token or self.tokenizer.token_to_id(PAD) or 0
         about = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": self.coding.longest,
-        }
-        if pad is not None:
-            about["pad_token"] = pad
-        files = {
-            TOKENIZER: self.model_files()[TOKENIZER],
-            "tokenizer_config.json": json.dumps(about),
+            "model_max_length": self.tokenizer.truncation["max_length"],
+            "pad_token": self.tokenizer.id_to_token(pad),
         }
         with writing_into("directory", directory):
-            for name, content in files.items():
-                (Path(directory) / name).write_text(content, encoding="utf-8")
+            (Path(directory) / TOKENIZER).write_text(self.tokenizer.to_str(), encoding="utf-8")
+            (Path(directory) / "tokenizer_config.json").write_text(json.dumps(about))
 
     def pictured_example(self, inputs: TextInputs) -> InspectedExample:
         length = np.asarray(inputs.is_token)[0].sum()
@@ -288,17 +275,18 @@ class ClassificationTrainer(PretrainedClassifier):
         Raises:
             InputError: a number is not in the test set.
         """
-        texts: list[LabelledText] = self.test_samples(numbers)
-        examples = self.examples([each.texts for each in texts])
-        return [
-            dataclasses.replace(example, expected=SEPARATOR.join(each.labels))
-            for example, each in zip(examples, texts, strict=True)
-        ]
+        texts: Texts = self.test_samples(numbers)
+        examples = []
+        for example, each in zip(self.examples([each.texts for each in texts]), texts, strict=True):
+            rights = each.labels if self.config.problem == ONE_CLASS else ()
+            expected = SEPARATOR.join(each.labels)
+            examples.append(dataclasses.replace(example, expected=expected, rights=rights))
+        return examples
 
-    @functools.cached_property
+    @property
     def test_set(self) -> Texts:
         """The texts of the test set."""
-        return splits_of(self.config).test
+        return self.test_data.splits.test
 
 
 @check_arguments
