@@ -161,7 +161,9 @@ def _print_mistakes(answered: Sequence[tuple[InspectedExample, Answer]]) -> None
     wrong.sort(key=lambda pair: -(pair[1].probability or 0))
     print(f"Mistakes: {len(wrong)} of the first {len(known)} examples of the test set")
     for example, answer in wrong[:MAX_MISTAKES]:
-        print(visible(f"  {example.title}: predicted {answer.text}, expected {example.expected}"))
+        chance = "" if answer.probability is None else f" ({answer.probability:.3g})"
+        told = f"predicted {answer.text}{chance}, expected {example.expected}"
+        print(visible(f"  {example.title}: {told}"))
 
 
 def _train_all(

@@ -58,9 +58,10 @@ def _rows(text: str, path: Path, columns: list[str]) -> Iterable[tuple[int, dict
     """Rows with the numbers of their last lines."""
     first_line = text.partition("\n")[0]
     if first_line.startswith("{"):
-        for number, line in enumerate(text.splitlines(), 1):
-            with as_input_error(f"{path}:{number} is not a JSON object", ValueError):
-                yield number, dict(json.loads(line))
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                with as_input_error(f"{path}:{number} is not a JSON object", ValueError, TypeError):
+                    yield number, dict(json.loads(line))
         return
     reader = None
     for delimiter in "\t,;":
@@ -75,9 +76,13 @@ def _rows(text: str, path: Path, columns: list[str]) -> Iterable[tuple[int, dict
             f"{path}:1: the header is {shortened(first_line.strip())}; it must name the columns"
             f" {', '.join(columns)}, or --text-column and --label-column name others"
         )
-    with as_input_error(f"{path} has an unpaired quote", csv.Error):
+    line = 1
+    try:
         for row in reader:
-            yield reader.line_num, row
+            line = reader.line_num
+            yield line, row
+    except csv.Error as error:
+        raise InputError(f"{path}:{line + 1} has an unpaired quote: {error}") from None
 
 
 def _filled(row: dict[str, Any], column: str, place: str) -> str:
