@@ -140,14 +140,20 @@ def _content(
         name = f"layer {number - 1}" if number else "input"
         lens.append({"name": name, "answer": _answer(example.answer_to(output))})
     length = len(answer.parts)
+    places = _places(answer, example.labels_of(passes.last_stack, length))
+    of_columns = places
+    if not passes.has_positions and results.attribution:
+        size = next(iter(results.attribution.values())).shape[-1]
+        if size > 1:  # the attribution of an answer to a whole text has a column for each token
+            of_columns = example.labels_of(passes.last_stack, size)
     return {
         "title": example.title,
         "expected": example.expected,
-        "places": _places(answer, example.labels_of(passes.last_stack, length)),
+        "places": places,
         "answer": _answer(answer),
         "kinds": _kinds(passes, example, results, length, blobs),
         "lens": lens,
-        "attribution": _attribution(results.attribution, length),
+        "attribution": _attribution(results.attribution, of_columns),
         "images": _images(example),
     }
 
@@ -187,11 +193,11 @@ def _kinds(
     return list(kinds.values())
 
 
-def _attribution(parts: dict[str, np.ndarray], length: int) -> Json | None:
+def _attribution(parts: dict[str, np.ndarray], columns: list[str]) -> Json | None:
     """Contributions by component and position, summed over heads, and those of each head; None if there are none."""
     if not parts:
         return None
-    heads, sums = {}, {}
+    heads, sums, length = {}, {}, len(columns)
     for name, part in parts.items():
         sums[_component(name)] = part[..., :length]
         if name.endswith(OUTPUTS):
@@ -202,6 +208,7 @@ def _attribution(parts: dict[str, np.ndarray], length: int) -> Json | None:
     values = [rounded(part) for part in heads.values()]
     return {
         "rows": list(sums),
+        "columns": columns,
         **coloured(np.stack(list(sums.values()))),
         "heads": {"rows": list(heads), "values": values, "full": full},
     }

@@ -253,6 +253,7 @@ class ClassificationTrainer(PretrainedClassifier):
         about = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": self.tokenizer.truncation["max_length"],
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
             "pad_token": self.tokenizer.id_to_token(pad),
         }
         with writing_into("directory", directory):
