@@ -109,7 +109,8 @@ class TransformerMLM(SettingsModule):
     def setup(self) -> None:
         width = self.embedding_dim or self.model_dim
         self.embedding = token_embedding(self.vocabulary_size, width)
-        self.positional_encoding = LearnedEncoding(width, self.max_len)
+        # as large as the embeddings, which are not scaled
+        self.positional_encoding = LearnedEncoding(width, self.max_len, width**-0.5)
         if self.num_types:
             self.type_embedding = token_embedding(self.num_types, width)
         self.embedding_norm = self.settings.make_norm()

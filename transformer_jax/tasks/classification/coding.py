@@ -70,12 +70,13 @@ def coding_of(config: ClassificationConfig) -> Coding:
             pooling = read_pooling(directory / POOLING)
         if published.head == "classes" and pooling == "first":
             classes = read_classes(directory, published.num_classes)
-            of_head = {name.casefold(): name for _, name in sorted(classes.names.items())}
+            names = [classes.names.get(str(n), "") for n in range(published.num_classes)]
+            of_head = {name.casefold(): name for name in names}
     labels = labels_of(config, of_head)
     if published is not None and [*of_head] != [label.casefold() for label in labels]:
-        names = {path.partition("/")[0] for path in abstract_params(published)}
+        modules = {path.partition("/")[0] for path in abstract_params(published)}
         unused = "pooler" if pooling != "first" else "output"
-        below = [name for name in names if not name.startswith(("output", unused))]
+        below = [name for name in modules if not name.startswith(("output", unused))]
         init_only = init_only or ",".join(sorted(below))
     return Coding(tokenizer, labels, architecture, pooling, init_only)
 

@@ -265,11 +265,6 @@ class ClassificationTrainer(PretrainedClassifier):
         ids, types = (np.asarray(array)[:1, :length] for array in (inputs.ids, inputs.types))
         return InspectedExample(inputs=(ids, None, types), labels=self._names(ids[0]))
 
-    def read_lines(self, lines: Sequence[str]) -> list[InspectedExample]:
-        """Examples of texts, or of pairs of texts separated by a tab."""
-        texts = [tuple(line.split("\t", 1)) for line in lines]
-        return self.examples(texts if self.config.second_text_column else list(lines))
-
     def test_examples(self, numbers: Sequence[int]) -> list[InspectedExample]:
         """Examples of the texts with these numbers in the test set, with the right labels.
 
