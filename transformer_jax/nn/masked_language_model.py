@@ -201,7 +201,7 @@ class TransformerMLM(SettingsModule):
     def _is_seen(self, x: Features, mask: Masks | None) -> Bool[Array, "B T"]:
         """Which positions the first one may see: all but padding."""
         size, length, _ = x.shape
-        seen = True
-        if mask is not None:
-            seen = mask_array(mask, (size, 1, length, length))[:, 0, 0]
+        if mask is None:
+            return jnp.ones((size, length), bool)
+        seen = mask_array(mask, (size, 1, length, length))[:, 0, 0]
         return jnp.broadcast_to(seen, (size, length))

@@ -56,6 +56,7 @@ class PretrainedText(TextTrainer):
         generation: keys of `generation_config.json`.
     """
 
+    model: Any
     inspected: Inspected
     name = "PretrainedText"
     config_class = TrainingConfig

@@ -45,6 +45,7 @@ class Coding(NamedTuple):
     labels: Sequence[str]  # the classes; of a regression, mean and standard deviation
     architecture: Architecture | None
     pooling: Pooling
+    longest: int  # most tokens of a text
     init_only: str | None  # arrays to take from `init_from`; None: all
 
 
@@ -78,7 +79,7 @@ def coding_of(config: ClassificationConfig) -> Coding:
         unused = "pooler" if pooling != "first" else "output"
         below = [name for name in modules if not name.startswith(("output", unused))]
         init_only = init_only or ",".join(sorted(below))
-    return Coding(tokenizer, labels, architecture, pooling, init_only)
+    return Coding(tokenizer, labels, architecture, pooling, longest, init_only)
 
 
 def _published(config: ClassificationConfig) -> tuple[Path, TransformerMLM | None]:
@@ -111,8 +112,8 @@ def _splits(config: ClassificationConfig, *stamps: object) -> Splits:
         label_column=config.label_column,
         has_several=config.multi_label,
     )
-    parts = [file and read(file) for file in (config.data, config.val_data, config.test_data)]
-    return split_texts(*parts, by_label=not config.regression)
+    val, test = (file and read(file) for file in (config.val_data, config.test_data))
+    return split_texts(read(config.data), val, test, by_label=not config.regression)
 
 
 @functools.lru_cache(8)
@@ -158,6 +159,7 @@ def tokenizer_of(config: ClassificationConfig) -> "tokenizers.Tokenizer":
     kept = kept_file(config, TASK, TOKENIZER)
     alike = dataclasses.replace(config, seed=0, name=None)
     train = functools.partial(_trained, alike, stamp(config.data))
+    chosen: Tokenizer
     if config.tokenizer == BYTES:
         chosen = train_tokenizer(BYTE_PIECES, [])
     else:

@@ -87,7 +87,7 @@ class ClassificationConfig(TrainingConfig):
         super().__post_init__()
         if self.multi_label and self.regression:
             raise InputError("multi_label is True, and regression is True; give one")
-        if self.max_epochs == 0 and self.init_from is None:
+        if self.max_epochs == 0 and self.init_from is None and self.pretrained is None:
             raise InputError("max_epochs is 0, which evaluates init_from; it must be given")
 
     def idle(self) -> dict[str, str]:

@@ -95,6 +95,7 @@ def split_texts(texts: Texts, val: Texts | None, test: Texts | None, *, by_label
     missing = [name for name, given in (("val", val), ("test", test)) if given is None]
     seen = Counter[str]()
     members = list(groups.values())
+    chosen = [""] * len(members)
     for index in np.random.default_rng(42).permutation(len(members)):
         first = members[index][0]
         label = min(first.labels if by_label else (), key=counts.__getitem__, default="")
@@ -105,7 +106,9 @@ def split_texts(texts: Texts, val: Texts | None, test: Texts | None, *, by_label
             )
         turn = seen[label] % HELD_OUT
         seen[label] += 1
-        parts[missing[turn - 1] if 0 < turn <= len(missing) else "train"] += members[index]
+        chosen[index] = missing[turn - 1] if 0 < turn <= len(missing) else "train"
+    for group, part in zip(members, chosen, strict=True):
+        parts[part] += group
     if not parts["train"]:
         raise InputError("data has no text that neither val_data nor test_data has")
     return Splits(parts["train"], val or parts["val"], test or parts["test"])

@@ -58,10 +58,10 @@ def _rows(text: str, path: Path, columns: list[str]) -> Iterable[tuple[int, dict
     """Rows with the numbers of their last lines."""
     first_line = text.partition("\n")[0]
     if first_line.startswith("{"):
-        for number, line in enumerate(text.split("\n"), 1):
-            if line.strip():
+        for number, content in enumerate(text.split("\n"), 1):
+            if content.strip():
                 with as_input_error(f"{path}:{number} is not a JSON object", ValueError, TypeError):
-                    yield number, dict(json.loads(line))
+                    yield number, dict(json.loads(content))
         return
     reader = None
     for delimiter in "\t,;":

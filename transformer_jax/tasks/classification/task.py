@@ -129,8 +129,7 @@ class ClassificationTrainer(PretrainedClassifier):
         model: nn.Module | None = None,
     ) -> None:
         self.coding = coding = coding_of(config)
-        known = {"pooling": coding.pooling, "init_only": coding.init_only}
-        config = dataclasses.replace(config, **known)
+        config = dataclasses.replace(config, pooling=coding.pooling, init_only=coding.init_only)
         super().__init__(config, model, coding.tokenizer, config.checkpoint_dir, {})
 
     load_data = staticmethod(classification_data)
@@ -223,7 +222,8 @@ class ClassificationTrainer(PretrainedClassifier):
 
     def logits_of(self, texts: Texts) -> Float[np.ndarray, "N C"]:
         """Logits of the classes of each text, or its number."""
-        encodings = [self._encode(each.texts)[1] for each in texts]
+        given = self._texts([each.texts for each in texts])
+        encodings = [self._encode(text)[1] for text in given]
         logits = self._logits([(encoding.ids, encoding.type_ids) for encoding in encodings])
         return self.classes.score(np.stack(logits)) if self.config.regression else np.stack(logits)
 
@@ -252,12 +252,14 @@ class ClassificationTrainer(PretrainedClassifier):
         pad = self.model.pad_token or self.tokenizer.token_to_id(PAD) or 0
         about = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": self.tokenizer.truncation["max_length"],
+            "model_max_length": self.coding.longest,
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
             "pad_token": self.tokenizer.id_to_token(pad),
         }
         with writing_into("directory", directory):
-            (Path(directory) / TOKENIZER).write_text(self.tokenizer.to_str(), encoding="utf-8")
+            (Path(directory) / TOKENIZER).write_text(
+                self.coding.tokenizer.to_str(), encoding="utf-8"
+            )
             (Path(directory) / "tokenizer_config.json").write_text(json.dumps(about))
 
     def pictured_example(self, inputs: TextInputs) -> InspectedExample:
