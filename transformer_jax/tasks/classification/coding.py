@@ -112,7 +112,8 @@ def _splits(config: ClassificationConfig, *stamps: object) -> Splits:
         label_column=config.label_column,
         has_several=config.multi_label,
     )
-    val, test = (file and read(file) for file in (config.val_data, config.test_data))
+    given = config.val_data, config.test_data
+    val, test = (None if file is None else read(file) for file in given)
     return split_texts(read(config.data), val, test, by_label=not config.regression)
 
 
