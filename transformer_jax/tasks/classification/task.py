@@ -248,7 +248,9 @@ class ClassificationTrainer(PretrainedClassifier):
             config["label2id"] = {
                 label: int(number) for number, label in self.classes.names.items()
             }
-        save_transformers(directory, self.model, {"params": params}, config=config)
+        # a RoBERTa's classifier has its pooler inside the head
+        model = self.model.clone(has_pooler=self.model.pad_token is None)
+        save_transformers(directory, model, {"params": params}, config=config)
         pad = self.model.pad_token or self.tokenizer.token_to_id(PAD) or 0
         about = {
             "tokenizer_class": "PreTrainedTokenizerFast",

@@ -132,7 +132,6 @@ def masked_model(
         share_layers: whether all layers share their arrays.
         pad_token: id of padding, which has no position; None if positions count padding.
     """
-    head = head_fields(keys, shapes, tokens)
     return TransformerMLM(
         **keys.sizes(sizes),
         num_types=keys.take("type_vocab_size", int),
@@ -142,9 +141,8 @@ def masked_model(
             share_layers=share_layers,
             positions=LearnedPositions(),
         ),
-        **head,
-        # a classifier of texts always has one
-        has_pooler=pooler in shapes and head["head"] != "classes",
+        **head_fields(keys, shapes, tokens),
+        has_pooler=pooler in shapes,
         pad_token=pad_token,
     )
 
@@ -188,7 +186,8 @@ def build_roberta(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
     )
     if model.head == "tokens":  # this head has gelu, whatever the config says
         keys.one_of("hidden_act", "gelu")
-    return model
+    # A classifier of texts has its own pooler.
+    return model.clone(has_pooler=False) if model.head == "classes" else model
 
 
 def configure_roberta(model: TransformerMLM) -> Json:
