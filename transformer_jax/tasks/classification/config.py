@@ -28,8 +28,7 @@ MOST_EPOCHS = 30
 class ClassificationConfig(TrainingConfig):
     """Train an encoder to label texts.
 
-    Without `--data` it learns to tell which of 40 languages a phrase is in, which takes about 2 minutes on two CPU
-    cores.
+    Without `--data` it learns to tell which of 40 languages a phrase is in.
 
     Raises:
         InputError: at construction, for a value that cannot work.
