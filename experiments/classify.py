@@ -1,7 +1,7 @@
 """Train a classifier of texts: `python experiments/classify.py --help` explains the settings.
 
-Without `--data` it learns which of 40 languages a phrase is in. `--data FILE` takes a CSV or TSV file with the columns `text` and `label`, or JSON lines. `--init-from DIRECTORY` fine-tunes a
-published encoder, such as BERT.
+Without `--data` it learns which of 40 languages a phrase is in. `--data FILE` takes a CSV or TSV file with the columns
+`text` and `label`, or JSON lines. `--init-from DIRECTORY` fine-tunes a published encoder, such as BERT.
 """
 
 if __name__ == "__main__":  # the imports below take seconds
