@@ -11,7 +11,7 @@ READY := $(VENV)/ready
 TESTABLE := $(VENV)/testable
 INSTALL := .ci/install $(BIN)/python --constraint constraints.txt --editable
 
-.PHONY: reverse anomaly translate language-model papers check test test-gpu mutants pythons newest lint types fast-tests all-tests wheel site real-models faults bench docs tutorial notebook tensorboard screenshots inside clean
+.PHONY: reverse anomaly translate language-model classify papers check test test-gpu mutants pythons newest lint types fast-tests all-tests wheel site real-models faults bench docs tutorial notebook tensorboard screenshots inside clean
 
 reverse: $(READY)
 	$(BIN)/python experiments/reverse.py $(ARGS)
@@ -24,6 +24,9 @@ translate: $(READY)
 
 language-model: $(READY)
 	$(BIN)/python experiments/language_model.py $(ARGS)
+
+classify: $(READY)
+	$(BIN)/python experiments/classify.py $(ARGS)
 
 # Trains the runs for the tables of docs/papers.md and writes the page; ARGS="--quick --checkpoint-dir DIR" only tries it out.
 papers: $(READY)

@@ -240,6 +240,15 @@ def test_the_code_on_fine_tuning_runs(root):
 
 
 @pytest.mark.slow
+def test_the_code_on_labels_runs_with_a_table_of_a_spreadsheet(root):
+    texts = [f'"{word}, {number}",{label}' for number in range(40) for word, label in (("A film", "a"), ("Dull", "b"))]
+    (root / "reviews.csv").write_text("\n".join(["text,label", *texts]) + "\n")
+    names = run_page("docs/labels.md", root)
+    assert set(names["run"].predict(["A film", "Dull"])) <= {"a", "b"}
+    assert (root / "saved" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
 def test_the_code_on_deployment_answers_in_a_service_in_pytorch_and_in_onnx(root, capsys):
     names = run_page("docs/deployment.md", root)
     assert names["arrays"].keys() == flatten_dict(names["reopened"].params, sep="/").keys()

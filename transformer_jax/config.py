@@ -131,7 +131,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
                 f"num_devices is {self.num_devices}; it must be a divisor of batch_size /"
                 f" accumulate, {rows}"
             )
-        if self.min_lr > self.lr:
+        if self.lr is not None and self.min_lr > self.lr:
             raise InputError(f"min_lr is {self.min_lr}; it may be at most lr, {self.lr}")
         if self.best_by is not None:
             Criterion.parse(self.best_by)

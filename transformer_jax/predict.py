@@ -74,6 +74,9 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--prompt", metavar="TEXT", help="text for a language model to continue, like INPUT"
     )
+    parser.add_argument(
+        "--top", type=int, metavar="INT", help="number of labels that a classifier of texts shows"
+    )
     for name, (kind, words) in DRAWS.items():
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, type=kind, metavar=kind.__name__.upper(), help=words)
@@ -102,6 +105,10 @@ def carry_out(command: argparse.Namespace) -> None:
         raise InputError(
             f"{flag} is only for language models; {command.run} is a model of {trainer.name}"
         )
+    if command.top is not None:
+        if not isinstance(trainer, PretrainedClassifier):
+            raise InputError(f"--top is {command.top}; only classifiers of texts have labels")
+        trainer.top = command.top
     if command.inputs or command.input is not None:
         words = answered(trainer, command.inputs, command.draws, are_words=True)
         table = prediction_table([*words, *_answered_lines(trainer, command)])

@@ -41,7 +41,8 @@ def test_where_scoring_fails_the_same_command_scores_the_model_again_without_tra
     assert "Going on after step 20 of 20" in printed
     assert "written: [True, True, True]" in printed  # whatever becomes of the output
     rows = [line.split("\t") for line in (directory / "predictions.tsv").read_text().splitlines()]
-    wrong = [f"  {row[0]}: predicted {row[2]}, expected {row[1]}" for row in rows if row[4] == "0"]
+    mistakes = sorted((row for row in rows if row[4] == "0"), key=lambda row: -float(row[3]))
+    wrong = [f"  {row[0]}: predicted {row[2]} ({float(row[3]):.3g}), expected {row[1]}" for row in mistakes]
     assert len(wrong) > 10
     listed = [f"Mistakes: {len(wrong)} of the first 29 examples of the test set", *wrong[:10]]
     assert "\n".join(listed) + "\nwritten" in printed

@@ -5,46 +5,17 @@ from random import Random
 
 import numpy as np
 import pytest
-import tokenizers
 import torch
 import transformers
 from huggingface_models import drawn
-from safetensors.numpy import save_file
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
-from tokenizers.processors import TemplateProcessing
+from tiny_encoders import ST, logits_of, saved, sentence_files
 
 from transformer_jax import InputError, load_transformers, predict
 
 pytestmark = pytest.mark.slow  # they compile
 
-WORDS = ["[PAD]", "</s>", "[CLS]", "[SEP]", *(f"w{number}" for number in range(4, 13))]
 TEXTS = "w4 w11", "w5 w6 w7 w8 w9 w10 w11", "w12"
-ST = "sentence_transformers."
 IDENTITY = "torch.nn.modules.linear.Identity"
-
-
-def saved(directory, head, **config):
-    """Save a BERT of 13 tokens with a head and a tokenizer, and return both as `transformers` has them."""
-    pieces = tokenizers.Tokenizer(WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="</s>"))
-    pieces.pre_tokenizer = Whitespace()
-    pieces.post_processor = TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 13, "hidden_size": 10, "num_attention_heads": 2, "num_hidden_layers": 1}
-    sizes |= {"intermediate_size": 7, "max_position_embeddings": 17, "initializer_range": 0.7}
-    model = getattr(transformers, head)(transformers.BertConfig(**sizes, **config)).eval()
-    model.save_pretrained(directory)
-    pieces.save(str(directory / "tokenizer.json"))
-    return model, transformers.PreTrainedTokenizerFast(tokenizer_object=pieces, unk_token="</s>")
-
-
-def logits_of(model, tokenizer, *texts):
-    encoding = tokenizer.backend_tokenizer.encode(*texts)
-    inputs = {"input_ids": torch.tensor([encoding.ids]), "token_type_ids": torch.tensor([encoding.type_ids])}
-    with torch.no_grad():
-        return model(**inputs).logits[0]
 
 
 def command(directory, lines, capsys):
@@ -137,24 +108,6 @@ POOLINGS = {
     "cls": lambda x: x[0], "mean": lambda x: x.mean(0), "max": lambda x: x.max(0).values, "lasttoken": lambda x: x[-1],
     "mean_sqrt_len_tokens": lambda x: x.sum(0) / len(x) ** 0.5,
 }  # fmt: skip
-
-
-def sentence_files(directory, pooling, *modules, **transformer):
-    """Write the files of `sentence-transformers` beside a model."""
-    listed = [("models.Transformer", ""), ("models.Pooling", "1_Pooling")]
-    (directory / "1_Pooling").mkdir()
-    (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    (directory / "sentence_bert_config.json").write_text(json.dumps(transformer))
-    for number, module in enumerate(modules, start=2):
-        listed.append(("models.Dense" if module else "models.Normalize", f"{number}"))
-        (directory / f"{number}").mkdir()
-        if module:
-            arrays, config = module
-            sizes = dict(zip(("out_features", "in_features"), arrays["linear.weight"].shape, strict=True))
-            (directory / f"{number}" / "config.json").write_text(json.dumps(sizes | config))
-            save_file(arrays, directory / f"{number}" / "model.safetensors")
-    content = [{"type": f"{ST}{kind}", "path": path} for kind, path in listed]
-    (directory / "modules.json").write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)

@@ -72,7 +72,7 @@ def attribute_logits(
     _check_head(model)
     call = forward_pass(model, variables, inputs, kwargs)
     sites = {each.name: each for each in call.sites()}
-    components = _components(sites)
+    components = components_of(sites)
     scales = [name for name in sites if name.endswith(".scale")]
     output, values = call.run([*components, *scales])
     _check_linear(of, output)
@@ -159,7 +159,7 @@ def logit_lens(
     return jax.vmap(answer)(jnp.stack([values[site] for site in sites]))
 
 
-def _components(names: Collection[str]) -> list[str]:
+def components_of(names: Collection[str]) -> list[str]:
     """Names of what is written into the last stack's residual stream: its input, and its sub-layers' outputs.
 
     A sub-layer has a residual connection: `after_attention` belongs to `attention`. Other outputs in a block, such as

@@ -5,10 +5,10 @@ from typing import Literal
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from transformer_jax.argument_checks import Count, Probability, Size, check_token_ids
-from transformer_jax.attention.masks.symbolic import Masks
+from transformer_jax.attention.masks.symbolic import Masks, mask_array
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.embeddings import TokenIds, rows_of, tied_logits, token_embedding
@@ -17,6 +17,22 @@ from transformer_jax.nn.layers import Dense, Dropout, Features, Tapped
 from transformer_jax.nn.position_kinds import LearnedEncoding, LearnedPositions
 
 Head = Literal["tokens", "classes", "token_classes", "none"]
+Pooling = Literal["mean", "first", "last", "max", "mean_sqrt"]
+
+
+def pooled(x: Features, is_token: Bool[Array, "B T"], pooling: Pooling) -> Float[Array, "B D"]:
+    """Pool the vectors at each text's tokens to one vector."""
+    if pooling == "max":
+        return jnp.max(jnp.where(is_token[..., None], x, -jnp.inf), axis=1)
+    sizes = is_token.sum(1, keepdims=True)
+    places = jnp.arange(x.shape[1])[None]
+    weights = {
+        "mean": is_token / sizes,
+        "mean_sqrt": is_token / jnp.sqrt(sizes),
+        "first": is_token & (places == 0),
+        "last": places == sizes - 1,
+    }
+    return jnp.einsum("btd,bt->bd", x, weights[pooling])
 
 
 class Pooler(Tapped):
@@ -36,7 +52,7 @@ class TransformerMLM(SettingsModule):
     section 3.1). The heads are
 
     - `tokens`: `Norm(activation(x W + b)) Eᵀ + c`, with the embedding matrix E;
-    - `classes`: `Dropout(Pooler(x)) W + b`, for the text;
+    - `classes`: `Dropout(Pooler(x)) W + b`, for the text; with `pooling`, `Dropout(pooled(x)) W + b`;
     - `token_classes`: `Dropout(x) W + b`, for each token;
     - `none`: no head; the output of the encoder.
 
@@ -59,6 +75,8 @@ class TransformerMLM(SettingsModule):
     num_classes: Count = 0  # C, number of classes of texts or tokens
     # compute the pooler also without classes, as the activation `pooler.output`
     has_pooler: bool = False
+    # how `classes` pools the outputs at the positions that the first one may see; None: with BERT's pooler
+    pooling: Pooling | None = None
     # Id of padding tokens; if given, positions count the other tokens only, from `pad_token + 1` on (Liu et al. 2019).
     pad_token: Count | None = None
     embedding_dim: Size | None = None  # width of the embeddings, which are projected to D; None: D
@@ -79,6 +97,11 @@ class TransformerMLM(SettingsModule):
         return self.head in ("classes", "token_classes")
 
     @property
+    def uses_pooler(self) -> bool:
+        """Whether the model computes BERT's pooler."""
+        return self.has_pooler or (self.head == "classes" and self.pooling is None)
+
+    @property
     def longest_text(self) -> int:
         """The most tokens that a text may have."""
         return self.max_len - (0 if self.pad_token is None else self.pad_token + 1)
@@ -86,7 +109,8 @@ class TransformerMLM(SettingsModule):
     def setup(self) -> None:
         width = self.embedding_dim or self.model_dim
         self.embedding = token_embedding(self.vocabulary_size, width)
-        self.positional_encoding = LearnedEncoding(width, self.max_len)
+        # as large as the embeddings, which are not scaled
+        self.positional_encoding = LearnedEncoding(width, self.max_len, width**-0.5)
         if self.num_types:
             self.type_embedding = token_embedding(self.num_types, width)
         self.embedding_norm = self.settings.make_norm()
@@ -95,7 +119,7 @@ class TransformerMLM(SettingsModule):
             self.embedding_projection = Dense(self.model_dim)
         sizes = self.num_layers, self.model_dim, self.num_heads, self.dim_feedforward
         self.encoder = TransformerEncoder(*sizes, settings=self.settings, block=self.block)
-        if self.has_pooler or self.head == "classes":
+        if self.uses_pooler:
             self.pooler = Pooler()
         if self.classifies:
             self.output_dropout = Dropout(self.settings.dropout_prob)
@@ -131,7 +155,7 @@ class TransformerMLM(SettingsModule):
                 positions allow; or the mask does not broadcast.
         """
         x = self._embed(tokens, types, train=train)
-        return self._output(self.encoder(x, mask, train=train), train=train)
+        return self._output(self.encoder(x, mask, train=train), mask, train=train)
 
     def _embed(self, tokens: TokenIds, types: TokenIds | None, *, train: bool) -> Features:
         check_token_ids("tokens", tokens, self.vocabulary_size)
@@ -157,15 +181,27 @@ class TransformerMLM(SettingsModule):
             x = self.embedding_projection(x)
         return self.tap("embeddings", x, "B T D")
 
-    def _output(self, x: Features, *, train: bool) -> Float[Array, "..."]:
+    def _output(self, x: Features, mask: Masks | None, *, train: bool) -> Float[Array, "..."]:
         """Apply the head to the output of the encoder."""
-        pooled = self.pooler(x) if self.has_pooler or self.head == "classes" else x
+        of_pooler = self.pooler(x) if self.uses_pooler else x
         if self.head == "none":
             return x
         if self.classifies:
-            vectors, letters = (pooled, "B C") if self.head == "classes" else (x, "B T C")
+            vectors, letters = x, "B T C"
+            if self.head == "classes":
+                vectors, letters = of_pooler, "B C"
+            if self.head == "classes" and self.pooling is not None:
+                vectors = pooled(x, self._is_seen(x, mask), self.pooling)
             logits = self.output_layer(self.output_dropout(vectors, train=train))
             return self.tap("logits", logits, letters)
         hidden = self.output_norm(self.settings.activation(self.output_hidden(x)))
         logits = tied_logits(self.embedding, hidden, bias=self.output_bias)
         return self.tap("logits", logits, "B T V")
+
+    def _is_seen(self, x: Features, mask: Masks | None) -> Bool[Array, "B T"]:
+        """Which positions the first one may see: all but padding."""
+        size, length, _ = x.shape
+        if mask is None:
+            return jnp.ones((size, length), bool)
+        seen = mask_array(mask, (size, 1, length, length))[:, 0, 0]
+        return jnp.broadcast_to(seen, (size, length))

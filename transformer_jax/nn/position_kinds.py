@@ -44,14 +44,16 @@ FrequencyScaling = Callable[[np.ndarray], np.ndarray]
 class LearnedEncoding(AddedPositions):
     """Add a learned vector for each position (Gehring et al. 2017, section 3.1).
 
-    The vectors are initialized with a mean square of 1/2, like sinusoidal positions.
+    The vectors are initialized with a mean square of 1/2, like sinusoidal positions, unless `deviation` is given.
 
     Raises:
         InputError: at construction, if `d_model` or `max_len` is below 1.
     """
 
+    deviation: Positive = math.sqrt(0.5)  # standard deviation of the initial vectors
+
     def setup(self) -> None:
-        init = nn.initializers.normal(math.sqrt(0.5))
+        init = nn.initializers.normal(self.deviation)
         self.embedding = self.param("embedding", init, (self.max_len, self.d_model))
 
     def table(self, length: int) -> Float[Array, "T D"]:

@@ -4,6 +4,9 @@ from .anomaly.sets import SetAnomalyDataset as SetAnomalyDataset
 from .anomaly.sets import stratified_split as stratified_split
 from .anomaly.task import AnomalyTrainer as AnomalyTrainer
 from .anomaly.task import train_anomaly as train_anomaly
+from .classification.config import ClassificationConfig as ClassificationConfig
+from .classification.task import ClassificationTrainer as ClassificationTrainer
+from .classification.task import train_classification as train_classification
 from .dictionary import DictionaryConfig as DictionaryConfig
 from .dictionary import DictionaryTrainer as DictionaryTrainer
 from .dictionary import train_dictionary as train_dictionary

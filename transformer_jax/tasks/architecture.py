@@ -10,6 +10,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.fields import type_hints
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.language_model import TransformerLM
+from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.outside_files import read_json
 from transformer_jax.runs.directory import kept_file
 from transformer_jax.setting_groups import ModelSettings
@@ -22,7 +23,7 @@ ARCHITECTURE = "architecture.json"  # in the directory of a run
 SIZES = {"model_dim", "num_heads", "num_layers", "dim_feedforward"}
 PARTS = {*type_hints(ModelSettings)} - SIZES - {"dropout_prob", "attention"}
 
-Model = TypeVar("Model", TransformerLM, Transformer)
+Model = TypeVar("Model", TransformerLM, TransformerMLM, Transformer)
 
 
 class Architecture(NamedTuple):

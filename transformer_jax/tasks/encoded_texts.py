@@ -1,17 +1,16 @@
 """Outputs of an encoder for texts of different lengths: its answers, and a vector for each text."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from transformer_jax.argument_checks import check_scores
 from transformer_jax.errors import check_value
-from transformer_jax.nn.masked_language_model import TransformerMLM
+from transformer_jax.nn.masked_language_model import Pooling, TransformerMLM, pooled
 from transformer_jax.tasks.padded_texts import (
     Text,
     in_batches,
@@ -21,7 +20,6 @@ from transformer_jax.tasks.padded_texts import (
 )
 from transformer_jax.trees import Params
 
-Pooling = Literal["mean", "first", "last", "max", "mean_sqrt"]
 Texts: TypeAlias = Sequence[Text]
 IsToken: TypeAlias = Bool[Array, "B T"]
 Found = tuple[Array, Array]  # answers or vectors, and the numbers to check
@@ -38,7 +36,7 @@ class EncodedTexts:
         self._longest = model.longest_text
         bare = model.clone(head="none")
 
-        def pooled(
+        def vectors_of(
             params: Params,
             ids: Int[Array, "B T"],
             is_token: IsToken,
@@ -46,7 +44,7 @@ class EncodedTexts:
             pooling: Pooling,
         ) -> Found:
             x = padded_output(bare, params, ids, is_token)
-            vectors = _pooled(x, is_token, pooling)
+            vectors = pooled(x, is_token, pooling)
             return vectors, vectors
 
         def answers(
@@ -60,7 +58,10 @@ class EncodedTexts:
                 return logits, logits
             return logits.argmax(-1), logits.max(-1)
 
-        self._pooled, self._answers = jax.jit(pooled, static_argnames="pooling"), jax.jit(answers)
+        self._pooled, self._answers = (
+            jax.jit(vectors_of, static_argnames="pooling"),
+            jax.jit(answers),
+        )
 
     def answers(self, params: Params, texts: Texts, types: Texts | None = None) -> list[np.ndarray]:
         """Logits of the classes of each text or token, or the most probable token at each position.
@@ -101,18 +102,3 @@ class EncodedTexts:
             check_scores(scores, "the encoder returned numbers")
             found |= zip(numbers, rows, strict=False)  # the last rows may be padding
         return [found[number] for number in range(len(texts))]
-
-
-def _pooled(x: Float[Array, "B T D"], is_token: IsToken, pooling: Pooling) -> Float[Array, "B D"]:
-    """Pool the outputs at each text's tokens to one vector."""
-    if pooling == "max":
-        return jnp.max(jnp.where(is_token[..., None], x, -jnp.inf), axis=1)
-    sizes = is_token.sum(1, keepdims=True)
-    places = jnp.arange(x.shape[1])[None]
-    weights = {
-        "mean": is_token / sizes,
-        "mean_sqrt": is_token / jnp.sqrt(sizes),
-        "first": is_token & (places == 0),
-        "last": places == sizes - 1,
-    }
-    return jnp.einsum("btd,bt->bd", x, weights[pooling])

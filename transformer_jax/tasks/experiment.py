@@ -154,14 +154,17 @@ def _save_answers(trainer: TrainerModule) -> None:
 
 
 def _print_mistakes(answered: Sequence[tuple[InspectedExample, Answer]]) -> None:
-    """Print the number of wrong answers and the first of them; nothing if no right answer is known."""
-    known = [(example, answer) for example, answer in answered if example.expected is not None]
-    if not known:
+    """Print the number of wrong answers and the most probable of them; nothing if no right answer is known."""
+    known = [example.is_right(answer) for example, answer in answered]
+    if not any(right is not None for right in known):
         return
-    wrong = [(example, answer) for example, answer in known if answer.text != example.expected]
+    wrong = [pair for pair, right in zip(answered, known, strict=True) if right is False]
+    wrong.sort(key=lambda pair: -(pair[1].probability or 0))
     say(f"Mistakes: {len(wrong)} of the first {len(known)} examples of the test set")
     for example, answer in wrong[:MAX_MISTAKES]:
-        say(visible(f"  {example.title}: predicted {answer.text}, expected {example.expected}"))
+        chance = "" if answer.probability is None else f" ({answer.probability:.3g})"
+        told = f"predicted {answer.text}{chance}, expected {example.expected}"
+        say(visible(f"  {example.title}: {told}"))
 
 
 def _train_all(

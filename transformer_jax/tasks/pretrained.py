@@ -16,11 +16,11 @@ from transformer_jax.inspection.inspected import Activations, Inspected
 from transformer_jax.inspection.page.token_text import token_text
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.language_model import TransformerLM
-from transformer_jax.nn.masked_language_model import TransformerMLM
+from transformer_jax.nn.masked_language_model import Pooling, TransformerMLM
 from transformer_jax.outside_files import Json
 from transformer_jax.tasks import byte_text
 from transformer_jax.tasks.chat_template import Message, chat_text
-from transformer_jax.tasks.encoded_texts import EncodedTexts, Pooling
+from transformer_jax.tasks.encoded_texts import EncodedTexts
 from transformer_jax.tasks.generation import (
     UNSUPPORTED,
     UNSUPPORTED_BEAMS,
@@ -50,12 +50,13 @@ class PretrainedText(TextTrainer):
 
     Args:
         config: settings, of which only the devices and the batch size are used.
-        model: a language model, a masked language model, or an encoder-decoder.
+        model: a language model, a masked language model, or an encoder-decoder; None for the model of `create_model`.
         tokenizer: the model's tokenizer.
         directory: directory of the tokenizer's files, from which `chat` reads the template.
         generation: keys of `generation_config.json`.
     """
 
+    model: Any
     inspected: Inspected
     name = "PretrainedText"
     config_class = TrainingConfig
@@ -70,10 +71,10 @@ class PretrainedText(TextTrainer):
     ) -> None:
         super().__init__(config, model=model)
         self.tokenizer, self.directory, self.generation = tokenizer, directory, generation
-        if isinstance(model, TransformerMLM):
-            self._encoder = EncodedTexts(model)
+        if isinstance(self.model, TransformerMLM):
+            self._encoder = EncodedTexts(self.model)
         else:
-            self._generator = Generator(model)
+            self._generator = Generator(self.model)
 
     @functools.cached_property
     def _embedding(self) -> Embedding:

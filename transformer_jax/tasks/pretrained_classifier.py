@@ -24,6 +24,10 @@ class PretrainedClassifier(PretrainedText):
     probabilities if a text may have any number of classes; or a `LabelledSpan` for each token that is not special.
     """
 
+    top: int | None = (
+        None  # number of labels in the answer to a text; None: the most probable one alone
+    )
+
     @functools.cached_property
     def classes(self) -> Classes:
         """How the logits become answers, by the model's files."""
@@ -58,7 +62,7 @@ class PretrainedClassifier(PretrainedText):
             inputs=(np.array([encoding.ids]), None, np.array([encoding.type_ids])),
             labels=self._names(encoding.ids),
             title="\t".join(text),
-            answer=functools.partial(self.classes.answer, *encoded),
+            answer=functools.partial(self.classes.answer, *encoded, top=self.top),
         )
 
     def _encode(self, text: Given, **options: bool) -> tuple[str, Any]:

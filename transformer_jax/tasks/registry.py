@@ -22,6 +22,7 @@ TRAINERS = {
     "SetAnomalyTask_files": "AnomalyTrainer",
     "TranslationTask": "TranslationTrainer",
     "LanguageModelTask": "LanguageModelTrainer",
+    "ClassificationTask": "ClassificationTrainer",
     "DictionaryTask": "DictionaryTrainer",
 }
 

@@ -14,8 +14,8 @@ from jaxtyping import Float
 
 from transformer_jax.argument_checks import Size, check_shapes
 from transformer_jax.errors import InputError
+from transformer_jax.nn.masked_language_model import Pooling
 from transformer_jax.outside_files import MAX_JSON_BYTES, outside_file
-from transformer_jax.tasks.encoded_texts import Pooling
 from transformer_jax.tasks.tokenization import import_extra
 from transformer_jax.weights.huggingface.config_keys import TORCH_ACTIVATIONS, ConfigKeys
 from transformer_jax.weights.huggingface.pretrained import CONFIG, SENTENCE_CONFIG
@@ -98,7 +98,7 @@ def read_embedding(directory: Path, tokenizer: Any, width: int, longest: int) ->
             " a Pooling, and any number of Dense and Normalize"
         )
     _checked_keys(directory / SENTENCE_CONFIG)
-    pooling = _pooling(folders[1] / CONFIG)
+    pooling = read_pooling(folders[1] / CONFIG)
     layers: list[Layer] = []
     for kind, folder in zip(kinds[2:], folders[2:], strict=True):
         keys = _checked_keys(folder / CONFIG)
@@ -118,7 +118,8 @@ def _checked_keys(file: Path) -> ConfigKeys:
     return keys
 
 
-def _pooling(file: Path) -> Pooling:
+def read_pooling(file: Path) -> Pooling:
+    """Read the pooling of a module's `config.json`; an `InputError` if it is not supported."""
     keys = _checked_keys(file)
     flagged = [name for flag, name in FLAGS.items() if keys.take(flag, bool, False)] or ["mean"]
     # several poolings are not supported

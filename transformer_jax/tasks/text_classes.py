@@ -62,13 +62,22 @@ class Classes(NamedTuple):
         least = THRESHOLD if self.problem == ANY_CLASSES else -np.inf
         return {self._name(number): score for number, score in enumerate(scores) if score > least}
 
-    def answer(self, text: str, encoding: Any, logits: Logits) -> Answer:
-        """The answer to show; for tokens the entities, and as parts the labels of all tokens."""
+    def answer(self, text: str, encoding: Any, logits: Logits, top: int | None = None) -> Answer:
+        """The answer to show; for tokens the entities, and as parts the labels of all tokens.
+
+        With `top`, it is this number of labels of the text with their probabilities.
+        """
         if logits.ndim > 1:
             entities = entities_of(text, self._tokens(text, encoding, logits))
             shown = [f"{span.label}: {span.text} ({span.probability:.3g})" for span in entities]
             places = [token_text(token) for token in encoding.tokens]
             return Answer("; ".join(shown), None, answer_of(logits, places, self._name).parts)
+        if top is not None and self.problem != SCORES:
+            is_one = self.problem == ONE_CLASS
+            probabilities = probabilities_of(logits) if is_one else np.asarray(self.score(logits))
+            order = np.argsort(-probabilities, kind="stable")[:top].tolist()
+            shown = [f"{self._name(number)} {probabilities[number]:.3g}" for number in order]
+            return Answer("; ".join(shown), None, [])
         if self.problem == ONE_CLASS:
             return answer_of(logits[None], ["text"], self._name)
         value = self.value(text, encoding, logits)

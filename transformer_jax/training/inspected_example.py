@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -62,6 +62,8 @@ class InspectedExample:
     )
     title: str = ""  # by which a user selects the example
     expected: str | None = None  # the right answer, if it is known
+    # answers that are right; None: only `expected`; empty if an answer is not simply right or wrong
+    rights: Collection[str] | None = None
     # Shown beside the labels of a sequence; a function reads them from their files when they are shown.
     images: (
         UInt8[np.ndarray, "N height width *rgb"]
@@ -82,6 +84,12 @@ class InspectedExample:
         if by_position and is_single and np.ndim(output) == 2:
             output = output[list(self.shown("", len(output)))]
         return self.answer(output)
+
+    def is_right(self, answer: Answer) -> bool | None:
+        """Return whether the answer is right; None if this is unknown."""
+        if self.expected is None or self.rights == ():
+            return None
+        return answer.text in ((self.expected,) if self.rights is None else self.rights)
 
     def pixels(self) -> UInt8[np.ndarray, "N height width *rgb"] | None:
         """Return the images, if there are any."""
@@ -263,7 +271,8 @@ def prediction_table(answered: Iterable[tuple[InspectedExample, Answer]]) -> str
     rows = [("input", "expected", "answer", "probability", "right")]
     for example, answer in answered:
         probability = "" if answer.probability is None else f"{answer.probability:.6g}"
-        right = "" if example.expected is None else str(int(answer.text == example.expected))
+        is_right = example.is_right(answer)
+        right = "" if is_right is None else str(int(is_right))
         rows.append((example.title, example.expected or "", answer.text, probability, right))
     return "".join("\t".join(map(in_one_cell, row)) + "\n" for row in rows)
 

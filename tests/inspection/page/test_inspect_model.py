@@ -8,7 +8,7 @@ from compiled_models import applied, drawn
 from inspection_pages import content_of
 from tiny_models import SETTINGS, encoder_decoder, language_model, predictor
 
-from transformer_jax import InputError, TransformerLM
+from transformer_jax import InputError, TransformerLM, patch
 from transformer_jax.attention import padding_mask
 from transformer_jax.inspection import Inspected, inspect_model, zero
 from transformer_jax.nn import TransformerMLM
@@ -131,8 +131,16 @@ def test_models_of_every_kind_have_the_page(case, kinds, num_parts):
     assert [part.text for part in page.answers[0].parts] == [str(index) for index in logits.argmax(-1)]
     assert (len(logits), [kind["name"] for kind in content["kinds"]]) == (num_parts, kinds)
     assert (content["patching"], content["features"], content["neighbours"]) == (None, [], [])
-    if num_parts == 1:  # behind a tanh
-        assert content["attribution"] is None
+    if num_parts == 1:  # behind a tanh: the slope of the logit when a token's embedding is scaled
+
+        def margin(scales):
+            patches = {"encoder.layers.0.input": lambda x: x * scales[:, None]}
+            moved = patch(model, variables, *inputs, patches=patches)[0]
+            return moved[logits.argmax()] - moved.mean()
+
+        found = content["attribution"]
+        assert (found["rows"], len(found["columns"])) == (["embeddings", "0 attention", "0 feed-forward"], 7)
+        np.testing.assert_allclose(found["values"][0], jax.grad(margin)(np.ones(7, np.float32)), rtol=1e-3, atol=1e-7)
     else:
         np.testing.assert_allclose(np.sum(content["attribution"]["values"], 0), logits.max(-1), atol=0.02)
 

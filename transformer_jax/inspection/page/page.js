@@ -108,7 +108,7 @@ function drawLens() {
 }
 
 function drawAttribution() {
-  const { rows, values, full, heads } = shown.attribution, columns = shown.places;
+  const { rows, columns, values, full, heads } = shown.attribution;
   const ofHeads = valueMap(byId("attribution-heads")), numbers = heads.values[0]?.map((_, head) => String(head)) ?? [];
   const all = valueMap(byId("attribution"), { moved(_, position) {
     byId("attribution-place").textContent = `Heads at ${named(columns, position)}`;

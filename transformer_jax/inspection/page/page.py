@@ -145,14 +145,20 @@ def _content(
     rows, length = list(range(len(answer.parts))), len(answer.parts)
     if example.real is not None and results.output.ndim == 2:
         rows, length = np.flatnonzero(example.real)[:length].tolist(), len(example.real)
+    places = _places(answer, example.labels_of(passes.last_stack, length))
+    of_columns = dict(zip(rows, places, strict=True))
+    if not passes.has_positions and results.attribution:
+        size = next(iter(results.attribution.values())).shape[-1]
+        if size > 1:  # the attribution of an answer to a whole text has a column for each token
+            of_columns = example.shown(passes.last_stack, size)
     return {
         "title": example.title,
         "expected": example.expected,
-        "places": _places(answer, example.labels_of(passes.last_stack, length)),
+        "places": places,
         "answer": _answer(answer),
         "kinds": _kinds(passes, example, results, rows, blobs),
         "lens": lens,
-        "attribution": _attribution(results.attribution, rows),
+        "attribution": _attribution(results.attribution, of_columns),
         "images": _images(example),
     }
 
@@ -193,11 +199,11 @@ def _kinds(
     return list(kinds.values())
 
 
-def _attribution(parts: dict[str, np.ndarray], rows: Sequence[int]) -> Json | None:
+def _attribution(parts: dict[str, np.ndarray], columns: dict[int, str]) -> Json | None:
     """Contributions by component and position, summed over heads, and those of each head; None if there are none."""
     if not parts:
         return None
-    heads, sums = {}, {}
+    heads, sums, rows = {}, {}, list(columns)
     for name, part in parts.items():
         sums[_component(name)] = part[..., rows]
         if name.endswith(OUTPUTS):
@@ -208,6 +214,7 @@ def _attribution(parts: dict[str, np.ndarray], rows: Sequence[int]) -> Json | No
     values = [rounded(part) for part in heads.values()]
     return {
         "rows": list(sums),
+        "columns": list(columns.values()),
         **coloured(np.stack(list(sums.values()))),
         "heads": {"rows": list(heads), "values": values, "full": full},
     }

@@ -1,6 +1,7 @@
 """Compute what the page shows of an example: maps, outputs without each head, lens, attribution, final stream."""
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -15,9 +16,13 @@ from transformer_jax.errors import InputError
 from transformer_jax.inspection.activations import patch
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.inspected_call import Attention, Captured, attentions, forward_pass
-from transformer_jax.inspection.logit_attribution import attribute_logits, logit_lens
+from transformer_jax.inspection.logit_attribution import (
+    attribute_logits,
+    components_of,
+    logit_lens,
+)
 from transformer_jax.inspection.names import residual_stream
-from transformer_jax.inspection.patches import zero
+from transformer_jax.inspection.patches import add, zero
 from transformer_jax.training.inspected_example import InspectedExample, probabilities_of
 from transformer_jax.trees import Inputs, Variables
 
@@ -104,11 +109,17 @@ class InspectedPasses:
     def _attribution(
         self, inputs: tuple[object, ...], said: Int[np.ndarray, "..."]
     ) -> dict[str, np.ndarray]:
-        """What each component adds to the answer's logit at each position; empty if the logit is not a sum."""
+        """What each component adds to the answer's logit at each position; empty if the logit is not a sum.
+
+        If the logit belongs to the whole input, it is estimated by gradients for each position of the stream.
+        """
         try:
             parts = self.bound.apply(_answer_attribution, *inputs, said=said)
         except InputError:
-            return {}
+            if self.has_positions:
+                return {}
+            by_token = self.bound.apply(_token_attribution, *inputs, said=said)
+            return {name: np.asarray(part[0], np.float32) for name, part in by_token.items()}
         return {name: np.asarray(part[..., 0, :, 0], np.float32) for name, part in parts.items()}
 
     def final_mean(self, example: InspectedExample) -> tuple[np.ndarray, Float[np.ndarray, " D"]]:
@@ -153,6 +164,27 @@ def _answer_attribution(
         return jnp.take_along_axis(logits.reshape(*chosen.shape[:2], -1), chosen, -1)
 
     return attribute_logits(model, variables, *inputs, of=logits_of_answer)
+
+
+def _token_attribution(
+    model: nn.Module, variables: Variables, *inputs: object, said: Int[Array, " B"]
+) -> Captured:
+    """Gradient × activation of what each component writes at each token `[B, T]` or `[B, H, T]`.
+
+    The gradient is that of the answer's logit, minus the mean of all logits.
+    """
+    call = forward_pass(model, variables, inputs, {})
+    names = components_of([site.name for site in call.sites()])
+    _, written = call.run(names)
+
+    def margin(added: Captured) -> Array:
+        moved = {name: add(change) for name, change in added.items()}
+        logits, _ = call.run(patches=moved)
+        mean = logits.mean(-1) if logits.shape[-1] > 1 else 0.0
+        return (jnp.take_along_axis(logits, said[:, None], -1)[:, 0] - mean).sum()
+
+    slopes = jax.grad(margin)(jax.tree.map(jnp.zeros_like, written))
+    return OrderedDict((name, (written[name] * slopes[name]).sum(-1)) for name in names)
 
 
 def answer_change(output: Output, other: Output, rows: Sequence[int]) -> float:

@@ -102,6 +102,20 @@ def model_of_config(file: Path) -> SettingsModule:
     return model
 
 
+def model_of_files(directory: Path) -> SettingsModule:
+    """The model of a directory with its head, without reading its arrays.
+
+    Raises:
+        InputError: as `from_transformers`.
+    """
+    family, keys = family_in(directory / CONFIG)
+    shapes = StoredArrays(directory).shapes
+    names = _names(family, shapes)
+    model = family.create(keys, {name: shapes[theirs] for name, theirs in names.items()})
+    keys.finish()
+    return model
+
+
 def family_in(file: Path) -> tuple[Family, ConfigKeys]:
     """The family of a model and the keys of its config, from a `config.json`.
 

@@ -1,0 +1,110 @@
+"""Files of labelled texts, and how they are split."""
+
+import json
+
+import numpy as np
+import pytest
+
+from transformer_jax import InputError
+from transformer_jax.tasks.classification.examples import class_targets, number_targets, split_texts
+from transformer_jax.tasks.classification.files import LabelledText, read_labelled
+from transformer_jax.tasks.classification.phrases import LOCALES, named_things, phrase_splits
+
+GOOD = [(("It, too",), ("good",)), (("two\nlines",), ("not bad",))]
+
+
+def read(tmp_path, content, *columns, several=False, name="file"):
+    *texts, label = columns or ("text", "label")
+    content = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / name).write_bytes(content)
+    return [each[:2] for each in read_labelled(tmp_path / name, texts, label, has_several=several)]
+
+
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [
+        ('label,text\ngood,"It, too"\n\nnot bad,"two\nlines"\n', ()),
+        ('\ufefftext;n;label\r\nIt, too;1;good\r\n"two\nlines";2;not  bad\r\n', ()),
+        ('say\ttag\nIt, too\tgood\n"two\nlines"\tnot bad\n', ("say", "tag")),
+        ('{"text": "It, too", "label": "good"}\n\n{"label": "not bad", "text": "two\\nlines "}', ()),
+    ],
+)
+def test_tables_of_spreadsheets_and_json_lines_are_read(content, columns, tmp_path):
+    assert read(tmp_path, content, *columns) == GOOD
+
+
+def test_a_table_without_header_has_text_and_label_and_its_quotes_are_text(tmp_path):
+    assert read(tmp_path, 'a "b\t1\n"c\t0\n') == [(('a "b',), ("1",)), (('"c',), ("0",))]
+
+
+def test_pairs_and_several_labels(tmp_path):
+    assert read(tmp_path, "q,c,label\nwho,me,yes\n", "q", "c", "label") == [(("who", "me"), ("yes",))]
+    several = "text,label\none,b | a|b\ntwo,\n"
+    assert read(tmp_path, several, several=True) == [(("one",), ("b", "a")), (("two",), ())]
+    lines = "\n".join(json.dumps({"text": "t", "label": label}) for label in (["x", 2], "x|y"))
+    assert read(tmp_path, lines, several=True) == [(("t",), ("x", "2")), (("t",), ("x", "y"))]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("text,label\na,b\nc,\n", "file:3: the label is empty"),
+        ("text,label\na,b\nc\n", "file:3: the label is empty"),
+        ('text,label\n"a\nb",c\n ,d\n', "file:4: the text is empty"),
+        (b"text,label\na,b\n\xff,c\n", "file:3 is not UTF-8; save the file as UTF-8"),
+        ("sentence,label\na,b\n", "file:1: the header is 'sentence,label'; it must name the columns text, label, or"),
+        ('text,label\n"a,b\n', "file:2 has an unpaired quote"),
+        ('{"text": "a", "label": "b"}\nc\n', "file:2 is not a JSON object"),
+        ('{"text": "a", "label": null}\n', "file:1: the label is empty"),
+        ("text,label\n", "file has no labelled texts"),
+    ],
+)
+def test_a_wrong_line_is_an_error_with_its_number(content, message, tmp_path):
+    with pytest.raises(InputError, match=message) as raised:
+        read(tmp_path, content)
+    assert "\n" not in str(raised.value)
+
+
+def texts(*labels, same=1):
+    return [LabelledText((f"t{number // same}",), (label,), f"f:{number}") for number, label in enumerate(labels)]
+
+
+def test_each_part_has_every_label_and_equal_texts_stay_together():
+    splits = split_texts(texts(*"a" * 40, *"b" * 20, same=2), None, None, by_label=True)
+    counts = [[sum(each.labels == (label,) for each in part) for label in "ab"] for part in splits]
+    assert counts == [[32, 16], [4, 2], [4, 2]]
+    sets = [{each.texts for each in part} for part in splits]
+    assert sum(map(len, sets)) == len(set().union(*sets)) == 30
+    assert splits == split_texts(texts(*"a" * 40, *"b" * 20, same=2), None, None, by_label=True)
+
+
+def test_given_test_texts_are_left_out_of_training():
+    train, test = texts(*"ababa"), texts(*"ab")
+    left = split_texts(train, test, test, by_label=True).train
+    assert [each.texts for each in left] == [("t2",), ("t3",), ("t4",)]
+    with pytest.raises(InputError, match="data has no text that neither val_data nor test_data has"):
+        split_texts(test, test, test, by_label=True)
+
+
+def test_labels_that_cannot_be_learned_are_errors():
+    with pytest.raises(InputError, match="f:2: 'b' is the label of this text alone"):
+        split_texts(texts(*"aab"), None, None, by_label=True)
+    with pytest.raises(InputError, match="f:1: the label is 'b'; the labels of the training are 'a'"):
+        class_targets(texts("a", "b"), ["a"])
+    with pytest.raises(InputError, match="f:1: with --regression, labels must be numbers"):
+        number_targets(texts("1.5", "x"))
+    np.testing.assert_array_equal(number_targets(texts("1.5", "-2")), [[1.5], [-2]])
+
+
+def test_phrases_of_the_test_name_nothing_that_is_named_in_training():
+    train, val, test = phrase_splits()
+    assert (len(train) > 7 * len(test), len(val) > 3_000, len(LOCALES)) == (True, True, 40)
+    named = [{each.texts[0] for each in part} for part in (train, test)]
+    german = named_things("de")
+    assert german["territories", "DE"] == "Deutschland"
+    in_test = [thing for thing, name in german.items() if name in named[1]]
+    assert len(in_test) > 50
+    for locale in ("fr", "nb"):
+        assert not [name for thing in in_test if (name := named_things(locale).get(thing)) in named[0]]
+    (angola,) = (each for part in (train, val, test) for each in part if each.texts == ("Angola",))
+    assert {"de", "en", "es"} <= set(angola.labels)

@@ -1,0 +1,1 @@
+"""Task: the label of a text, or of a pair of texts."""

@@ -1,0 +1,175 @@
+"""How a classifier reads texts and names its answers, from its data or from the model that it starts from."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from transformer_jax.nn.masked_language_model import Pooling, TransformerMLM
+from transformer_jax.outside_files import outside_file
+from transformer_jax.runs.directory import kept_file
+from transformer_jax.runs.settings import is_run
+from transformer_jax.tasks.architecture import Architecture, architecture_of
+from transformer_jax.tasks.classification.config import (
+    LABELS,
+    TASK,
+    TOKENIZER,
+    ClassificationConfig,
+)
+from transformer_jax.tasks.classification.examples import Splits, number_targets, split_texts
+from transformer_jax.tasks.classification.files import read_labelled
+from transformer_jax.tasks.classification.phrases import phrase_splits
+from transformer_jax.tasks.sentence_files import read_pooling
+from transformer_jax.tasks.text_classes import read_classes
+from transformer_jax.tasks.tokenization import BYTES, Tokenizer, chosen_tokenizer, import_extra
+from transformer_jax.tasks.tokenizer_training import stamp, train_tokenizer
+from transformer_jax.trained.named import initial_directory
+from transformer_jax.weights.huggingface.pretrained import is_of_transformers, model_of_files
+from transformer_jax.weights.layouts import abstract_params
+
+if TYPE_CHECKING:
+    import tokenizers
+
+MAX_LABEL_BYTES = 2**24  # of a file of labels
+POOLING = "1_Pooling/config.json"  # of a model of `sentence-transformers`
+BYTE_PIECES = "bpe:256"  # trained on nothing
+PAD, CLS, SEP = "[PAD]", "[CLS]", "[SEP]"
+
+
+class Coding(NamedTuple):
+    """How a classifier reads texts and names its answers."""
+
+    tokenizer: "tokenizers.Tokenizer"  # adds special tokens, and cuts texts
+    labels: Sequence[str]  # the classes; of a regression, mean and standard deviation
+    architecture: Architecture | None
+    pooling: Pooling
+    longest: int  # most tokens of a text
+    init_only: str | None  # arrays to take from `init_from`; None: all
+
+
+def coding_of(config: ClassificationConfig) -> Coding:
+    """The coding that a config selects; labels and trained tokenizers are those of the training texts.
+
+    If the head of the published model has all labels, the classes are its own, in its order.
+
+    Raises:
+        InputError: a file cannot be read, or does not fit.
+    """
+    tokenizer = tokenizer_of(config)
+    architecture = architecture_of(config.architecture, config, TASK)
+    longest = config.max_tokens
+    if architecture is not None:
+        model = architecture.model(TransformerMLM, config, "max_tokens", 1)
+        longest = min(longest, model.longest_text)
+    tokenizer.enable_truncation(longest)
+    pooling, init_only, of_head = config.pooling or "first", config.init_only, {}
+    directory, published = _published(config)
+    if published is not None:
+        if config.pooling is None and os.path.lexists(directory / POOLING):
+            pooling = read_pooling(directory / POOLING)
+        if published.head == "classes" and pooling == "first":
+            classes = read_classes(directory, published.num_classes)
+            names = [classes.names.get(str(n), "") for n in range(published.num_classes)]
+            of_head = {name.casefold(): name for name in names}
+    labels = labels_of(config, of_head)
+    if published is not None and [*of_head] != [label.casefold() for label in labels]:
+        modules = {path.partition("/")[0] for path in abstract_params(published)}
+        unused = "pooler" if pooling != "first" else "output"
+        below = [name for name in modules if not name.startswith(("output", unused))]
+        init_only = init_only or ",".join(sorted(below))
+    return Coding(tokenizer, labels, architecture, pooling, longest, init_only)
+
+
+def _published(config: ClassificationConfig) -> tuple[Path, TransformerMLM | None]:
+    """The directory and the model that `init_from` names; no model without it, or if it is another kind of model."""
+    directory = config.init_from and initial_directory(config.init_from, type(config))
+    if directory and is_of_transformers(directory):
+        model = model_of_files(directory)
+        if isinstance(model, TransformerMLM):
+            return directory, model
+    return Path(), None
+
+
+def splits_of(config: ClassificationConfig) -> Splits:
+    """The texts for training, validation and test; phrases of 40 languages without `data`."""
+    files = config.data, config.val_data, config.test_data
+    # the same for all runs of a sweep
+    return _splits(dataclasses.replace(config, seed=0, name=None), *map(stamp, files))
+
+
+@functools.lru_cache(8)  # the data, the labels and the tokenizer need the same
+def _splits(config: ClassificationConfig, *stamps: object) -> Splits:
+    if config.data is None:
+        return Splits(*phrase_splits())
+    columns = [config.text_column]
+    if config.second_text_column is not None:
+        columns.append(config.second_text_column)
+    read = functools.partial(
+        read_labelled,
+        text_columns=columns,
+        label_column=config.label_column,
+        has_several=config.multi_label,
+    )
+    given = config.val_data, config.test_data
+    val, test = (None if file is None else read(file) for file in given)
+    return split_texts(read(config.data), val, test, by_label=not config.regression)
+
+
+@functools.lru_cache(8)
+def _trained(config: ClassificationConfig, stamp: object, kind: str) -> Tokenizer:
+    texts = splits_of(config).train
+    return train_tokenizer(kind, [text for each in texts for text in each.texts])
+
+
+def labels_of(config: ClassificationConfig, of_head: dict[str, str]) -> list[str]:
+    """The labels in the order of the classes.
+
+    Args:
+        config: the run's settings.
+        of_head: labels of the head of the initial model, by their names in lower case.
+    """
+    file = config.labels
+    if file is None or not os.path.lexists(file):
+        file = kept_file(config, TASK, LABELS) or file
+    if file is not None:
+        with outside_file(file, "a file with a label on each line", MAX_LABEL_BYTES) as checked:
+            lines = checked.read_bytes().decode("utf-8-sig").splitlines()
+        labels = [line.strip() for line in lines if line.strip()]
+        if is_run(file.parent):
+            return labels
+    elif config.regression:
+        numbers = number_targets(splits_of(config).train)
+        return [str(numbers.mean()), str(numbers.std() or 1.0)]
+    else:
+        labels = [label for each in splits_of(config).train for label in each.labels]
+    by_name = {label.casefold(): label for label in labels}
+    if by_name.keys() <= of_head.keys():
+        return list((of_head | by_name).values())
+    return list(dict.fromkeys(labels))
+
+
+def tokenizer_of(config: ClassificationConfig) -> "tokenizers.Tokenizer":
+    """The tokenizer that a config selects, with the special tokens of BERT unless its file adds others.
+
+    Raises:
+        InputError: as `chosen_tokenizer`.
+    """
+    library = import_extra("tokenizers")
+    kept = kept_file(config, TASK, TOKENIZER)
+    alike = dataclasses.replace(config, seed=0, name=None)
+    train = functools.partial(_trained, alike, stamp(config.data))
+    chosen: Tokenizer
+    if config.tokenizer == BYTES:
+        chosen = train_tokenizer(BYTE_PIECES, [])
+    else:
+        chosen = chosen_tokenizer(config.tokenizer, kept, train)
+    tokenizer = library.Tokenizer.from_str(chosen.file)
+    if tokenizer.post_processor is None:
+        tokenizer.add_special_tokens([PAD, CLS, SEP])
+        numbers = [(name, tokenizer.token_to_id(name)) for name in (CLS, SEP)]
+        tokenizer.post_processor = library.processors.TemplateProcessing(
+            single=f"{CLS} $A {SEP}", pair=f"{CLS} $A {SEP} $B:1 {SEP}:1", special_tokens=numbers
+        )
+    return tokenizer

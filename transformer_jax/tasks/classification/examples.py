@@ -1,0 +1,138 @@
+"""Labelled texts for training, validation and test: split, and padded to a few lengths as batches."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Bool, Float, Int
+
+from transformer_jax.data.batch import BatchDataset, StackedSamples
+from transformer_jax.data.epoch_sampler import EpochIndices
+from transformer_jax.data.fingerprint import fingerprint
+from transformer_jax.data.length_buckets import Shape, smallest_shape
+from transformer_jax.errors import InputError, shortened
+from transformer_jax.outside_files import as_input_error
+from transformer_jax.tasks.byte_text import pad
+from transformer_jax.tasks.classification.files import LabelledText
+
+HELD_OUT = 10  # of so many texts of a label one is for validation, and one for the test
+
+Texts = Sequence[LabelledText]
+Targets = Float[np.ndarray, "N C"]
+
+
+class Splits(NamedTuple):
+    """Labelled texts for training, validation and test."""
+
+    train: Texts
+    val: Texts
+    test: Texts
+
+
+class TextInputs(NamedTuple):
+    """What the model reads."""
+
+    ids: Int[ArrayLike, "B T"]  # tokens, then padding
+    is_token: Bool[ArrayLike, "B T"] | None  # None: no padding
+    types: Int[ArrayLike, "B T"]  # 1 for the tokens of a second text
+
+
+class TextDataset(BatchDataset):
+    """Texts with targets; a batch is padded to the shortest of a few lengths that holds it.
+
+    Args:
+        encodings: of the texts, by the library `tokenizers`.
+        targets: targets of the loss.
+        shapes: padded lengths, from the shortest to the longest.
+    """
+
+    def __init__(self, encodings: Sequence[Any], targets: Targets, shapes: Sequence[Shape]) -> None:
+        self.encodings, self.targets, self.shapes = encodings, targets, shapes
+        lengths = np.array([len(encoding) for encoding in encodings])
+        # [N], the shape of each text: `groups` of `make_loader`, which puts texts of one shape into one batch
+        self.buckets = smallest_shape(lengths, lengths, shapes).astype(np.int8)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitems__(self, indices: EpochIndices) -> StackedSamples:
+        length = self.shapes[self.buckets[indices.whole].max()].source
+        chosen = [self.encodings[index] for index in indices]
+        ids = pad([np.array(encoding.ids) for encoding in chosen], length, -1)
+        types = pad([np.array(encoding.type_ids) for encoding in chosen], length, 0)
+        inputs = TextInputs(np.maximum(ids, 0), ids >= 0, types)
+        return StackedSamples((inputs, self.targets[indices]))
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the texts, their targets, and the lengths to which they are padded."""
+        ids = [np.array(encoding.ids) for encoding in self.encodings]
+        return fingerprint([], [np.array(self.shapes), self.buckets, *ids, self.targets])
+
+
+def split_texts(texts: Texts, val: Texts | None, test: Texts | None, *, by_label: bool) -> Splits:
+    """Split texts for training, validation and test; the result depends only on the texts and their order.
+
+    Of the texts of each label (of several labels, the rarest one), a tenth goes into each part. Equal texts are in one
+    part. Texts of `val` and `test` are left out of training.
+
+    Args:
+        texts: texts to split.
+        val, test: texts to use instead of a part of `texts`.
+        by_label: whether labels are classes, not numbers, which are all different.
+
+    Raises:
+        InputError: a label has only one text to split, or no text is left for training.
+    """
+    held_out = {each.texts for each in (*(val or ()), *(test or ()))}
+    groups: dict[tuple[str, ...], list[LabelledText]] = defaultdict(list)
+    for each in texts:
+        if each.texts not in held_out:
+            groups[each.texts].append(each)
+    counts = Counter(label for first, *_ in groups.values() for label in first.labels)
+    parts: dict[str, list[LabelledText]] = {"train": [], "val": [], "test": []}
+    missing = [name for name, given in (("val", val), ("test", test)) if given is None]
+    seen = Counter[str]()
+    members = list(groups.values())
+    chosen = [""] * len(members)
+    for index in np.random.default_rng(42).permutation(len(members)):
+        first = members[index][0]
+        label = min(first.labels if by_label else (), key=counts.__getitem__, default="")
+        if missing and label and counts[label] == 1:
+            raise InputError(
+                f"{first.place}: {shortened(label)} is the label of this text alone; give more"
+                " such texts, or --val-data and --test-data"
+            )
+        turn = seen[label] % HELD_OUT
+        seen[label] += 1
+        chosen[index] = missing[turn - 1] if 0 < turn <= len(missing) else "train"
+    for group, part in zip(members, chosen, strict=True):
+        parts[part] += group
+    if not parts["train"]:
+        raise InputError("data has no text that neither val_data nor test_data has")
+    return Splits(parts["train"], val or parts["val"], test or parts["test"])
+
+
+def class_targets(texts: Texts, labels: Sequence[str]) -> Targets:
+    """A row for each text with 1 for each of its labels; an `InputError` if a text has another label."""
+    numbers = {label: number for number, label in enumerate(labels)}
+    targets = np.zeros((len(texts), len(labels)), np.float32)
+    for row, each in zip(targets, texts, strict=True):
+        for label in each.labels:
+            if label not in numbers:
+                raise InputError(
+                    f"{each.place}: the label is {shortened(label)}; the labels of the training are"
+                    f" {shortened(', '.join(labels))}"
+                )
+            row[numbers[label]] = 1
+    return targets
+
+
+def number_targets(texts: Texts) -> Targets:
+    """The number that is the label of each text; an `InputError` if one is not."""
+    numbers = []
+    for each in texts:
+        with as_input_error(f"{each.place}: with --regression, labels must be numbers", ValueError):
+            numbers.append([float(each.labels[0])])
+    return np.array(numbers, np.float32)

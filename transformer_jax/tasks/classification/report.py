@@ -1,0 +1,149 @@
+"""Report on a trained classifier: scores beside a linear model's, a confusion matrix, calibration."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from transformer_jax.devices.processes import say
+from transformer_jax.errors import visible
+from transformer_jax.fit.attention_pictures import attention_picture
+from transformer_jax.outside_files import Json
+from transformer_jax.runs.loggers import LogPosition, open_loggers
+from transformer_jax.tasks.classification.config import ClassificationConfig
+from transformer_jax.tasks.classification.examples import (
+    Targets,
+    Texts,
+    class_targets,
+    number_targets,
+)
+from transformer_jax.tasks.text_classes import ONE_CLASS
+from transformer_jax.training.inspected_example import probabilities_of
+
+if TYPE_CHECKING:
+    from transformer_jax.tasks.classification.task import ClassificationData, ClassificationTrainer
+
+NUM_BINS = 15  # of the calibration error
+CONFUSION = "confusion.png"  # in the directory of a run
+MOST_SHOWN = 12  # classes of a confusion matrix whose counts are written
+
+Logits = Float[np.ndarray, "N C"]
+Classes = Int[np.ndarray, " N"]
+
+
+def report(trainer: "ClassificationTrainer", data: "ClassificationData") -> Json:
+    """Score the test set; print the scores beside those of simple models, and save the confusion matrix."""
+    config, labels = trainer.config, trainer.labels
+    train, _, test = data.splits
+    known, targets = (true_targets(config, texts, labels) for texts in (train, test))
+    logits = trainer.logits_of(test)
+    models = {"this model": logits, **simple_models(config, train, test, known)}
+    scored = {name: scores(config, targets, found, labels) for name, found in models.items()}
+    say(f"Scores of the {len(test)} test texts:")
+    for name, values in scored.items():
+        means = [f"{key} {value:.4f}" for key, value in values.items() if key != "classes"]
+        say(f"  {name:<24}  {'  '.join(means)}")
+    for label, values in scored["this model"].get("classes", {}).items():
+        say(f"  {label:<24}  {'  '.join(f'{key} {value:.3f}' for key, value in values.items())}")
+    results: Json = {"scores": scored}
+    if config.problem == ONE_CLASS:
+        right, predicted = (found.argmax(-1) for found in answers(config, targets, logits))
+        results["calibration_error"] = calibration_error(logits, right)
+        say(f"Calibration error: {results['calibration_error']:.2%}")
+        _save_confusion(trainer, right, predicted)
+    return results
+
+
+def true_targets(config: ClassificationConfig, texts: Texts, labels: Sequence[str]) -> Targets:
+    """A row for each text with 1 for each of its labels, or with its number."""
+    return number_targets(texts) if config.regression else class_targets(texts, labels)
+
+
+def answers(
+    config: ClassificationConfig, targets: Targets, logits: Logits
+) -> tuple[Int[np.ndarray, "N C"], Int[np.ndarray, "N C"]]:
+    """The right and the predicted labels of each text, as 0 and 1.
+
+    Of several right answers of a single label, the predicted one counts, or else the first.
+    """
+    if config.multi_label:
+        return (targets > 0).astype(int), (logits > 0).astype(int)
+    one_hot = np.eye(targets.shape[1], dtype=int)
+    predicted = one_hot[logits.argmax(-1)]
+    return one_hot[(targets + targets * predicted).argmax(-1)], predicted
+
+
+def scores(
+    config: ClassificationConfig, targets: Targets, found: Logits, labels: Sequence[str]
+) -> Json:
+    """Accuracy, macro F1 and scores of each class, or mean absolute error and R² of numbers, by scikit-learn."""
+    from sklearn.metrics import classification_report, mean_absolute_error, r2_score
+
+    if config.regression:
+        error = mean_absolute_error(targets, found)
+        return {"mean_absolute_error": float(error), "r2": float(r2_score(targets, found))}
+    right, predicted = answers(config, targets, found)
+    table = classification_report(
+        right, predicted, target_names=labels, zero_division=0, output_dict=True
+    )
+    return {
+        "accuracy": float((right == predicted).all(-1).mean()),
+        "macro_f1": table["macro avg"]["f1-score"],
+        "classes": {label: table[label] for label in labels},
+    }
+
+
+def simple_models(
+    config: ClassificationConfig, train: Texts, test: Texts, targets: Targets
+) -> dict[str, Logits]:
+    """Answers to the test texts: the most frequent one, and those of a linear model on n-grams."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import Ridge
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.pipeline import make_union
+    from sklearn.svm import LinearSVC
+
+    characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(1, 4), sublinear_tf=True)
+    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
+    ngrams = make_union(characters, words)
+    of_train = ngrams.fit_transform(["\n".join(each.texts) for each in train])
+    of_test = ngrams.transform(["\n".join(each.texts) for each in test])
+    constant = targets.mean(0)
+    if config.regression:
+        linear = Ridge().fit(of_train, targets).predict(of_test).reshape(-1, 1)
+    else:
+        constant = constant - 0.5
+        models = OneVsRestClassifier(LinearSVC(tol=0.1, random_state=0)).fit(of_train, targets > 0)
+        linear = models.decision_function(of_test)
+    most_frequent = np.broadcast_to(constant, linear.shape)
+    return {"linear model on n-grams": linear, "most frequent answer": most_frequent}
+
+
+def calibration_error(logits: Logits, right: Classes) -> float:
+    """Expected calibration error (Guo et al. 2017): mean distance of probability and accuracy in each of 15 bins."""
+    probabilities = probabilities_of(logits).max(-1)
+    bins = np.minimum((probabilities * NUM_BINS).astype(int), NUM_BINS - 1)
+    gaps = np.bincount(bins, probabilities - (logits.argmax(-1) == right))
+    return float(np.abs(gaps).sum() / len(bins))
+
+
+def _save_confusion(trainer: "ClassificationTrainer", right: Classes, predicted: Classes) -> None:
+    """Draw the confusion matrix: rows are right answers, columns predictions."""
+    from matplotlib.figure import Figure
+    from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix
+
+    labels, run, steps = [*map(visible, trainer.labels)], trainer.run, trainer.steps
+    matrix = confusion_matrix(right, predicted, labels=range(len(labels)))
+    side = max(4.0, 0.25 * len(labels))
+    figure = Figure(figsize=(side, side), layout="constrained")
+    options: dict[str, Any] = {"include_values": len(labels) <= MOST_SHOWN, "colorbar": False}
+    display = ConfusionMatrixDisplay(matrix, display_labels=labels)
+    display.plot(ax=figure.add_subplot(), xticks_rotation="vertical", **options)
+    run.save_figure(CONFUSION, figure)
+    picture = attention_picture(matrix[None].astype(np.float32), labels, labels)
+    with open_loggers(
+        trainer.create_loggers, run.path, LogPosition(steps), run.settings
+    ) as loggers:
+        for logger in loggers:
+            logger.log_image(steps, "test/confusion", picture)
