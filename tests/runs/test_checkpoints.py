@@ -330,7 +330,7 @@ def test_an_intact_checkpoint_of_another_state_is_not_called_damaged(pair, numbe
         as_format_4(pair, step, digest_of_arrays(without_typed_keys(state(step))))
     reason = f"step 2 in {pair} is intact, but was written with other settings of JAX, code or libraries: {difference}"
     for read in (opened(pair).newest, opened(pair).best):
-        with pytest.raises(InputError, match=f"{reason}; choose another checkpoint_dir or name, or restore what"):
+        with pytest.raises(InputError, match=f"{reason}; choose another checkpoint_dir or name=…, or restore what"):
             read(like)
     assert opened(pair).newest(state(0)).step == 2
 

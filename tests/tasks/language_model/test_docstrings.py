@@ -69,7 +69,7 @@ def test_a_file_that_is_no_python_is_left_out(tmp_path):
 
 
 def test_a_library_without_source_is_an_error(tmp_path):
-    with pytest.raises(InputError, match="has no source of Python's standard library; give data"):
+    with pytest.raises(InputError, match="has no source of Python's standard library; give a text file, data=…"):
         library_docstrings(tmp_path)
 
 
