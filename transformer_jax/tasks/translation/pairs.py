@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-import jax
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Int, Shaped
@@ -17,7 +16,7 @@ from jaxtyping import Int, Shaped
 from transformer_jax.data.batch import BatchDataset, StackedSamples
 from transformer_jax.data.epoch_sampler import EpochIndices, TokenBatches
 from transformer_jax.data.fingerprint import fingerprint
-from transformer_jax.data.length_buckets import MAX_SHAPES, Shape, choose_shapes, smallest_shape
+from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_shape
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import as_input_error, outside_file
 from transformer_jax.tasks.byte_text import pad
@@ -139,9 +138,7 @@ class PairSplits(NamedTuple):
     ) -> tuple[PairDataset, PairDataset, PairDataset]:
         """Create the three data sets, padded to shapes that are chosen for all of them together."""
         lengths = _lengths([*self.train, *self.val, *self.test], tokenizers)
-        # For an accelerator it takes longer to compile a shape than to compute on more padding.
-        max_shapes = MAX_SHAPES if jax.default_backend() == "cpu" else MAX_SHAPES // 2
-        shapes = choose_shapes(*lengths, max_shapes)
+        shapes = choose_shapes(*lengths)
         return (
             PairDataset(self.train, shapes, tokenizers, batch_tokens),
             PairDataset(self.val, shapes, tokenizers, batch_tokens),
