@@ -131,7 +131,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { \
 		$(PYTHON) -c "import sys; sys.exit(None if sys.version_info >= (3, 11) else 'transformer-jax needs Python 3.11 or newer; PYTHON=python3.12, for example, chooses one')" && \
 		$(PYTHON) -m venv $(VENV); }
-	$(INSTALL) '.$(if $(CUDA),[$(CUDA)])'
+	$(INSTALL) '.[pretrained$(if $(CUDA),$(comma)cuda)]'
 	touch $@
 
 # One call with all requirements, so that compatible versions of torch and torchvision are chosen.

@@ -1,4 +1,4 @@
-"""Measure performance on an accelerator, in about seven minutes on an H100; print rows for docs/performance.md.
+"""Measure performance on an accelerator, in about ten minutes on an H100; print rows for docs/performance.md.
 
 python benchmarks/accelerator.py           # on one GPU
 python benchmarks/accelerator.py --tiny    # the same with tiny sizes, on any machine: two minutes on two CPU cores

@@ -141,7 +141,7 @@ def test_what_an_error_quotes_moves_no_cursor_and_is_cut(error_of):
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        ("", 0, "commands: reverse, anomaly, translate, language-model, predict, inspection, runs, trained"),
+        ("", 0, "commands: reverse, anomaly, translate, language-model, classify, predict, inspection, runs, trained"),
         ("revers", 2, "unknown command: revers; did you mean reverse?"),
         ("reverse --lr abc", 2, "transformer_jax reverse: error: --lr is 'abc'; it must be float"),
         ("runs nowhere", 2, "DIR is nowhere; it must be a directory"),

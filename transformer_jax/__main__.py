@@ -15,7 +15,7 @@ from transformer_jax.cli import parse, run
 from transformer_jax.errors import meant
 from transformer_jax.flags import end_with
 
-TRAINED = ("reverse", "anomaly", "translate", "language-model")
+TRAINED = ("reverse", "anomaly", "translate", "language-model", "classify")
 OTHERS = ("predict", "inspection", "runs", "trained")
 PROGRAM = "transformer_jax"
 
@@ -32,6 +32,11 @@ def experiment(name: str) -> tuple[type[Any], str, Callable[[Any], object]]:
             tasks.LanguageModelConfig,
             "LanguageModelTask",
             tasks.train_language_model,
+        ),
+        "classify": (
+            tasks.ClassificationConfig,
+            "ClassificationTask",
+            tasks.train_classification,
         ),
     }
     return commands[name]

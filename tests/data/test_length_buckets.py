@@ -2,7 +2,6 @@
 
 from itertools import combinations
 
-import jax
 import numpy as np
 
 from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_shape
@@ -19,13 +18,6 @@ def test_shapes_hold_everything_with_least_padding():
     assert choose_shapes(sources, targets, 2) == [Shape(2, 3), Shape(13, 7)]  # 55 positions; 84 with (11, 5)
     assert choose_shapes(sources, targets, 3) == [Shape(2, 3), Shape(11, 5), Shape(13, 7)]
     assert choose_shapes(np.full(7, 5), np.full(7, 3)) == [Shape(5, 3)]
-
-
-def test_accelerators_get_half_as_many_shapes(monkeypatch):
-    lengths = np.arange(2, 40)
-    assert len(choose_shapes(lengths, lengths)) == 4
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert len(choose_shapes(lengths, lengths)) == 2
 
 
 def test_no_other_boundaries_pad_less():

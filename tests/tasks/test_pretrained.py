@@ -211,7 +211,7 @@ def test_the_commands_write_the_page_and_answer(causal, tmp_path, capsys):
     assert TEXT in capsys.readouterr().out
     assert page.stat().st_size > 10_000
     predict.carry_out(predict.read_command([str(causal), TEXT]))
-    assert f"{TEXT}\t\t{load_transformers(causal).predict(TEXT)}\t" in capsys.readouterr().out
+    assert f"{TEXT}\t{load_transformers(causal).predict(TEXT)}\n" in capsys.readouterr().out
 
 
 def test_the_code_on_pretrained_models_runs(causal, tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ IDENTITY = "torch.nn.modules.linear.Identity"
 
 def command(directory, lines, capsys):
     predict.carry_out(predict.read_command([str(directory), *lines]))
-    return [line.split("\t")[2:4] for line in capsys.readouterr().out.splitlines()[1:]]
+    return [line.split("\t")[1:3] for line in capsys.readouterr().out.splitlines()[1:]]
 
 
 def test_tokens_have_labels_and_commands_print_entities_as_the_pipeline_of_transformers(tmp_path, capsys):
@@ -39,7 +39,7 @@ def test_tokens_have_labels_and_commands_print_entities_as_the_pipeline_of_trans
         assert [text[span.start : span.end] for span in spans] == [span.text for span in spans] == text.split()
         assert [span.label for span in spans] == [token["entity"] for token in expected]
         np.testing.assert_allclose([span.probability for span in spans], [each["score"] for each in expected], 1e-5)
-    for (answer, _), text, entities in zip(command(tmp_path, TEXTS, capsys), TEXTS, found[1], strict=True):
+    for (answer,), text, entities in zip(command(tmp_path, TEXTS, capsys), TEXTS, found[1], strict=True):
         shown = [
             f"{each['entity_group']}: {text[each['start'] : each['end']]} ({each['score']:.3g})" for each in entities
         ]
@@ -71,7 +71,7 @@ def test_a_single_class_gives_texts_and_pairs_a_score_as_the_files_say(
     assert run.predict("w4") == pytest.approx(float(function(logits_of(model, tokenizer, "w4"))), 1e-4)
     if not config:
         rows = command(tmp_path, ["\t".join(pairs[1]), "w4 w11"], capsys)
-        assert rows == [[f"{run.predict(each):.5g}", ""] for each in (pairs[1], "w4 w11")]
+        assert rows == [[f"{run.predict(each):.5g}"] for each in (pairs[1], "w4 w11")]
         maps = run.attention(pairs[1])
         assert list(maps.key_labels["encoder"]) == ["[CLS]", "w4", "[SEP]", "w11", "w5", "w6", "[SEP]"]
 
@@ -92,7 +92,7 @@ def test_a_text_may_have_any_number_of_classes_and_one_of_several_classes_has_a_
     for one, other in zip(found, expected, strict=True):
         assert one == pytest.approx(other, rel=1e-4)
     assert command(directory, TEXTS[1:2], capsys) == [
-        [", ".join(f"{name} {probability:.5g}" for name, probability in found[1].items()), ""]
+        [", ".join(f"{name} {probability:.5g}" for name, probability in found[1].items())]
     ]
     config = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps(config | {"problem_type": None}))

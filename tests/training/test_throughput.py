@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -202,14 +203,18 @@ def test_on_an_accelerator_programs_are_kept_unless_a_directory_is_given(monkeyp
     config = SimpleNamespace(values={compilation.CACHE_DIR: None}, update=updates.__setitem__)
     monkeypatch.setattr(compilation, "jax", SimpleNamespace(config=config, default_backend=lambda: "gpu"))
     monkeypatch.setattr(compilation, "provide_cpu_devices", lambda: None)
-    monkeypatch.setattr(compilation, "CACHE", tmp_path / "kept")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
     prepare_jax(CONFIG)
-    assert updates[compilation.CACHE_DIR] == str(tmp_path / "kept")
+    assert updates[compilation.CACHE_DIR] == str(tmp_path / ".cache" / "transformer-jax")
     assert updates["jax_compilation_cache_max_size"] == 2**30
     updates.clear()
     prepare_jax(dataclasses.replace(CONFIG, compilation_cache=tmp_path / "own"))
     assert updates[compilation.CACHE_DIR] == str(tmp_path / "own")
     assert "jax_compilation_cache_max_size" not in updates
+    updates.clear()
+    monkeypatch.setattr(Path, "home", mock.Mock(side_effect=RuntimeError("Could not determine home directory.")))
+    prepare_jax(CONFIG)
+    assert compilation.CACHE_DIR not in updates
 
 
 @pytest.mark.slow

@@ -80,6 +80,7 @@ def test_on_accelerators_the_cross_entropy_and_its_gradient_are_the_same_and_not
     assert "scatter" in on_cpu.as_text()
     assert "scatter" not in elsewhere.as_text()
     assert_close(elsewhere(logits), on_cpu(logits), 1e-6)
+    assert np.isnan(token_losses.cross_entropy(logits[0, 0], V))  # no class, as on a CPU
 
 
 def test_the_logits_that_a_device_holds_at_once_depend_on_its_memory(monkeypatch):

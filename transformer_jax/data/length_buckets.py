@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Int
 
@@ -22,7 +21,7 @@ class Shape(NamedTuple):
 def choose_shapes(
     source_lengths: Int[np.ndarray, " N"],
     target_lengths: Int[np.ndarray, " N"],
-    max_shapes: int | None = None,
+    max_shapes: int = MAX_SHAPES,
 ) -> list[Shape]:
     """Choose the shapes that hold all pairs with the least padding, from the smallest to the largest.
 
@@ -32,11 +31,8 @@ def choose_shapes(
     Args:
         source_lengths: length of each pair's source.
         target_lengths: length of each pair's target.
-        max_shapes: maximum number of shapes; None for four on CPUs, and two on accelerators, for which it takes longer
-            to compile a shape than to compute on more padding.
+        max_shapes: maximum number of shapes.
     """
-    if max_shapes is None:
-        max_shapes = MAX_SHAPES if jax.default_backend() == "cpu" else MAX_SHAPES // 2
     sizes = np.maximum(source_lengths, target_lengths)
     boundaries = np.unique(np.linspace(sizes.min(), sizes.max(), NUM_CANDIDATES).astype(int))
     shapes = []

@@ -27,7 +27,7 @@ RUN_ONCE_OPTIONS: dict[str, Option] = {
     "xla_cpu_use_fusion_emitters": False,
 }
 
-# Options of the compiler for GPUs, for all programs: without products in Triton, whose candidates it would measure, it
+# Options of the compiler for GPUs, for all programs. Without products in Triton, whose candidates it would measure, it
 # takes a seventh less time for a GPT-2, whose step is as fast.
 GPU_OPTIONS: dict[str, Option] = {"xla_gpu_enable_triton_gemm": False}
 
@@ -35,9 +35,8 @@ GPU_OPTIONS: dict[str, Option] = {"xla_gpu_enable_triton_gemm": False}
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 
 CACHE_DIR = "jax_compilation_cache_dir"  # JAX's setting
-CACHE = (
-    Path.home() / ".cache/transformer-jax"
-)  # of programs for accelerators, if the setting is empty
+# below the home directory: the cache of programs for accelerators, if the setting is empty
+CACHE = ".cache/transformer-jax"
 CACHE_BYTES = 2**30  # after which the programs used longest ago are deleted
 
 # Calls that a caller may be ahead of the devices. From 32 on, XLA lets the next call wait in a thread that a CPU device
@@ -201,14 +200,25 @@ def prepare_jax(config: TrainingConfig | None = None) -> None:
         return
     join_processes(config)
     cache = config.compilation_cache
-    if cache is None and jax.default_backend() != "cpu" and not jax.config.values[CACHE_DIR]:
-        cache = CACHE
-        jax.config.update("jax_compilation_cache_max_size", CACHE_BYTES)
     if cache is not None:
         cache.mkdir(parents=True, exist_ok=True)  # JAX only warns where it can't
+    elif jax.default_backend() != "cpu" and not jax.config.values[CACHE_DIR]:
+        cache = _default_cache()
+        jax.config.update("jax_compilation_cache_max_size", CACHE_BYTES)
+    if cache is not None:
         jax.config.update(CACHE_DIR, str(cache.absolute()))
         # the default leaves out small programs
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def _default_cache() -> Path | None:
+    """The cache below the home directory; None if there is no such directory, or it cannot be written."""
+    try:
+        cache = Path.home() / CACHE
+        cache.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        return None
+    return cache
 
 
 def keep_freed_memory() -> None:

@@ -85,9 +85,16 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 callbacks += self._create_callbacks(runner, steps_per_epoch, opened)
                 callbacks += compiled.task.create_callbacks(loggers)
                 callbacks += _attention_pictures(compiled, val_loader, loggers)
-                terms = compiled.task.loss_terms
-                ends = EndsOfEpochs([*callbacks], steps_per_epoch, self._is_evaluated, terms)
-                callbacks.append(ends)
+                hears_of_epochs = [
+                    callback
+                    for callback in callbacks
+                    if type(callback).on_epoch is not Callback.on_epoch
+                ]
+                if hears_of_epochs:
+                    terms = compiled.task.loss_terms
+                    callbacks.append(
+                        EndsOfEpochs(hears_of_epochs, steps_per_epoch, self._is_evaluated, terms)
+                    )
             self._callbacks = by_class("callbacks", callbacks)
             self._saved_at = time.monotonic()
             if start.progress:

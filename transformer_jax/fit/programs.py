@@ -178,7 +178,7 @@ def create_programs(
         init,
         options=RUN_ONCE_OPTIONS,
         shardings=shardings,
-        device=host_device(),
+        device=None if devices.partitioned_by_xla else host_device(),
         stopwatch=compiled.stopwatch,
     )
     program.begin_to_compile(*all_arguments)

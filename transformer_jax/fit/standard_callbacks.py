@@ -177,7 +177,9 @@ class EndsOfEpochs(Callback):
             self._call(evaluation.epoch, evaluation)
 
     def _call(self, number: int, evaluation: Evaluation | None) -> None:
-        epoch = Epoch(number, means_of_steps(self._sums, self._loss_terms), evaluation)
+        # a checkpoint of an older version has no sums
+        metrics = means_of_steps(self._sums, self._loss_terms) if self._sums else {}
+        epoch = Epoch(number, metrics, evaluation)
         self._sums = []
         for callback in self._callbacks:
             callback.on_epoch(epoch)

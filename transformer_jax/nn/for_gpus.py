@@ -1,4 +1,4 @@
-"""What models do for the sake of GPUs; the values are those without it."""
+"""Workarounds for XLA on GPUs; they do not change values."""
 
 from collections.abc import Callable
 
@@ -8,18 +8,23 @@ import jax.numpy as jnp
 from jax import Array
 from jax.experimental.layout import Layout, with_layout_constraint
 
+from transformer_jax.mesh_axis import partitioned_by_xla
+
 
 def in_row_order(x: Array) -> Array:
-    """Return `x` `[B, T, D]`, whose last axis XLA must keep adjacent in memory.
+    """Return `x` `[B, T, D]`, whose last axis XLA must keep adjacent in memory on a GPU.
 
     The gradient of learned positions is a sum over B. For it XLA would make B the last axis of all layers and norms,
     and move it for each product: a tenth of a GPT-2's step on an H200.
     """
+    # Elsewhere it would only be in the way: it cannot be exported, and XLA's partitioner gathers `x` for it.
+    if jax.default_backend() != "gpu" or partitioned_by_xla.get():
+        return x
     return with_layout_constraint(x, Layout((0, 1, 2)))
 
 
 def activated(activation: Callable[[Array], Array], x: Array) -> Array:
-    """Apply an activation function; in the place of `nn.relu` one whose gradient needs less memory."""
+    """Apply an activation function; `nn.relu` is replaced by a version whose gradient needs less memory."""
     return relu(x) if activation is nn.relu else activation(x)
 
 

@@ -87,7 +87,7 @@ class InspectedExample:
 
     def is_right(self, answer: Answer) -> bool | None:
         """Return whether the answer is right; None if this is unknown."""
-        if self.expected is None or self.rights == ():
+        if self.expected is None or (self.rights is not None and not self.rights):
             return None
         return answer.text in ((self.expected,) if self.rights is None else self.rights)
 

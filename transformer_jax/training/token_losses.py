@@ -15,7 +15,7 @@ from transformer_jax.training.task import Task
 from transformer_jax.trees import Params
 
 LARGEST = 2**28  # bytes of logits in float32 that a device holds at once, if its memory is unknown
-SHARE = 8  # else one of so many parts of its memory
+SHARE = 8  # otherwise, this part of its memory: an eighth
 
 
 def largest_logits() -> int:
@@ -56,7 +56,9 @@ def _logits_of(
     # The gradient of an index is scattered into all logits, in float32 and in a pass of its own. That of this sum is
     # computed where the gradient of the logits is written: a tenth of a GPT-2's step on an H200.
     is_target = jnp.arange(logits.shape[-1]) == targets[..., None]
-    return jnp.sum(jnp.where(is_target, logits, 0), -1)
+    of_targets = jnp.sum(jnp.where(is_target, logits, 0), -1)
+    # as an index out of range
+    return jnp.where(targets < logits.shape[-1], of_targets, jnp.nan)
 
 
 def cross_entropies(

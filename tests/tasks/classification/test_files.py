@@ -50,6 +50,7 @@ def test_pairs_and_several_labels(tmp_path):
     [
         ("text,label\na,b\nc,\n", "file:3: the label is empty"),
         ("text,label\na,b\nc\n", "file:3: the label is empty"),
+        ("text,label\na,b\nHello, world,c\n", "file:3 has more cells than the header"),
         ('text,label\n"a\nb",c\n ,d\n', "file:4: the text is empty"),
         (b"text,label\na,b\n\xff,c\n", "file:3 is not UTF-8; save the file as UTF-8"),
         ("sentence,label\na,b\n", "file:1: the header is 'sentence,label'; it must name the columns text, label, or"),

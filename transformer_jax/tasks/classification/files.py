@@ -80,6 +80,11 @@ def _rows(text: str, path: Path, columns: list[str]) -> Iterable[tuple[int, dict
     try:
         for row in reader:
             line = reader.line_num
+            if None in row:  # more cells than columns
+                raise InputError(
+                    f"{path}:{line} has more cells than the header; a text that holds the separator"
+                    " must be in quotes"
+                )
             yield line, row
     except csv.Error as error:
         raise InputError(f"{path}:{line + 1} has an unpaired quote: {error}") from None
