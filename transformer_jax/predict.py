@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.cli import answer_lines, run
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.fitted.fitted import fitted_of
 from transformer_jax.flags import Parser, check_output
 from transformer_jax.outside_files import outside_file
@@ -108,6 +108,7 @@ def carry_out(command: argparse.Namespace) -> None:
     if command.top is not None:
         if not isinstance(trainer, PretrainedClassifier):
             raise InputError(f"--top is {command.top}; only classifiers of texts have labels")
+        check_sizes(top=command.top)
         trainer.top = command.top
     if command.inputs or command.input is not None:
         words = answered(trainer, command.inputs, command.draws, are_words=True)

@@ -158,7 +158,7 @@ class BackgroundProgram(Generic[Result]):
         """FLOPs of the program's matrix products for the first shapes (`flops_of`); None before the first call."""
         from transformer_jax.devices.flops import flops_of  # only for the log
 
-        return None if self._first is None else flops_of(self._first.jaxpr)
+        return None if self._first is None else flops_of(self._first.jaxpr) or None
 
     @property
     def memory(self) -> Memory | None:

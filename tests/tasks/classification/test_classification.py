@@ -81,7 +81,7 @@ def test_a_run_is_opened_predicted_and_saved_for_transformers(run, tmp_path, cap
         assert answer.probability == pytest.approx(expected[answer.text], abs=1e-5)
     assert load_transformers(tmp_path / "saved").predict(texts[:2]) == trainer.predict(texts[:2])
     predict.carry_out(predict.read_command([str(run[0].run.path), "red 1", "--top", "2"]))
-    shown = capsys.readouterr().out.splitlines()[1].split("\t")[2]
+    shown = capsys.readouterr().out.splitlines()[1].split("\t")[1]
     assert shown.split("; ")[0].startswith(trainer.predict("red 1"))
     assert trainer.embed(texts[:2]).shape == (2, 12)
     page = inspection_page(trainer, trainer.examples(["red 1"]))

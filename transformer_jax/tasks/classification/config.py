@@ -88,6 +88,8 @@ class ClassificationConfig(TrainingConfig):
             raise InputError("multi_label is True, and regression is True; give one")
         if self.max_epochs == 0 and self.init_from is None and self.pretrained is None:
             raise InputError("max_epochs is 0, which evaluates init_from; it must be given")
+        if self.positions != "learned":
+            raise InputError(f"positions is {self.positions}; for texts it must be learned")
 
     def idle(self) -> dict[str, str]:
         reasons = super().idle() | idle_with(self.architecture, self.init_from)

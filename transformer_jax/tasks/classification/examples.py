@@ -1,5 +1,6 @@
 """Labelled texts for training, validation and test: split, and padded to a few lengths as batches."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -134,5 +135,8 @@ def number_targets(texts: Texts) -> Targets:
     numbers = []
     for each in texts:
         with as_input_error(f"{each.place}: with --regression, labels must be numbers", ValueError):
-            numbers.append([float(each.labels[0])])
+            number = float(each.labels[0])
+            if not math.isfinite(number):
+                raise ValueError(f"{number} is not finite")
+            numbers.append([number])
     return np.array(numbers, np.float32)

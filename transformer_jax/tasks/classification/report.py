@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 NUM_BINS = 15  # of the calibration error
 CONFUSION = "confusion.png"  # in the directory of a run
+SCORES_OF_CLASS = "precision", "recall", "f1-score", "support"
 MOST_SHOWN = 12  # classes of a confusion matrix whose counts are written
 
 Logits = Float[np.ndarray, "N C"]
@@ -78,19 +79,29 @@ def scores(
     config: ClassificationConfig, targets: Targets, found: Logits, labels: Sequence[str]
 ) -> Json:
     """Accuracy, macro F1 and scores of each class, or mean absolute error and R² of numbers, by scikit-learn."""
-    from sklearn.metrics import classification_report, mean_absolute_error, r2_score
+    from sklearn.metrics import (
+        mean_absolute_error,
+        precision_recall_fscore_support,
+        r2_score,
+    )
 
     if config.regression:
         error = mean_absolute_error(targets, found)
         return {"mean_absolute_error": float(error), "r2": float(r2_score(targets, found))}
     right, predicted = answers(config, targets, found)
-    table = classification_report(
-        right, predicted, target_names=labels, zero_division=0, output_dict=True
-    )
+    # A column that is always 0 lets scikit-learn see a single label as one of several.
+    columns = [np.pad(each, ((0, 0), (0, 1))) for each in (right, predicted)]
+    table = precision_recall_fscore_support(*columns, zero_division=0)
+    classes: dict[str, dict[str, float]] = {}
+    for number, label in enumerate(labels):
+        classes[label] = {
+            name: float(values[number]) for name, values in zip(SCORES_OF_CLASS, table, strict=True)
+        }
+    occurs = (right | predicted).any(0)  # else a class would count as 0
     return {
         "accuracy": float((right == predicted).all(-1).mean()),
-        "macro_f1": table["macro avg"]["f1-score"],
-        "classes": {label: table[label] for label in labels},
+        "macro_f1": float(table[2][:-1][occurs].mean()),
+        "classes": classes,
     }
 
 
@@ -139,7 +150,10 @@ def _save_confusion(trainer: "ClassificationTrainer", right: Classes, predicted:
     figure = Figure(figsize=(side, side), layout="constrained")
     options: dict[str, Any] = {"include_values": len(labels) <= MOST_SHOWN, "colorbar": False}
     display = ConfusionMatrixDisplay(matrix, display_labels=labels)
-    display.plot(ax=figure.add_subplot(), xticks_rotation="vertical", **options)
+    axes = figure.add_subplot()
+    display.plot(ax=axes, xticks_rotation="vertical", **options)
+    for tick in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+        tick.set_parse_math(False)  # a label may hold $
     run.save_figure(CONFUSION, figure)
     picture = attention_picture(matrix[None].astype(np.float32), labels, labels)
     with open_loggers(

@@ -119,6 +119,7 @@ class ClassificationTrainer(PretrainedClassifier):
 
     name = TASK
     config_class = ClassificationConfig
+    counted = "texts"
     config: ClassificationConfig
     model: TransformerMLM
 
