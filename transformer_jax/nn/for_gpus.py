@@ -8,8 +8,6 @@ import jax.numpy as jnp
 from jax import Array
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from transformer_jax.mesh_axis import partitioned_by_xla
-
 
 def in_row_order(x: Array) -> Array:
     """Return `x` `[B, T, D]`, whose last axis XLA must keep adjacent in memory on a GPU.
@@ -17,8 +15,11 @@ def in_row_order(x: Array) -> Array:
     The gradient of learned positions is a sum over B. For it XLA would make B the last axis of all layers and norms,
     and move it for each product: a tenth of a GPT-2's step on an H200.
     """
-    # Elsewhere it would only be in the way: it cannot be exported, and XLA's partitioner gathers `x` for it.
-    if jax.default_backend() != "gpu" or partitioned_by_xla.get():
+    if jax.default_backend() != "gpu":  # where it would prevent exports
+        return x
+    from transformer_jax.mesh_axis import partitioned_by_xla  # only there
+
+    if partitioned_by_xla.get():  # the partitioner would gather `x`
         return x
     return with_layout_constraint(x, Layout((0, 1, 2)))
 
