@@ -247,7 +247,7 @@ class MachineSettings:
     # precision of products of float32 in the model, in JAX's names: GPUs multiply in TF32 unless it is highest; none:
     # JAX's default
     matmul_precision: Literal["default", "high", "highest"] | None = None
-    # directory in which compiled programs are kept
+    # directory in which compiled programs are kept; none: on accelerators ~/.cache/transformer-jax, on CPUs nowhere
     compilation_cache: Path | None = setting(None, per_machine=True)
 
 
