@@ -53,6 +53,7 @@ def test_pairs_and_several_labels(tmp_path):
         ("text,label\na,b\nHello, world,c\n", "file:3 has more cells than the header"),
         ('text,label\n"a\nb",c\n ,d\n', "file:4: the text is empty"),
         (b"text,label\na,b\n\xff,c\n", "file:3 is not UTF-8; save the file as UTF-8"),
+        ("sentence\tlabel\na\tb\n", "file:1: the header is"),
         ("sentence,label\na,b\n", "file:1: the header is 'sentence,label'; it must name the columns text, label, or"),
         ('text,label\n"a,b\n', "file:2 has an unpaired quote"),
         ('{"text": "a", "label": "b"}\nc\n', "file:2 is not a JSON object"),

@@ -94,7 +94,9 @@ class ClassificationConfig(TrainingConfig):
     def idle(self) -> dict[str, str]:
         reasons = super().idle() | idle_with(self.architecture, self.init_from)
         if self.data is None:
-            of_files = "val_data", "test_data", "labels", "multi_label", "regression", *COLUMNS
+            of_files = ["val_data", "test_data", *COLUMNS]
+            if self.init_from is None:  # else these are those of its model
+                of_files += ["labels", "multi_label", "regression"]
             reasons |= dict.fromkeys(of_files, "data is none, so the texts are phrases")
         if self.problem != ONE_CLASS:
             of_one = "class_weights", "label_smoothing"

@@ -68,7 +68,11 @@ def _rows(text: str, path: Path, columns: list[str]) -> Iterable[tuple[int, dict
         names = next(csv.reader([first_line], delimiter=delimiter), [])
         if set(columns) <= set(names):
             reader = csv.DictReader(io.StringIO(text, ""), delimiter=delimiter, strict=True)
-    if reader is None and "\t" in first_line and columns == ["text", "label"]:
+    cells = first_line.strip().split("\t")
+    names_one = not set(columns).isdisjoint(
+        cells
+    )  # a header of which another column has another name
+    if reader is None and len(cells) > 1 and columns == ["text", "label"] and not names_one:
         lines = io.StringIO(text, "")
         reader = csv.DictReader(lines, columns, delimiter="\t", quoting=csv.QUOTE_NONE)
     if reader is None:
