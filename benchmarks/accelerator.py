@@ -25,6 +25,7 @@ import jax
 
 import attention
 from transformer_jax.cli import parse, run
+from transformer_jax.devices.flops import peak_of
 from transformer_jax.fields import set_checked_fields
 
 ROOT = Path(__file__).parents[1]
@@ -42,7 +43,6 @@ TASKS = {
     ),
 }  # script, and flags that make its data tiny
 TINY = "--max-epochs=1", "--batch-size=8", "--warmup=1"
-PEAK_FLOPS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}  # dense bfloat16
 GPTS = [
     ("ours", "124 M"),
     ("plain JAX", "124 M"),
@@ -117,7 +117,7 @@ def print_attention(config: AcceleratorConfig) -> None:
 
 def print_gpts(config: AcceleratorConfig) -> None:
     """Print the rows of the GPT-2's training step, each measured in a process of its own."""
-    peak = PEAK_FLOPS.get(jax.devices()[0].device_kind)
+    peak = peak_of(jax.devices()[0].device_kind)
     columns = "first step, s | ms | tokens/s | share of the peak | GiB | kernels, ms"
     print(f"| GPT-2 | {columns} |\n|{' --- |' * 7}")
     for contestant, size in [("ours", "tiny")] if config.tiny else GPTS:

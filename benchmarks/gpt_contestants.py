@@ -161,7 +161,7 @@ def kernels_by_kind(step: Callable[[], Any]) -> dict[str, float]:
 
 
 def kind_of(kernel: str) -> str:
-    """What a kernel computes, by its name."""
+    """Tell from its name what a kernel computes: products, attention, or the rest."""
     if any(part in kernel for part in ATTENTION):
         return "attention"
     if any(part in kernel for part in PRODUCTS):
@@ -170,7 +170,7 @@ def kind_of(kernel: str) -> str:
 
 
 def measure(config: ContestantConfig) -> dict[str, Any]:
-    """Seconds until the first step's end, milliseconds of a step, tokens per second, peak of memory in bytes."""
+    """Seconds until the first step's end, milliseconds of a step, tokens per second, TFLOP/s, peak of memory in GiB."""
     sizes = SIZES[config.size]
     began = time.perf_counter()
     memory: Callable[[], float] = lambda: (jax.local_devices()[0].memory_stats() or {}).get(  # noqa: E731

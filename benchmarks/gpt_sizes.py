@@ -16,7 +16,7 @@ class GPTSizes(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """Number of parameters without those of the position embeddings."""
+        """Number of parameters, position embeddings excluded."""
         products = 4 * self.model_dim**2 + 2 * self.model_dim * self.dim_feedforward
         vectors = 9 * self.model_dim + self.dim_feedforward  # biases, and two norms
         return (

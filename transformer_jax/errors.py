@@ -53,7 +53,7 @@ class InputError(ValueError):
 
 
 class InputWarning(UserWarning):
-    """An input is unlike those of the training, so that the model's answer to it may be wrong."""
+    """Warning that an input is unlike those of the training, so that the answer to it may be wrong."""
 
 
 def shortened(value: object, length: int = 60) -> str:

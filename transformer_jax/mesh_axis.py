@@ -22,7 +22,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.trees import Arrays, Params, Tree, Variables
 
 T = TypeVar("T")
-# What is computed for a part: arrays to add up, sums of metrics, and the model's variables for the next part.
+# Results of a part: arrays to add up, sums of metrics, and the model's variables for the next part.
 OfPart: TypeAlias = tuple[T, tuple[Arrays, Variables]]
 # maximum elements of an array that is joined with others; copying a larger one costs more
 MAX_JOINED = 2**15

@@ -52,13 +52,13 @@ Result = TypeVar("Result")
 def known_options(
     options: Mapping[str, Option], device: jax.Device | None = None
 ) -> dict[str, Option]:
-    """Return those of the options that the installed compiler knows.
+    """Return the options that the installed compiler knows.
 
     Options come and go with XLA releases; a missing option costs speed, but does not stop the run.
 
     Args:
         options: for CPUs; GPUs get `GPU_OPTIONS` in their place, and other devices none.
-        device: that runs the program; None for JAX's default device.
+        device: runs the program; None for JAX's default device.
     """
     device = device or jax.local_devices()[0]
     by_platform = {"cpu": options, "gpu": GPU_OPTIONS}
@@ -106,7 +106,7 @@ class BackgroundProgram(Generic[Result]):
         step: the function; `Devices.share` makes one that devices share.
         options: compiler options for CPUs, see `known_options`.
         shardings: shardings of the result; None lets the compiler choose.
-        device: that runs the function, if no `shardings` are given; None for JAX's default devices.
+        device: runs the function, and decides about the options; None for JAX's default devices.
         donate_state: whether the memory of the first argument may be used for the result.
         stopwatch: times `compile`, the time spent waiting for the compiler.
     """

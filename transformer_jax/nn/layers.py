@@ -18,7 +18,6 @@ from jaxtyping import Float
 from transformer_jax.argument_checks import Probability, Size, check_fields, check_sequence
 from transformer_jax.dropout import counter_bits
 from transformer_jax.errors import InputError
-from transformer_jax.nn.for_gpus import activated
 
 Initializer = nn.initializers.Initializer
 ActivationFunction = Callable[[Array], Array]
@@ -133,6 +132,8 @@ class FeedForward(Tapped):
     def hidden(self, x: Array) -> Array:
         """Compute the hidden units."""
         expanded = self.dense(self.dim_feedforward, "expand")(x)
+        from transformer_jax.nn.for_gpus import activated  # no part of the formula
+
         return activated(self.activation, self.tap("pre", expanded, "B T F"))
 
     @nn.nowrap

@@ -14,7 +14,6 @@ from transformer_jax.argument_checks import Size, check_fields, check_offset, ch
 from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
-from transformer_jax.nn.for_gpus import in_row_order
 from transformer_jax.nn.layers import Features, FeaturesLike, Tapped, add_bias
 
 First = Start | Int[Array, " B"]  # position of the first element, for all texts or for each text
@@ -87,6 +86,8 @@ class AddedPositions(Tapped):
         x = self.tap("token_embeddings", x, "B T D")
         if self.is_requested("positions"):
             table = self.tap("positions", jnp.broadcast_to(table, x.shape), "B T D")
+        from transformer_jax.nn.for_gpus import in_row_order  # no part of the formula
+
         return in_row_order(add_bias(x, table))
 
     def table(self, length: int) -> Float[Array | np.ndarray, "T D"]:

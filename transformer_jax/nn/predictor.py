@@ -44,8 +44,7 @@ class TransformerPredictor(SettingsModule):
         sizes = self.num_layers, self.model_dim, self.num_heads, 2 * self.model_dim
         self.encoder = TransformerEncoder(*sizes, settings=self.settings, block=self.block)
         if self.pools:
-            # loaded only with `pools`
-            from transformer_jax.nn.set_transformer import PMA
+            from transformer_jax.nn.set_transformer import PMA  # loaded only with `pools`
 
             self.pool = PMA(*sizes[1:], settings=self.settings)
         self.output_hidden = Dense(self.model_dim)

@@ -162,7 +162,7 @@ def total_weights(
     num_parts: int,
     loss_terms: LossTerms,
 ) -> dict[str, Array]:
-    """Compute the sum of weights of each term, over all devices and all parts of a batch.
+    """Compute the sum of weights of each term, over all devices and all parts of a batch; empty for a single part.
 
     Args:
         loss: computes the sums of a part's metrics; the compiler removes what the weights do not need.
@@ -171,7 +171,7 @@ def total_weights(
         num_parts: number of parts.
         loss_terms: factors of the terms.
     """
-    if not loss_terms:
+    if not loss_terms or num_parts == 1:  # a whole batch has its weights in its own sums
         return {}
     unweighted = partial(loss, weights=dict.fromkeys(loss_terms, 1.0))
     _, (sums, _) = sum_over_parts(unweighted, batch, variables, num_parts)
@@ -196,10 +196,13 @@ def share_of_loss(sums: Sums, loss_terms: LossTerms, weights: Mapping[str, Array
     """Return what a part's elements contribute to the loss that is minimised.
 
     Without terms, that is their sum of losses. With terms, it is the sum of their sums, each times its factor and
-    divided by its weight over all elements; a term without elements counts as 0.
+    divided by its weight over all elements; a term without elements counts as 0. `weights` is empty if the part is the
+    whole batch.
     """
     if not loss_terms:
         return jnp.asarray(sums["loss"][0])
+    if not weights:
+        weights = sum_over_devices(jax.lax.stop_gradient(weights_of_terms(sums, loss_terms)))
     share = jnp.zeros(())
     for name, factor in loss_terms.items():
         share += factor * sums[name][0] / jnp.maximum(weights[name], LEAST_WEIGHT)

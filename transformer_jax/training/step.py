@@ -44,8 +44,7 @@ class UpdateRule(NamedTuple):
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule  # learning rate at a step, for the log; the optimizer has its own
     gradient_clip: float | None  # largest global norm of the gradient; None does not clip
-    # parts of a batch, whose gradients are computed one after another and added up
-    num_parts: int = 1
+    num_parts: int = 1  # of a batch, whose gradients are computed one after another and added up
     log_norms: bool = False  # whether the sums hold the norm of each layer's gradient
     loss_terms: LossTerms = NO_TERMS  # factors of the terms of the loss
 
