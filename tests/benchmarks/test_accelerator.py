@@ -4,6 +4,7 @@ import json
 import re
 
 import jax
+import numpy as np
 import pytest
 from commands import call
 from torch import nn
@@ -52,6 +53,12 @@ def test_contestants_train_the_same_gpt2_and_count_its_parameters():
     assert after < before
     total, weight = step().of_each(1)[0]["loss"]
     assert total / weight == pytest.approx(before, rel=0.2)  # both begin near log(307)
+
+
+def test_the_tokens_are_of_the_whole_vocabulary():
+    tokens = gpt_contestants.tokens_of(SIZES["124 M"])[: 32 * 1024]
+    assert len(np.unique(tokens)) > 20_000
+    assert tokens.max() < 50304
 
 
 def test_kinds_of_kernels():
