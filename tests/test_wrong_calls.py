@@ -244,7 +244,12 @@ TABLE_OF_CALLS = [
         {**SIZES, "vocabulary_size": V, "dim_feedforward": F},
         "vocabulary_size dim_feedforward tie_embeddings block",
     ),
-    Call.of(called(LANGUAGE_MODEL), {"tokens": TOKENS, "mask": None}, "tokens mask"),
+    Call.of(
+        called(LANGUAGE_MODEL),
+        {"tokens": TOKENS, "mask": None, "positions": 0},
+        "tokens mask",
+        positions=(TOKENS[0], TOKENS[:1], TOKENS[:, :2], zeros(B, T), 0.5),
+    ),
     Call.of(
         built(tj.Transformer, TOKENS, TOKENS),
         TRANSFORMER_SIZES | VOCABULARIES | {"num_decoder_layers": 1},

@@ -124,11 +124,13 @@ def test_cache_entries_after_the_filled_positions_have_no_effect(params):
 # What a position sees.
 
 
-def test_a_mask_is_combined_with_the_causal_one():
-    model = model_with(BlockSettings(positions=RotaryPositions()))  # in which only differences of positions count
+@pytest.mark.parametrize("positions", [LearnedPositions(), RotaryPositions()], ids=type)
+def test_texts_in_a_row_are_as_alone(positions):
+    """A mask is combined with the causal one. Gradients, and other positions: test_packing.py."""
+    model = model_with(BlockSettings(positions=positions))
     params = drawn(model, TOKENS)
-    ids = np.array([[0, 0, 1, 1, 1]])
-    calls = (TOKENS, Segments(ids, ids)), (TOKENS[:, :2],), (TOKENS[:, 2:],)
+    ids, places = np.array([[0, 0, 1, 1, 1]]), np.tile([0, 1, 0, 1, 2], (B, 1))
+    calls = (TOKENS, Segments(ids, ids), places), (TOKENS[:, :2],), (TOKENS[:, 2:],)
     masked, *apart = jax.jit(lambda params: [model.apply(params, *call) for call in calls])(params)
     np.testing.assert_allclose(masked, np.concatenate(apart, axis=1), atol=1e-5)
 

@@ -130,12 +130,21 @@ class OneToken(nn.Module):
         return rows_of(token_embedding(2, 3).embedding, jnp.zeros(8191, jnp.int32))
 
 
+class OnePosition(nn.Module):
+    """8191 texts of one token, all of which are at one of two positions."""
+
+    @nn.compact
+    def __call__(self, x):
+        return LearnedEncoding(3, max_len=2)(x, jnp.zeros((8191, 1), jnp.int32), 2)
+
+
 @pytest.mark.parametrize(
     ("module", "inputs"),
     [
         (Dense(3), np.zeros((8191, 3), jnp.bfloat16)),
         (LearnedEncoding(3, max_len=1), np.zeros((8191, 1, 3), jnp.bfloat16)),
         (OneToken(), None),
+        (OnePosition(), np.zeros((8191, 1, 3), jnp.bfloat16)),
     ],
 )
 def test_a_gradient_of_bfloat16_is_summed_over_the_rows_in_float32(module, inputs):
@@ -143,7 +152,7 @@ def test_a_gradient_of_bfloat16_is_summed_over_the_rows_in_float32(module, input
     weights = np.random.default_rng(0).normal(1, size=(8191, 3)).astype(jnp.bfloat16)
     gradient = jax.grad(lambda p, w: (module.apply(p, inputs).reshape(-1, 3) * w).astype(jnp.float32).sum())
     lowered = jax.jit(gradient).lower(params, weights)
-    # The second is of a scatter.
+    # The second pattern is of a scatter.
     sums = re.findall(r"(?:applies stablehlo.add across|: \(tensor<2x3x\w+>, ).*", lowered.as_text())
     assert sums
     assert not any("bf16" in line for line in sums)

@@ -176,8 +176,9 @@ class _CachedPass:
         self, call: Callable[..., Array], x: Array, first: Any = None, length: Any = None
     ) -> Array:
         """Add or encode the positions of this pass; `first` and `length`, which the caller gives, are replaced."""
-        # position within each text
-        first = self._first if self._padding is None else self._first - self._padding
+        first = self._first
+        if self._padding is not None:  # position within each text; that of padding has no effect
+            first = jnp.maximum(first + jnp.arange(x.shape[-2]) - self._padding[:, None], 0)
         return call(x, first, self._length)
 
     def _keys_and_values(

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from transformer_jax.argument_checks import Positive, check_fields
 from transformer_jax.nn.blocks import SettingsModule
 from transformer_jax.nn.layers import Dense, Dropout, Features, add_bias
+from transformer_jax.nn.positions import FIRST_OF_PASS, First
 
 TokenIds = Int[ArrayLike, "B T"]
 Logits = Float[Array, "B T V"]
@@ -87,13 +88,20 @@ class TokenModel(SettingsModule):
         elif num_logits is not None and bias:
             self.output_bias = self.param("output_bias", nn.initializers.zeros, (num_logits,))
 
-    def embedded(self, embedding: nn.Embed, tokens: TokenIds, *, train: bool) -> Features:
+    def embedded(
+        self,
+        embedding: nn.Embed,
+        tokens: TokenIds,
+        *,
+        train: bool,
+        positions: First = FIRST_OF_PASS,
+    ) -> Features:
         """Embed tokens, add positions and apply dropout."""
         x = rows_of(embedding.embedding, jnp.asarray(tokens))
         if self.embeddings.is_scaled:
             x = x * math.sqrt(embedding.features)
         if self.positional_encoding is not None:
-            x = self.positional_encoding(x)
+            x = self.positional_encoding(x, positions)
         return self.embedding_dropout(x, train=train)
 
     def logits(self, x: Features, embedding: nn.Embed | None) -> Logits:

@@ -24,6 +24,8 @@ from transformer_jax.nn.embeddings import (
     token_embedding,
 )
 from transformer_jax.nn.layers import Features
+from transformer_jax.nn.positions import FIRST_OF_PASS, First
+from transformer_jax.trees import shown
 
 CausalCache = DecodingCache  # name for a model without an encoder
 
@@ -66,6 +68,7 @@ class TransformerLM(TokenModel):
         self,
         tokens: TokenIds,
         mask: Masks | None = None,
+        positions: First = FIRST_OF_PASS,
         *,
         train: bool = False,
     ) -> Logits:
@@ -76,6 +79,9 @@ class TransformerLM(TokenModel):
         Args:
             tokens: `[B, T]`; position t sees positions up to t.
             mask: mask of the self-attention, combined with the causal mask, e.g. `Segments` for several texts in a row.
+            positions: position of each token, `[B, T]`, from 0 to T - 1, which begins at 0 in each of several texts in
+                a row. Only positions that are added to the embeddings use it: rotary and relative positions and ALiBi
+                depend on distances within a text.
             train: apply dropout; needs the random key `dropout` if a probability is not zero.
 
         Returns:
@@ -83,9 +89,9 @@ class TransformerLM(TokenModel):
 
         Raises:
             InputError: the tokens have another dtype or shape, contain an id outside the vocabulary, or are longer than
-                the positions allow; or the mask does not broadcast.
+                the positions allow; the mask does not broadcast; or `positions` is not integers `[B, T]`.
         """
-        return self.project(self.hidden_states(tokens, mask, train=train))
+        return self.project(self.hidden_states(tokens, mask, positions, train=train))
 
     def start_decoding(
         self,
@@ -139,11 +145,22 @@ class TransformerLM(TokenModel):
         return logits[:, 0], cache
 
     def hidden_states(
-        self, tokens: TokenIds, mask: Masks | None = None, *, train: bool = False
+        self,
+        tokens: TokenIds,
+        mask: Masks | None = None,
+        positions: First = FIRST_OF_PASS,
+        *,
+        train: bool = False,
     ) -> Features:
         """Compute the vectors that `project` maps to logits, for a loss that projects a few positions at a time."""
         check_token_ids("tokens", tokens, self.vocabulary_size)
-        x = self.tap("embeddings", self.embedded(self.embedding, tokens, train=train), "B T D")
+        is_integer = jnp.issubdtype(jnp.result_type(positions), jnp.integer)
+        if not is_integer or jnp.shape(positions) not in ((), jnp.shape(tokens)):
+            raise InputError(
+                f"positions is {shown(positions)}; it must be integers of shape {jnp.shape(tokens)}"
+            )
+        x = self.embedded(self.embedding, tokens, train=train, positions=positions)
+        x = self.tap("embeddings", x, "B T D")
         return self.decoder(x, mask, train=train)
 
     @property

@@ -175,7 +175,7 @@ class TransformerMLM(SettingsModule):
             check_sizes(tokens.shape[1] + self.pad_token + 1, max_len=self.max_len)
             is_token = tokens != self.pad_token
             places = jnp.cumsum(is_token, axis=1) * is_token + self.pad_token
-            x = x + rows_of(self.positional_encoding.table(self.max_len), places)
+            x = self.positional_encoding(x, places, self.max_len)
         x = self.embedding_dropout(self.embedding_norm(x), train=train)
         if self.embedding_dim:
             x = self.embedding_projection(x)

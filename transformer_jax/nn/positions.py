@@ -16,7 +16,7 @@ from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.layers import Features, FeaturesLike, Tapped, add_bias
 
-First = Start | Int[Array, " B"]  # position of the first element, for all texts or for each text
+First = Start | Int[ArrayLike, "B T"]  # position of the first element, or of each element
 Heads = Float[Array, "B heads T d"]  # queries or keys
 # `first` in a module's call; `nn/cached_decoding.py` replaces it by the first new position
 FIRST_OF_PASS = 0
@@ -48,14 +48,14 @@ def sinusoidal_table(
 def positions_of(
     table: Float[ArrayLike, "length w"], first: First, num: int
 ) -> Float[Array, "*B num w"]:
-    """Return the rows `first` … `first + num - 1` of a table; `first` may be traced, or an array `[B]`.
+    """Return the rows `first` … `first + num - 1` of a table, or those of an array of positions `[B, T]`.
 
-    If `first` is an array, positions below 0 are padding and get the first row. A row outside the table is an
-    `InputError` if `first` is a known number.
+    A row outside the table is an `InputError` if `first` is a known number.
     """
     table = jnp.asarray(table)
-    if jnp.ndim(first) == 1:
-        return table[jnp.maximum(jnp.asarray(first)[:, None] + jnp.arange(num), 0)]
+    if jnp.ndim(first) == 2:  # gradients are summed in float32 or wider
+        wide = table.astype(jnp.promote_types(table.dtype, jnp.float32))
+        return jnp.take(wide, jnp.asarray(first), axis=0).astype(table.dtype)
     check_offset("first", first, 0, len(table) - num)
     return jax.lax.dynamic_slice_in_dim(table, first, num)
 
@@ -69,7 +69,7 @@ class AddedPositions(Tapped):
     def __call__(
         self, x: FeaturesLike, first: First = FIRST_OF_PASS, length: int | None = None
     ) -> Features:
-        """Add the positions `first` … `first + T - 1` of `length` (None: T) to `x` `[B, T, D]`, in its dtype.
+        """Add the positions `first` … `first + T - 1` of `length` (None: T), or `first` `[B, T]`, to `x` `[B, T, D]`.
 
         Raises:
             InputError: `x` is not a floating-point array `[B, T, D]`; `length` is above `max_len`; or `first` is

@@ -62,14 +62,19 @@ def texts_in(inputs: object, *kinds: type[Text]) -> list[Text]:
 
 
 def encode_all(
-    texts: Sequence[str | bytes], longest: int, tokenizer: Tokenizer, *, counts_bytes: bool = False
+    texts: Sequence[str | bytes],
+    longest: int,
+    tokenizer: Tokenizer,
+    *,
+    counts_bytes: bool = False,
+    before: Sequence[int] = (),
 ) -> list[Ids]:
-    """Ids of texts.
+    """Ids of texts, each after the tokens `before`.
 
     Raises:
         InputError: as `Tokenizer.encode`; or a text is empty, or has more than `longest` tokens, or bytes.
     """
-    encoded = [tokenizer.encode(text) for text in texts]
+    encoded = [np.array([*before, *tokenizer.encode(text)], np.int32) for text in texts]
     sizes = [len(byte_text.encode(text)) for text in texts] if counts_bytes else map(len, encoded)
     unit = "bytes" if counts_bytes or tokenizer.num_bytes is None else "tokens"
     for text, size in zip(texts, sizes, strict=True):

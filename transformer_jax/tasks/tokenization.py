@@ -95,12 +95,15 @@ class Tokenizer:
         """The number of tokens of each text."""
         return np.array([len(text.encode()) for text in texts], int)
 
-    def encode_file(self, content: UInt8[np.ndarray, " N"], name: str) -> Ids:
+    def encode_file(
+        self, content: UInt8[np.ndarray, " N"], name: str, *, by_lines: bool = False
+    ) -> Ids:
         """Encode a long text as ids of the smallest integer type; bytes stay memory-mapped.
 
         Args:
             content: memory-mapped bytes of the text.
             name: name of the text, for messages.
+            by_lines: encode each line on its own, and each line feed.
 
         Raises:
             InputError: the text is not UTF-8, which pieces require; or decoding does not restore it.
@@ -164,7 +167,9 @@ class PieceTokenizer(Tokenizer):
     def lengths(self, texts: Sequence[str]) -> Counts:
         return np.array([len(found.ids) for found in self._encoded(texts)], int)
 
-    def encode_file(self, content: UInt8[np.ndarray, " N"], name: str) -> Ids:
+    def encode_file(
+        self, content: UInt8[np.ndarray, " N"], name: str, *, by_lines: bool = False
+    ) -> Ids:
         try:
             text = content.tobytes().decode()
         except UnicodeDecodeError as error:
@@ -174,7 +179,7 @@ class PieceTokenizer(Tokenizer):
             ) from None
         dtype = np.uint16 if self.size <= 2**16 else np.uint32
         encoded = [np.zeros(0, dtype)]
-        parts = list(chunks(text))
+        parts = re.findall("[^\n]+|\n", text) if by_lines else list(chunks(text))
         for start in range(0, len(parts), CHUNKS):
             some = parts[start : start + CHUNKS]
             for part, found in zip(some, self._encoded(some), strict=True):

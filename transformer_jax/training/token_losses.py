@@ -12,7 +12,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from transformer_jax.mesh_axis import num_parts_by_xla
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.training.task import Task
-from transformer_jax.trees import Params
+from transformer_jax.trees import Inputs, Params
 
 LARGEST = 2**28  # bytes of logits in float32 that a device holds at once, if its memory is unknown
 SHARE = 8  # otherwise, this part of its memory: an eighth
@@ -79,7 +79,7 @@ def cross_entropies(
 def token_losses(
     task: Task,
     params: Params,
-    tokens: Int[ArrayLike, "B T"],
+    tokens: Inputs,
     targets: Int[ArrayLike, "B T"],
     key: PRNGKeyArray | None,
     *,
@@ -95,7 +95,7 @@ def token_losses(
     Args:
         task: the task of the model.
         params: of the model.
-        tokens: from `prepare`.
+        tokens: inputs of the model's call, from `prepare`.
         targets: token ids; negative ids count as 0, and must be excluded by a weight of 0.
         key: for dropout; None if `train` is False.
         train: whether dropout is applied.

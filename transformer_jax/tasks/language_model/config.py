@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Literal
 
 from transformer_jax.config import Criterion, TrainingConfig
 from transformer_jax.errors import InputError, check_positive, check_probability
@@ -33,6 +34,9 @@ class LanguageModelConfig(TrainingConfig):
     tokenizer: str = setting("bytes", defines_model=True, kept_as=TOKENIZER, check=check_tokenizer)
     # config.json of a HuggingFace causal model, which defines the model in place of the flags
     architecture: Path | None = setting(None, defines_model=True, kept_as=ARCHITECTURE)
+    # whole texts fill each window, without seeing each other; lines: each line of the data is a text; none: windows are
+    # at random positions in the data
+    pack: Literal["lines"] | None = setting(None, defines_model=True)
     # maximum number of tokens that the model sees; each position predicts the next token from those up to it
     seq_len: int = setting(256, defines_model=True, least=2, most=2**20)
     # number of tokens that each evaluation window scores, with the tokens before them as context; none: half the window
@@ -76,7 +80,10 @@ class LanguageModelConfig(TrainingConfig):
             raise InputError("prompt is ''; it must have at least one byte, or be none")
 
     def idle(self) -> dict[str, str]:
-        return super().idle() | idle_with(self.architecture, self.init_from)
+        reasons = super().idle() | idle_with(self.architecture, self.init_from)
+        if self.pack is not None:
+            reasons |= dict.fromkeys(("train_size", "stride"), "pack takes every text once")
+        return reasons
 
     @property
     def scored(self) -> int:

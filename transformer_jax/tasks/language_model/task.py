@@ -11,12 +11,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
-from jaxtyping import Int, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from transformer_jax.argument_checks import check_arguments
+from transformer_jax.attention.masks.kinds import Segments
 from transformer_jax.data.batch import Batch
-from transformer_jax.devices.processes import say
+from transformer_jax.devices.processes import quietly, say
 from transformer_jax.errors import MAX_SIZE, InputError, check_sizes
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.runs.directory import kept_file
@@ -26,6 +26,7 @@ from transformer_jax.tasks.experiment import Results, chosen_config, train_and_t
 from transformer_jax.tasks.language_model.config import TOKENIZER
 from transformer_jax.tasks.language_model.config import LanguageModelConfig as LanguageModelConfig
 from transformer_jax.tasks.language_model.continuation import DRAWS, Continuation
+from transformer_jax.tasks.language_model.packing import PackedTexts, first_text
 from transformer_jax.tasks.language_model.report import other_bits, prompts, save_samples, table
 from transformer_jax.tasks.language_model.windows import (
     FIRST,
@@ -57,11 +58,16 @@ class LanguageModelData(TaskData):
 
 
 def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
-    """Load windows of the docstrings or a file: random ones for training, then windows that score each token once."""
-    text, tokenizer = load_text(config.data), tokenizer_of(config)
+    """Load windows of the docstrings or a file: random ones for training, then windows that score each token once.
+
+    With `pack`, all are filled with whole texts.
+    """
+    by_lines = config.pack is not None
+    text, tokenizer = load_text(config.data, by_lines=by_lines), tokenizer_of(config)
     length = config.seq_len
     parts = [
-        tokenizer.encode_file(part, f"the text for {name}") for name, part in text._asdict().items()
+        tokenizer.encode_file(part, f"the text for {name}", by_lines=by_lines)
+        for name, part in text._asdict().items()
     ]
     name, shortest = min(zip(text._fields, map(len, parts), strict=True), key=lambda part: part[1])
     if shortest < length:
@@ -69,11 +75,21 @@ def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
             f"data is {config.data}, too short for seq_len, {length}: the part for {name} has {shortest} tokens;"
             " give a longer text or a smaller seq_len"
         )
-    first = int(tokenizer.encode(FIRST)[0])
-    train = RandomWindows(parts[0], length, config.train_size, config.seed)
-    val = ScoredWindows(parts[1], length, config.scored, first)
-    test = ScoredWindows(parts[2], length, config.scored, first)
-    return LanguageModelData(*task_loaders(config, train, val, test, shuffle=False), text)
+    first = line_feed_of(tokenizer)
+    train: RandomWindows | PackedTexts
+    if by_lines:
+        train, val, test = (PackedTexts(part, first, length) for part in parts)
+        with quietly(config):
+            say(train.summary())
+    else:
+        train = RandomWindows(parts[0], length, config.train_size, config.seed)
+        val, test = (ScoredWindows(part, length, config.scored, first) for part in parts[1:])
+    return LanguageModelData(*task_loaders(config, train, val, test, shuffle=by_lines), text)
+
+
+def line_feed_of(tokenizer: Tokenizer) -> int:
+    """The token that precedes the first one of a text."""
+    return int(tokenizer.encode(FIRST)[0])
 
 
 def tokenizer_of(config: LanguageModelConfig) -> Tokenizer:
@@ -104,6 +120,8 @@ class LanguageModelTrainer(TextTrainer):
         self, config: LanguageModelConfig, constants: Arrays = None, model: nn.Module | None = None
     ) -> None:
         self.tokenizer = tokenizer_of(config)
+        # With `pack`, this token is at the end of each text, and before its first one.
+        self._ends = [] if config.pack is None else [line_feed_of(self.tokenizer)]
         self.architecture = architecture_of(config.architecture, config, self.name)
         super().__init__(config, constants, model)
         self._continuation = Continuation(self.model, self.tokenizer.size, config.seq_len)
@@ -137,8 +155,12 @@ class LanguageModelTrainer(TextTrainer):
             files[ARCHITECTURE] = self.architecture.text()
         return files
 
-    def model_inputs(self, inputs: Int[ArrayLike, "B T"]) -> tuple[ArrayLike]:
-        return (inputs,)
+    def model_inputs(self, inputs: Any) -> tuple[Any, ...]:  # tokens, or those of `PackedTexts`
+        if not isinstance(inputs, tuple):
+            return (inputs,)
+        tokens, positions = inputs
+        texts = jnp.cumsum(positions == 0, axis=1)
+        return tokens, Segments(texts, texts), positions
 
     def loss_function(
         self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool
@@ -189,17 +211,20 @@ class LanguageModelTrainer(TextTrainer):
         chosen = {name: getattr(self.config, name) for name in DRAWS} | draws
         params = jax.device_put(self.params, self.first_device)
         continued: list[AnyText] = []
-        for number, ids in enumerate(encode_all(texts, MAX_SIZE, self.tokenizer)):
+        encoded = encode_all(texts, MAX_SIZE, self.tokenizer, before=self._ends)
+        for number, ids in enumerate(encoded):
             key = jax.random.fold_in(jax.random.key(seed), number)
             new = self._continuation(params, ids, max_new, key, **chosen)
+            new = new[~np.logical_or.accumulate(np.isin(new, self._ends))]
             if isinstance(texts[number], bytes):
                 continued.append(text_after(self.tokenizer.to_bytes, ids, new))
             else:
                 continued.append(text_after(self.tokenizer.decode, ids, new))
         return continued[0] if self.is_one(inputs) else continued
 
-    def pictured_example(self, inputs: Int[np.ndarray, "B T"]) -> InspectedExample:
-        return text_examples([np.asarray(inputs)[0, :PICTURED]], self.tokenizer)[0]
+    def pictured_example(self, inputs: Any) -> InspectedExample:
+        window = jax.tree.map(lambda rows: np.asarray(rows)[0], inputs)
+        return text_examples([first_text(window)[:PICTURED]], self.tokenizer)[0]
 
     def examples(self, inputs: AnyText | Sequence[AnyText]) -> list[InspectedExample]:
         """Examples of a text, or of each text of a list, with the model's prediction after each token.
@@ -208,15 +233,18 @@ class LanguageModelTrainer(TextTrainer):
             InputError: `inputs` is not a text or a list of texts, or a text is empty or longer than `seq_len`.
         """
         texts: list[AnyText] = texts_in(inputs, str, bytes)
-        return text_examples(encode_all(texts, self.config.seq_len, self.tokenizer), self.tokenizer)
+        encoded = encode_all(texts, self.config.seq_len, self.tokenizer, before=self._ends)
+        return text_examples(encoded, self.tokenizer)
 
     def test_examples(self, numbers: Sequence[int]) -> list[InspectedExample]:
         """Examples of the beginnings of the test windows with these numbers, with the actual next tokens.
 
+        With `pack`, an example ends with the first text of the window.
+
         Raises:
             InputError: a number is not in the test set.
         """
-        inputs = [window[: PICTURED + 1] for window, _ in self.test_samples(numbers)]
+        inputs = [first_text(window)[: PICTURED + 1] for window, _ in self.test_samples(numbers)]
         return text_examples(
             [ids[:-1] for ids in inputs], self.tokenizer, [ids[1:] for ids in inputs]
         )
@@ -229,6 +257,8 @@ def report(trainer: LanguageModelTrainer, data: LanguageModelData) -> Results:
     say(f"Bits per byte of the test text, {len(data.text.test)} bytes:", table(bits))
     prompt = trainer.config.prompt
     texts = prompts(data.text.test) if prompt is None else [prompt.encode()]
+    if trainer.config.pack is not None:
+        texts = [text.strip(FIRST).rpartition(FIRST)[2] for text in texts]
     save_samples(trainer.run, texts, trainer.predict(texts))
     return {"bits_per_byte": bits, "bytes": data.text.sizes()}
 

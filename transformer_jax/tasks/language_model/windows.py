@@ -35,7 +35,7 @@ class TextSplits(NamedTuple):
         return {name: len(part) for name, part in self._asdict().items()}
 
 
-def load_text(path: Path | None) -> TextSplits:
+def load_text(path: Path | None, *, by_lines: bool = False) -> TextSplits:
     """Load the parts of a file, or of the standard library's docstrings.
 
     The first 90 % are for training, then come validation and test with 5 % each, at most `MAX_HELD_OUT`. No docstring,
@@ -43,6 +43,7 @@ def load_text(path: Path | None) -> TextSplits:
 
     Args:
         path: path of any file; None for the docstrings.
+        by_lines: whether no line of a file may be split between two parts.
 
     Raises:
         InputError: the file cannot be read, is not a regular file, or is empty.
@@ -50,7 +51,9 @@ def load_text(path: Path | None) -> TextSplits:
     if path is not None:
         with outside_file(path, "a text", MAX_FILE_BYTES) as file:
             text = np.memmap(file, np.uint8, "r")
-        return split_text(text)
+        if not by_lines:
+            return split_text(text)
+        return split_text(text, np.append(np.flatnonzero(text == FIRST[0]) + 1, len(text)))
     documents = [(text + SEPARATOR).encode(errors="replace") for text in library_docstrings()]
     ends = np.cumsum([len(document) for document in documents])
     return split_text(np.frombuffer(b"".join(documents), np.uint8), ends)
