@@ -140,7 +140,8 @@ def test_lines_are_learned_scored_one_by_one_and_continued_to_their_ends(tmp_pat
     run = load_run(directory)
     assert run.predict(["The q", "jumps o"], max_new=40) == ["uick brown fox", "ver"]
     assert run.attention("the").query_labels == {"decoder": ["\\n", "t", "h", "e"]}
-    assert [example.title for example in run.test_examples([0])] == ["\\n" + lines[0]]
+    examples = [(example.title, example.expected) for example in run.test_examples([0])]
+    assert examples == [("\\n" + lines[0], lines[0] + "\\n")]
 
     # each line of the test text alone, as far as it fits into a window
     alone = []

@@ -55,11 +55,12 @@ class PackedTexts(ArrayDataset):
 
 
 def first_text(window: Any) -> Int[np.ndarray, " _"]:
-    """Return the tokens of the first text in a window, or those of a window that is not packed."""
+    """Return the tokens of the first text in a window with its `end`, or those of a window that is not packed."""
     if not isinstance(window, tuple):
         return window
     tokens, positions = window
-    return tokens[np.cumsum(positions == 0) == 1]
+    length = np.count_nonzero(np.cumsum(positions == 0) == 1)
+    return tokens[: length + 1]
 
 
 def first_fit(sizes: Sequence[int], room: int) -> list[int]:

@@ -76,15 +76,14 @@ def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
             " give a longer text or a smaller seq_len"
         )
     first = line_feed_of(tokenizer)
-    train: RandomWindows | PackedTexts
     if by_lines:
-        train, val, test = (PackedTexts(part, first, length) for part in parts)
+        packed = [PackedTexts(part, first, length) for part in parts]
         with quietly(config):
-            say(train.summary())
-    else:
-        train = RandomWindows(parts[0], length, config.train_size, config.seed)
-        val, test = (ScoredWindows(part, length, config.scored, first) for part in parts[1:])
-    return LanguageModelData(*task_loaders(config, train, val, test, shuffle=by_lines), text)
+            say(packed[0].summary())
+        return LanguageModelData(*task_loaders(config, *packed), text)
+    train = RandomWindows(parts[0], length, config.train_size, config.seed)
+    val, test = (ScoredWindows(part, length, config.scored, first) for part in parts[1:])
+    return LanguageModelData(*task_loaders(config, train, val, test, shuffle=False), text)
 
 
 def line_feed_of(tokenizer: Tokenizer) -> int:
