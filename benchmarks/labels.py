@@ -32,8 +32,8 @@ from transformer_jax.tasks.classification.config import TASK, ClassificationConf
 from transformer_jax.tasks.classification.examples import Texts
 from transformer_jax.tasks.classification.task import ClassificationTrainer, classification_data
 from transformer_jax.tasks.experiment import chosen_config
-from transformer_jax.training.schedules import SCHEDULES
 from transformer_jax.trained.named import find_initial
+from transformer_jax.training.schedules import SCHEDULES
 
 DROPOUT = 0.1  # before the head, as in BERT's classifiers
 

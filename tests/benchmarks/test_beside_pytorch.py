@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from tiny_encoders import saved
 
 import characters
 import decoding
@@ -13,7 +14,6 @@ import photographs
 import translation
 import translation_epochs
 from reference_gpt import GPT, Training
-from tiny_encoders import saved
 from translation_epochs import EpochsConfig
 
 pytestmark = pytest.mark.slow
