@@ -129,19 +129,21 @@ class Viewer:
         Raises:
             InputError: the model has none, or a weight is not finite.
         """
-        task = self._task
-        if not task.has_attention:
-            lacks = f"without {MAPS}"
-            if hasattr(task.model, MAPS):
-                lacks = "whose attention is a custom function"
-            raise InputError(f"{type(task.model).__name__} {lacks} has no maps to show")
         maps = jax.device_get(self._maps(jax.device_put(params, self._device), example.inputs))
         # a named tuple if there are several stacks
         by_kind = maps._asdict() if hasattr(maps, "_asdict") else maps
         return LabelledMaps.of(example, by_kind)
 
+    def check_maps(self, example: InspectedExample, params: Params) -> None:
+        """Raise an `InputError` if the model has no maps; only shapes are computed."""
+        self._maps.eval_shape(params, example.inputs)
+
     def _maps_of_inputs(self, params: Params, inputs: Inputs) -> object:
         """Return the maps by kind; those of a single stack by the name of its module."""
+        if not self._task.has_attention:
+            raise InputError(
+                f"{type(self._task.model).__name__} without {MAPS} has no maps to show"
+            )
         stacks: set[str] = set()
 
         def intercept(
