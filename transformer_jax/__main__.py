@@ -57,7 +57,8 @@ def main() -> None:
         runpy.run_module(f"{PROGRAM}.{name}", run_name="__main__", alter_sys=True)
         return
     config_class, task, train = experiment(name)
-    run(partial(parse, config_class, task=task), train, f"{PROGRAM} {name}")
+    sys.argv[0] = f"{PROGRAM} {name}"  # for the help and for errors
+    run(partial(parse, config_class, task=task), train)
 
 
 if __name__ == "__main__":
