@@ -15,7 +15,7 @@ from transformer_jax.cli import parse
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.fields import setting, type_hints
-from transformer_jax.flags import comments, flag_of
+from transformer_jax.flags import comments, flag_of, naming_flags
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.setting_groups import COMMON, GROUPS
 from transformer_jax.tasks import ClassificationConfig
@@ -163,6 +163,21 @@ def test_the_file_of_settings_chooses_the_data_set_of_the_anomaly_task(write):
 def test_an_error_is_a_sentence_and_names_the_flag_that_was_meant(arguments, message):
     with pytest.raises(InputError, match=f"^{re.escape(message)}"):
         read(*arguments.split(), choices=Choice)
+
+
+@pytest.mark.parametrize(
+    ("message", "in_flags"),
+    [
+        ("lr is 0; it must be above 0", "--lr is 0; it must be above 0"),
+        ("a.toml: lr is 0", "a.toml: --lr is 0"),
+        ("settings: max_epochs was 2 and is 5, seed was 1", "settings: --max-epochs was 2 and is 5, --seed was 1"),
+        ("other data: set overwrite=True, resume=False, name=…", "other data: set --overwrite, --no-resume, --name …"),
+        ("the data of this seed are new, and its name is long", "the data of this seed are new, and its name is long"),
+    ],
+)
+def test_a_command_writes_the_settings_in_a_message_as_flags(message, in_flags):
+    with pytest.raises(InputError, match=f"^{re.escape(in_flags)}$"), naming_flags(ReverseConfig):
+        raise InputError(message)
 
 
 def test_help_is_one_sentence_then_the_flags_in_groups_then_the_rules(capsys):

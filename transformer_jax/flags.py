@@ -171,12 +171,7 @@ def naming_flags(config: type) -> Iterator[None]:
         yield
     except InputError as error:
         settings = type_hints(config) if dataclasses.is_dataclass(config) else {}
-        parts = []
-        # behind a colon, the reason begins with another setting
-        for part in str(error).split(": "):
-            name, verb, rest = part.partition(" is ")
-            parts.append(f"{_flag(name)}{verb}{rest}" if verb and name in settings else part)
-        error.args = (MENTION.sub(functools.partial(_as_flag, settings, config), ": ".join(parts)),)
+        error.args = (MENTION.sub(functools.partial(_as_flag, settings, config), str(error)),)
         raise
 
 
@@ -184,7 +179,11 @@ def _as_flag(fields: Collection[str], config: type, mention: re.Match[str]) -> s
     """Return the flag for a setting that a message mentions; other words, and English ones without a value, stay."""
     text, name, value = mention.group(0, "name", "value")
     if value is None:
-        return _flag(name) if name in fields and "_" in name else text
+        before, after = mention.string[: mention.start()], mention.string[mention.end() :]
+        # a message, or its reason behind a colon, begins with a setting
+        is_subject = after.startswith(" is ") and before[-2:] in ("", ": ")
+        is_setting = "_" in name or is_subject or after.startswith(" was ")
+        return _flag(name) if name in fields and is_setting else text
     if not hasattr(config, name):
         return text
     if value in ("True", "False"):
