@@ -3,6 +3,7 @@
 import itertools
 
 import flax.linen as nn
+import jax.numpy as jnp
 
 from transformer_jax import (
     ALiBiPositions,
@@ -13,10 +14,26 @@ from transformer_jax import (
     RMSNorm,
     RotaryPositions,
 )
+from transformer_jax.attention import BiasFunction
 from transformer_jax.nn import LayerNorm, NoPositions, RelativePositions, SinusoidalPositions
 from transformer_jax.nn.layers import FeedForward
 
 MAX_LEN = 8  # positions that are learned
+
+
+def divided(logit, batch, head, query, key, log_temperature):
+    return logit / jnp.exp(log_temperature)[head]
+
+
+class Temperature(nn.Module):
+    """A learned temperature of each head."""
+
+    num_heads: int
+
+    @nn.compact
+    def __call__(self):
+        return BiasFunction(divided, (self.param("log_temperature", nn.initializers.zeros, (self.num_heads,)),))
+
 
 CHOICES = {
     "positions": [
@@ -30,6 +47,7 @@ CHOICES = {
     "feed_forward": [(FeedForward, nn.gelu), (GatedFeedForward, nn.silu)],
     "num_kv_heads": [None, 2],
     "qk_norm": [None, RMSNorm],
+    "logit_change": [None, Temperature],
     "norm": [LayerNorm, RMSNorm],
     "norm_first": [False, True],
 }  # fmt: skip
@@ -53,5 +71,6 @@ def pairwise() -> list[Row]:
 def settings_of(row: Row) -> BlockSettings:
     chosen = {name: CHOICES[name][number] for name, number in zip(CHOICES, row, strict=True)}
     feed_forward, activation = chosen.pop("feed_forward")
-    attention = AttentionSettings(chosen.pop("num_kv_heads"), chosen.pop("qk_norm"))
+    names = "num_kv_heads", "qk_norm", "logit_change"
+    attention = AttentionSettings(**{name: chosen.pop(name) for name in names})
     return BlockSettings(**chosen, feed_forward=feed_forward, activation=activation, attention=attention)

@@ -177,7 +177,7 @@ def test_commands_are_read(root, page, monkeypatch):
 def test_the_readmes_code_runs(root):
     names = run_page("README.md", root, ('if __name__ == "__main__":', "if True:"))
     assert names["results"]["test_acc"] > 0.9
-    assert str(names["run"].predict(names["numbers"])) in text_of("README.md")
+    assert str(names["trained"].predict(names["numbers"])) in text_of("README.md")
     assert (root / "attention.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -244,7 +244,7 @@ def test_the_code_on_labels_runs_with_a_table_of_a_spreadsheet(root):
     texts = [f'"{word}, {number}",{label}' for number in range(40) for word, label in (("A film", "a"), ("Dull", "b"))]
     (root / "reviews.csv").write_text("\n".join(["text,label", *texts]) + "\n")
     names = run_page("docs/labels.md", root)
-    assert set(names["run"].predict(["A film", "Dull"])) <= {"a", "b"}
+    assert set(names["trained"].predict(["A film", "Dull"])) <= {"a", "b"}
     assert (root / "saved" / "model.safetensors").is_file()
 
 
@@ -334,8 +334,8 @@ def test_the_code_on_grokking_trains_and_its_identities_hold(root):
 def test_the_code_on_features_finds_the_known_ones_and_its_identities_hold(tmp_path):
     """With fewer rows, steps and passes than on the page, and one measurement of speed."""
     fewer = ("12, 2000", "12, 1000"), ("100_000, 20, 20, 2_000", "30_000, 20, 4, 500"), (", 50)", ", 10)")
-    smaller = "run = load_run(model)\n    run.config = dataclasses.replace(run.config, test_size=1000)"
-    fewer += ("import optax", "import dataclasses, optax"), ("run = load_run(model)", smaller)
+    smaller = "trained = load_run(model)\n    trained.config = dataclasses.replace(trained.config, test_size=1000)"
+    fewer += ("import optax", "import dataclasses, optax"), ("trained = load_run(model)", smaller)
     names = run_page("docs/features.md", tmp_path, *fewer, ("range(9)", "range(1)"))
     assert names["recovered"].mean() > 0.9
     assert names["loss"].recovered > 0.9

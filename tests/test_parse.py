@@ -14,10 +14,11 @@ from transformer_jax import Cifar100Config, DigitsConfig, LanguageModelConfig, R
 from transformer_jax.cli import parse
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
-from transformer_jax.fields import setting
-from transformer_jax.flags import comments, flag_of
+from transformer_jax.fields import setting, type_hints
+from transformer_jax.flags import comments, flag_of, naming_flags
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.setting_groups import GROUPS
+from transformer_jax.setting_groups import COMMON, GROUPS
+from transformer_jax.tasks import ClassificationConfig
 from transformer_jax.trained.load import SHIPPED
 
 
@@ -164,13 +165,29 @@ def test_an_error_is_a_sentence_and_names_the_flag_that_was_meant(arguments, mes
         read(*arguments.split(), choices=Choice)
 
 
+@pytest.mark.parametrize(
+    ("message", "in_flags"),
+    [
+        ("lr is 0; it must be above 0", "--lr is 0; it must be above 0"),
+        ("a.toml: lr is 0", "a.toml: --lr is 0"),
+        ("settings: max_epochs was 2 and is 5, seed was 1", "settings: --max-epochs was 2 and is 5, --seed was 1"),
+        ("other data: set overwrite=True, resume=False, name=…", "other data: set --overwrite, --no-resume, --name …"),
+        ("the data of this seed are new, and its name is long", "the data of this seed are new, and its name is long"),
+    ],
+)
+def test_a_command_writes_the_settings_in_a_message_as_flags(message, in_flags):
+    with pytest.raises(InputError, match=f"^{re.escape(in_flags)}$"), naming_flags(ReverseConfig):
+        raise InputError(message)
+
+
 def test_help_is_one_sentence_then_the_flags_in_groups_then_the_rules(capsys):
     default = OwnConfig(length=11, mix=(1.5,), lr=0.125)
     with pytest.raises(SystemExit, match="^0$"):
-        read("--zebra", "--lr=fast", "-h", default=default, choices=Choice)
+        read("--zebra", "--lr=fast", "--help-all", default=default, choices=Choice)
     text = " ".join(capsys.readouterr().out.split())
     parts = [
         "[OPTIONS] Learn a task of one's own. It is a small one. options: -h, --help",
+        "--help-all show all settings and exit",
         "--kind <one of one, two> kind of the data (default: one)",
         "--config <Path or None> ",
         "task: --length <int> numbers in a sequence (default: 11)",
@@ -189,7 +206,34 @@ def test_help_is_one_sentence_then_the_flags_in_groups_then_the_rules(capsys):
 
 
 @pytest.mark.parametrize(
-    "config", [ReverseConfig, DigitsConfig, Cifar100Config, TranslationConfig, LanguageModelConfig]
+    ("config", "most"),
+    [
+        (OwnConfig, 22),
+        (ReverseConfig, 22),
+        (DigitsConfig, 21),
+        (Cifar100Config, 25),
+        (TranslationConfig, 25),
+        (LanguageModelConfig, 23),
+        (ClassificationConfig, 25),
+    ],
+)
+def test_the_help_shows_common_settings_and_the_way_to_the_others(config, most, capsys):
+    with pytest.raises(SystemExit, match="^0$"):
+        parse(config, ["--help"])
+    text = capsys.readouterr().out
+    shown = {name.replace("-", "_") for name in re.findall(r"^  --([\w-]+)", text, re.MULTILINE)}
+    own = [name for name in type_hints(config) if not hasattr(TrainingConfig, name)]
+    assert {*COMMON, "help_all", "config"} <= shown
+    assert {*own} - {*config.rarely_changed} <= shown
+    assert {*config.rarely_changed} <= {*own} - shown
+    assert len(shown) <= most
+    assert "--coordinator" not in text
+    assert text.endswith("--help-all shows all settings, and the rules for a run's directory.\n")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [ReverseConfig, DigitsConfig, Cifar100Config, TranslationConfig, LanguageModelConfig, ClassificationConfig],
 )
 def test_every_flag_of_the_experiments_is_explained(config):
     explained = [name for name, said in comments(config).items() if re.search("[a-z]{2}.*[a-z]{2}", said)]

@@ -105,7 +105,8 @@ WRONG = {
     "samples": ([], [np.ones(2), np.ones(3)], [1, "x"], ["x", "y"], None, 3),
     "activation": ("relu", 3, None),
     **dict.fromkeys(("positions", "norm", "feed_forward", "attention", "block", "grow"), ("some", 3)),
-    **dict.fromkeys(("qk_norm", "implementation", "remat"), ("some", 3, zeros(2))),  # an array has no truth value
+    # an array has no truth value
+    **dict.fromkeys(("qk_norm", "logit_change", "implementation", "remat"), ("some", 3, zeros(2))),
     **dict.fromkeys(
         ("norm_first", "scan_layers", "share_layers", "final_norm", "tie_embeddings", "looks_ahead"), ("False", 1)
     ),
@@ -215,7 +216,7 @@ TABLE_OF_CALLS = [
     ),
     Call.of(tj.BlockSettings, {}, layer_norm_epsilon=(1e300, 1e-300)),  # in float32 they are inf and 0
     Call.of(SoftCap, {"cap": 30.0}, cap=(0, -1.0, NAN, INF, 1e300, 1e-300, "x")),
-    Call.of(tj.AttentionSettings, {}, "num_kv_heads qk_norm implementation"),
+    Call.of(tj.AttentionSettings, {}, "num_kv_heads qk_norm logit_change implementation"),
     Call.of(
         built(tj.MultiheadAttention, X),
         {"embed_dim": D, "num_heads": H},

@@ -13,8 +13,8 @@ A model is a Flax `linen` module:
 Training writes a run directory, `checkpoints/short`, from which any process can open the model again:
 
     trainer, results = train_reverse(max_epochs=2, seq_len=8, train_size=2000, warmup=5, name="short")
-    run = load_run("checkpoints/short")  # or an included model: "reverse", "digits", "dates"
-    run.predict([3, 1, 4, 1, 5, 9, 2, 6])
+    trained = load_run("checkpoints/short")  # or an included model: "reverse", "digits", "dates"
+    trained.predict([3, 1, 4, 1, 5, 9, 2, 6])
 
 Every activation has a name and can be captured, or changed with `patch`:
 

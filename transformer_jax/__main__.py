@@ -7,39 +7,22 @@ if __name__ == "__main__":  # the imports below take seconds
 
 import runpy
 import sys
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from transformer_jax.cli import parse, run
 from transformer_jax.errors import meant
 from transformer_jax.flags import end_with
 
-TRAINED = ("reverse", "anomaly", "translate", "language-model", "classify")
+# Experiments: the names, in `tasks`, of the config class and the function, and the name of the task.
+TRAINED = {
+    "reverse": ("ReverseConfig", "train_reverse", "ReverseTask"),
+    "anomaly": ("DigitsConfig", "train_anomaly", "SetAnomalyTask_digits"),
+    "translate": ("TranslationConfig", "train_translation", "TranslationTask"),
+    "language-model": ("LanguageModelConfig", "train_language_model", "LanguageModelTask"),
+    "classify": ("ClassificationConfig", "train_classification", "ClassificationTask"),
+}
 OTHERS = ("predict", "inspection", "runs", "trained")
 PROGRAM = "transformer_jax"
-
-
-def experiment(name: str) -> tuple[type[Any], str, Callable[[Any], object]]:
-    """The config class, the name of the task and the function of an experiment."""
-    from transformer_jax import tasks  # not for the other commands
-
-    commands: dict[str, tuple[type[Any], str, Callable[[Any], object]]] = {
-        "reverse": (tasks.ReverseConfig, "ReverseTask", tasks.train_reverse),
-        "anomaly": (tasks.DigitsConfig, "SetAnomalyTask_digits", tasks.train_anomaly),
-        "translate": (tasks.TranslationConfig, "TranslationTask", tasks.train_translation),
-        "language-model": (
-            tasks.LanguageModelConfig,
-            "LanguageModelTask",
-            tasks.train_language_model,
-        ),
-        "classify": (
-            tasks.ClassificationConfig,
-            "ClassificationTask",
-            tasks.train_classification,
-        ),
-    }
-    return commands[name]
 
 
 def main() -> None:
@@ -56,8 +39,11 @@ def main() -> None:
     if name in OTHERS:
         runpy.run_module(f"{PROGRAM}.{name}", run_name="__main__", alter_sys=True)
         return
-    config_class, task, train = experiment(name)
-    run(partial(parse, config_class, task=task), train, f"{PROGRAM} {name}")
+    from transformer_jax import tasks  # not for the other commands
+
+    config_class, train, task = TRAINED[name]
+    sys.argv[0] = f"{PROGRAM} {name}"  # for the help and for errors
+    run(partial(parse, getattr(tasks, config_class), task=task), getattr(tasks, train))
 
 
 if __name__ == "__main__":

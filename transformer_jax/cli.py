@@ -21,6 +21,7 @@ from transformer_jax.errors import InputError, check_value, in_one_line, visible
 from transformer_jax.fields import type_hints
 from transformer_jax.fit.signals import Interrupted, end_at_signals, raise_at_signals
 from transformer_jax.flags import (
+    ALL,
     check_known,
     end_with,
     escape_output,
@@ -124,7 +125,7 @@ def parse(
     if issubclass(config_class, TrainingConfig):
         sources.append(FileChoice)
     settings = {} if default is None else dict(vars(default))
-    parser = flag_parser(sources, settings, description)
+    parser = flag_parser(sources, settings, description, shows_all=ALL in arguments)
     given, unknown = read_flags(sources, arguments, parser)
     check_known(unknown, sources)
     path = given.pop("config", None)

@@ -3,8 +3,8 @@
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from transformer_jax.errors import InputError, head_width
 from transformer_jax.fields import marks, set_checked_fields, stored_values
@@ -117,6 +117,9 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
     Raises:
         InputError: at construction, if a value has another type than its field, or is invalid.
     """
+
+    # settings of a task that only --help-all shows
+    rarely_changed: ClassVar[Sequence[str]] = ()
 
     def __post_init__(self) -> None:
         set_checked_fields(self)

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, get_args, get_origin
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError, TypeHint, described, meant
 from transformer_jax.fields import from_text, type_hints
-from transformer_jax.setting_groups import GROUPS, RunSettings
+from transformer_jax.setting_groups import COMMON, GROUPS, RunSettings
 
 # names in other programs that are too different for close matches
 OTHER_NAMES: Mapping[str, str] = {
@@ -28,6 +28,7 @@ OTHER_NAMES: Mapping[str, str] = {
     "--max-length": "--seq-len",
 }
 NAME = re.compile("^--[^=]+")  # of a flag
+ALL = "--help-all"
 # A word of a message that may be a setting, perhaps with a value to set.
 MENTION = re.compile(
     r"(?<![\w./'-])(?P<name>\w+)(?:=(?P<value>True|False|…|'[^']*'))?(?![\w/'=-]|\.\w)"
@@ -92,6 +93,7 @@ def flag_parser(
     description: str | None = None,
     *,
     add_help: bool = True,
+    shows_all: bool = False,
 ) -> Parser:
     """Make a parser with a flag for each field, in groups.
 
@@ -100,6 +102,7 @@ def flag_parser(
         defaults: defaults of fields, which override those of the first class.
         description: its first paragraph is the description in the help; None for the docstring of the first class.
         add_help: whether to add `--help`.
+        shows_all: whether the help shows all settings of a training, not only those of the task and the common ones.
     """
     words = description or inspect.getdoc(sources[0]) or ""
     parser = Parser(
@@ -109,17 +112,24 @@ def flag_parser(
         add_help=add_help,
         allow_abbrev=False,
     )
-    if issubclass(sources[0], TrainingConfig):
-        parser.epilog = (inspect.getdoc(RunSettings) or "").partition("\n\n")[2]
     groups = {title: parser.add_argument_group(title) for title in ("task", *GROUPS)}
     titles = {name: title for title, group in GROUPS.items() for name in type_hints(group)}
+    hidden: set[str] = set()
+    if issubclass(sources[0], TrainingConfig):
+        parser.epilog = (inspect.getdoc(RunSettings) or "").partition("\n\n")[2]
+        if not shows_all:
+            parser.epilog = f"{ALL} shows all settings, and the rules for a run's directory."
+            hidden = {*titles, *sources[0].rarely_changed} - {*COMMON}
+        if add_help:
+            parser.add_argument(ALL, action="help", help="show all settings and exit")
     for source in sources:
         explanations = comments(source)
         for name, hint in type_hints(source).items():
             group = groups[titles.get(name, "task")] if source is sources[0] else parser
             default = defaults.get(name, getattr(source, name, ()))
             explanation = f"{explanations[name]}{_shown(default)}".replace("%", "%%")
-            group.add_argument(_flag(name), dest=name, help=explanation, **_form(hint))
+            shown = argparse.SUPPRESS if name in hidden else explanation
+            group.add_argument(_flag(name), dest=name, help=shown, **_form(hint))
     return parser
 
 
@@ -161,12 +171,7 @@ def naming_flags(config: type) -> Iterator[None]:
         yield
     except InputError as error:
         settings = type_hints(config) if dataclasses.is_dataclass(config) else {}
-        parts = []
-        # behind a colon, the reason begins with another setting
-        for part in str(error).split(": "):
-            name, verb, rest = part.partition(" is ")
-            parts.append(f"{_flag(name)}{verb}{rest}" if verb and name in settings else part)
-        error.args = (MENTION.sub(functools.partial(_as_flag, settings, config), ": ".join(parts)),)
+        error.args = (MENTION.sub(functools.partial(_as_flag, settings, config), str(error)),)
         raise
 
 
@@ -174,7 +179,11 @@ def _as_flag(fields: Collection[str], config: type, mention: re.Match[str]) -> s
     """Return the flag for a setting that a message mentions; other words, and English ones without a value, stay."""
     text, name, value = mention.group(0, "name", "value")
     if value is None:
-        return _flag(name) if name in fields and "_" in name else text
+        before, after = mention.string[: mention.start()], mention.string[mention.end() :]
+        # a message, or its reason behind a colon, begins with a setting
+        is_subject = after.startswith(" is ") and before[-2:] in ("", ": ")
+        is_setting = "_" in name or is_subject or after.startswith(" was ")
+        return _flag(name) if name in fields and is_setting else text
     if not hasattr(config, name):
         return text
     if value in ("True", "False"):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Float, Int, Num, Shaped
+from jaxtyping import Bool, Float, Int, Num, Shaped
 
 from transformer_jax.config import percent
 from transformer_jax.errors import InputError, check_sizes, check_value, shortened
@@ -74,9 +74,29 @@ def plot_attention_maps(
         queries = _labels("input_data", input_data, idx, num_queries)
     else:
         queries = _labels("query_data", query_data, idx, num_queries)
-    panels = _panels(maps, keys, queries)
-    figure = _figure(panels.width, panels.height)
-    _draw_maps(figure, maps, panels, first_layer)
+    return plot_maps_of_inputs([(maps, keys, queries)], first_layer)
+
+
+def plot_maps_of_inputs(
+    inputs: Sequence[tuple[Sequence[Float[np.ndarray, "H _T _S"]], Sequence[str], Sequence[str]]],
+    first_layer: int = 0,
+) -> "Figure":
+    """Plot the attention weights of several inputs below one another.
+
+    Args:
+        inputs: of each input, the maps `[H, T, S]` of the layers and the tick labels of keys and queries.
+        first_layer: number of the first layer.
+    """
+    if not inputs:
+        raise InputError("inputs is empty; there must be at least one input")
+    layouts = [_panels(*drawn) for drawn in inputs]
+    widths, heights = zip(*((panels.width, panels.height) for panels in layouts), strict=True)
+    figure = _figure(max(widths), sum(heights))
+    parts: Any = [figure]
+    if len(inputs) > 1:
+        parts = figure.subfigures(len(inputs), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for part, (maps, *_), panels in zip(parts, inputs, layouts, strict=True):
+        _draw_maps(part, maps, panels, first_layer)
     return figure
 
 
@@ -132,7 +152,9 @@ def _draw_maps(
     first_layer: int = 0,
 ) -> None:
     rotation = "vertical" if _longest(panels.key_ticks) > 2 else "horizontal"
-    figure.supxlabel(f"Key{_skipped(panels.key_ticks)}", fontsize="medium")
+    hidden = later_keys(maps)
+    note = ", later ones are hidden" if hidden.any() else ""
+    figure.supxlabel(f"Key{_skipped(panels.key_ticks)}{note}", fontsize="medium")
     figure.supylabel(f"Query{_skipped(panels.query_ticks)}", fontsize="medium")
     parts = figure.subfigures(len(maps), 1, squeeze=False)[:, 0]
     for layer, (part, heads) in enumerate(zip(parts, maps, strict=True), first_layer):
@@ -142,8 +164,9 @@ def _draw_maps(
             ax.remove()
         axes = axes[: len(heads)]
         for head, (ax, weights) in enumerate(zip(axes, heads, strict=True)):
+            seen = np.where(hidden, np.nan, weights)  # no colour
             image = ax.imshow(
-                weights, vmin=0, vmax=heads.max(), cmap="viridis", interpolation="nearest"
+                seen, vmin=0, vmax=heads.max(), cmap="viridis", interpolation="nearest"
             )
             ax.set_title(f"Head {head}", fontsize="small")
             ax.tick_params(labelsize=LETTERS, length=2)
@@ -152,6 +175,14 @@ def _draw_maps(
             ax.label_outer()
         bar = part.colorbar(image, ax=axes.tolist(), fraction=0.05, shrink=0.9, aspect=12)
         bar.ax.tick_params(labelsize=LETTERS)
+
+
+def later_keys(maps: Sequence[Float[np.ndarray, "H T S"]]) -> Bool[np.ndarray, "T S"]:
+    """Which keys come after their query, if a causal mask hides them: all their weights are 0. Else none."""
+    num_queries, num_keys = maps[0].shape[-2:]
+    later = np.triu(np.ones((num_queries, num_keys), bool), 1)
+    is_causal = num_queries == num_keys and not any(weights[:, later].any() for weights in maps)
+    return later & is_causal
 
 
 def _layers(maps: Sequence[ArrayLike], rank: int, shape: str) -> list[np.ndarray]:

@@ -251,9 +251,14 @@ class MachineSettings:
     compilation_cache: Path | None = setting(None, per_machine=True)
 
 
-GROUPS: Mapping[str, type] = {  # groups of flags that every task has, by title in --help
+GROUPS: Mapping[str, type] = {  # groups of flags that every task has, by title in --help-all
     "model": ModelSettings,
     "training": OptimizationSettings,
     "run": RunSettings,
     "machine": MachineSettings,
 }
+# Settings of these groups that people change most: --help shows them beside those of the task.
+COMMON = (
+    "model_dim", "num_heads", "num_layers", "dropout_prob", "positions", "max_epochs", "batch_size", "lr", "warmup",
+    "seed", "init_from", "name", "resume", "pretrained",
+)  # fmt: skip

@@ -263,7 +263,7 @@ BARE = {"encoder": {}, "decoder": {}}
         (lambda model, v: capture(model, v, X, names="logits"), r"names is 'logits'; it must be Sequence"),
         (
             lambda model, v: capture(model, BARE, X, names=["logits"]),
-            r'variables has encoder, decoder; it must be {"params": …}, such as {"params": run.params}',
+            r'variables has encoder, decoder; it must be {"params": …}, such as {"params": trained.params}',
         ),
         (lambda model, v: activation_names(model, "text"), "the input is 'text'; a model takes arrays"),
         (lambda model, v: activation_names(Twice()), r"Twice needs inputs: activation_names\(model, \*inputs\)"),

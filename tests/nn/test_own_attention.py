@@ -1,15 +1,17 @@
 """Attention of a user's own: a subclass that computes its projections, and a function that computes the values."""
 
+import dataclasses
 import functools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled_models import applied, draw, drawn
+from part_choices import Temperature
 
 from transformer_jax import (
+    ALiBi,
     ALiBiPositions,
     AttentionSettings,
     BlockSettings,
@@ -25,6 +27,7 @@ from transformer_jax import (
 from transformer_jax.attention import apply_bias, mask_array
 from transformer_jax.inspection import zero
 from transformer_jax.nn import AttentionCall, CausalBlock, RelativePositions
+from transformer_jax.nn.attention_maps import attention_maps
 
 B, T, D, H, F, V = 2, 5, 12, 3, 13, 11
 X = draw(B, T, D)
@@ -62,9 +65,7 @@ class OwnAttentionByName(OwnAttention):
 
 def block_with(kind: type[MultiheadAttention]) -> type[CausalBlock]:
     class OwnBlock(CausalBlock):
-        @nn.nowrap
-        def attention(self, positions=None):
-            return kind(D, H, positions=positions, looks_ahead=False)
+        attention_class = kind
 
         def __call__(self, x, mask=None, *, train=False):
             x = self.self_attn_residual(x, lambda h: self.self_attn(h, mask), train=train)
@@ -167,6 +168,48 @@ def test_a_language_model_decodes_with_a_function_that_adds_its_bias():
     expected, *found = in_full_and_by_step()
     for each in found:
         np.testing.assert_allclose(each, expected, atol=1e-5)
+
+
+def with_weights(q, k, v, mask, bias, dropout):
+    return dot_product_attention(q, k, v, mask, bias, return_attention=True)
+
+
+def test_a_function_that_returns_weights_too_has_maps_that_can_be_captured_and_patched():
+    plain, own = attention_by("plain"), attention_by(with_weights)
+    variables = drawn(plain, X)
+
+    @jax.jit
+    def of(module=plain):
+        values, weights = module.apply(variables, X, return_attention=True)
+        blind = patch(module, variables, X, patches={"weights": zero(heads=1)})
+        captured = capture(module, variables, X, names=["weights", "output"])[1]
+        return values, weights, attention_maps(module.bind(variables), X), blind, captured
+
+    expected, found = of(), jax.jit(lambda: of.__wrapped__(own))()
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), found, expected)
+    assert np.abs(found[0] - found[3]).max() > 1e-2
+    assert np.abs(found[1].sum(-1) - 1).max() < 1e-6
+
+
+@pytest.mark.slow
+def test_a_learned_temperature_divides_the_logits_of_each_head_before_the_bias_of_the_positions():
+    settings = AttentionSettings(logit_change=Temperature)
+    module = MultiheadAttention(D, H, settings=settings, positions=ALiBiPositions())
+    variables = drawn(module, X)
+    temperatures = np.exp(variables["params"]["logit_change"]["log_temperature"])
+    assert temperatures.shape == (H,)
+
+    def output_and_seen(variables, **fields):
+        return capture(module.clone(**fields), variables, X, names=["queries", "keys", "weights"])
+
+    gradient = jax.grad(lambda variables: jnp.sin(output_and_seen(variables)[0]).sum())
+    blockwise = dataclasses.replace(settings, implementation="blockwise")
+    output, seen = output_and_seen(variables)
+    logits = seen["queries"] @ seen["keys"].swapaxes(-1, -2) / np.sqrt(D // H) / temperatures[:, None, None]
+    expected = jax.nn.softmax(apply_bias(logits, ALiBi(H)))
+    np.testing.assert_allclose(seen["weights"], expected, atol=1e-6)
+    np.testing.assert_allclose(applied(module.clone(settings=blockwise), variables, X), output, atol=1e-6)
+    assert jnp.abs(gradient(variables)["params"]["logit_change"]["log_temperature"]).min() > 1e-3
 
 
 def ignoring(q, k, v, mask, bias, dropout):

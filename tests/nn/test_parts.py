@@ -117,7 +117,7 @@ def test_a_function_of_ones_own_computes_the_attention():
     total = np.exp(np.einsum("bhtd,bhsd->bhts", found["queries"], found["keys"]) / np.sqrt(WIDTH)).sum(-1)
     expected = weights * (total / (1 + total))[..., None] @ found["values"]
     np.testing.assert_allclose(found["head_outputs"], expected, atol=1e-6)
-    with pytest.raises(InputError, match="implementation is a function, which returns no weights"):
+    with pytest.raises(InputError, match="implementation is sink, which returns no weights; it must return"):
         module.apply(variables, X, return_attention=True)
 
 

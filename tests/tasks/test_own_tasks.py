@@ -14,10 +14,13 @@ from inspection_pages import content_of
 from tiny_own_task import LargestConfig, LargestTrainer, largest_data
 
 from transformer_jax import (
+    AttentionSettings,
     InputError,
     ReverseConfig,
     TransformerEncoder,
     TransformerPredictor,
+    block_settings,
+    dot_product_attention,
     load_run,
     padding_mask,
     predict,
@@ -26,6 +29,7 @@ from transformer_jax import (
 from transformer_jax.fields import setting
 from transformer_jax.inspection import __main__ as inspection_command
 from transformer_jax.inspection import ablation_table, inspection_page
+from transformer_jax.nn import Positions
 from transformer_jax.nn.attention_maps import attention_maps
 from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.trained import __main__ as trained_command
@@ -253,6 +257,33 @@ def test_a_quiet_run_prints_what_its_own_code_prints_and_names_its_trainer(tmp_p
     assert capsys.readouterr().out == "mine\n"
     with pytest.raises(InputError, match=f"give the trainer that trained it, {tiny_own_task.__file__}:LargestTrainer"):
         load_run(tmp_path / "LargestTask")
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnPositions(Positions):
+    """Positions that add nothing."""
+
+
+def without_weights(q, k, v, mask, bias, dropout):
+    return dot_product_attention(q, k, v, mask, bias)
+
+
+class OwnParts(LargestTrainer):
+    def create_model(self):
+        attention = AttentionSettings(implementation=without_weights)
+        parts = dataclasses.replace(block_settings(self.config), positions=OwnPositions(), attention=attention)
+        return super().create_model().clone(settings=parts)
+
+
+@pytest.mark.slow
+def test_a_training_begins_with_what_own_parts_replace_and_ends_with_answers_though_there_are_no_maps(tmp_path, capsys):
+    train_and_test(OwnParts, LargestConfig(checkpoint_dir=tmp_path), largest_data)
+    _, positions, maps, *later = capsys.readouterr().out.splitlines()
+    assert positions == "Positions: OwnPositions(), which replaces --positions sinusoidal"
+    reason = "implementation is without_weights, which returns no weights; it must return (values, weights)"
+    assert maps.startswith(f"No maps of attention: {reason}")
+    assert [line for line in later if "attention" in line] == [maps.replace("maps", "picture")]
+    assert len((tmp_path / "LargestTask" / "predictions.tsv").read_text().splitlines()) == 18
 
 
 @pytest.mark.slow

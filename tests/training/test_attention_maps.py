@@ -5,7 +5,7 @@ import pytest
 
 from transformer_jax import InputError
 from transformer_jax.fit.attention_pictures import CELL, GREY, LEAST_SIDE, LogAttention, attention_picture
-from transformer_jax.fitted.viewer import LabelledMaps, drawable
+from transformer_jax.fitted.viewer import LabelledMaps, MapsOfInputs, drawable
 from transformer_jax.runs.loggers import Logger
 from transformer_jax.training.callbacks import Evaluation
 
@@ -36,6 +36,33 @@ def test_one_layer_of_one_kind_is_drawn(maps):
     axes = [ax for ax in figure.axes if ax.get_title()]
     assert len(axes) == 5
     np.testing.assert_array_equal(axes[3].images[0].get_array(), maps.maps["encoder"][6][3])
+
+
+def test_several_inputs_are_drawn_in_one_figure(maps):
+    longer = LabelledMaps({"encoder": [RNG.uniform(size=(5, 11, 11))]}, {"encoder": range(11)}, {"encoder": range(11)})
+    several = MapsOfInputs([maps, longer])
+    figure = several.plot("encoder", layer=0)
+    axes = [ax for ax in figure.axes if ax.get_title()]
+    assert [ax.images[0].get_array().shape for ax in axes] == 5 * [(3, 3)] + 5 * [(11, 11)]
+    np.testing.assert_array_equal(axes[5 + 2].images[0].get_array(), longer.maps["encoder"][0][2])
+    assert figure.get_figheight() > maps.plot("encoder", 0).get_figheight()
+    with pytest.raises(InputError, match="kind is 'cross'; it must be one of encoder"):
+        several.plot("cross")
+
+
+@pytest.mark.parametrize("hides", [True, False])
+def test_keys_that_a_causal_mask_hides_have_no_colour_and_the_picture_says_so(hides):
+    weights = np.tril(np.ones((2, 3, 3), np.float32)) / np.array([[1], [2], [3]], np.float32)
+    weights[0, 0, 2] = 0 if hides else 0.25
+    labelled = LabelledMaps({"decoder": [weights]}, {"decoder": "abc"}, {"decoder": "abc"})
+    figure = labelled.plot()
+    (first, *_) = (ax.images[0].get_array() for ax in figure.axes if ax.get_title())
+    assert np.ma.getmaskarray(np.ma.masked_invalid(first)).sum() == (3 if hides else 0)
+    np.testing.assert_array_equal(np.tril(np.ma.filled(first, 0)), np.tril(weights[0]))
+    assert figure.get_supxlabel() == ("Key, later ones are hidden" if hides else "Key")
+    pixels = attention_picture(weights, "abc", "abc")
+    cell = -(-LEAST_SIDE // 3)
+    assert pixels[CELL + cell // 2, CELL + cell + cell // 2] == (GREY if hides else 0)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,14 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Shaped
 
-from transformer_jax.attention.biases import Biases
+from transformer_jax.attention.biases import (
+    AttentionFunction,
+    BiasArgument,
+    Biases,
+    as_attention_bias,
+)
 from transformer_jax.attention.blockwise import blockwise_attention
-from transformer_jax.attention.formula import Tap, plain_attention
+from transformer_jax.attention.formula import Tap, plain_attention, weighted_sums
 from transformer_jax.attention.fused import fused_attention, fused_refusal
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.request import (
@@ -23,6 +28,7 @@ from transformer_jax.attention.request import (
 )
 from transformer_jax.dropout import AttentionDropout
 from transformer_jax.errors import InputError, check_value
+from transformer_jax.trees import shown
 
 Implementation = Literal["auto", "plain", "blockwise", "fused"]
 # On CPUs, blockwise attention is faster from this number of logits per head on, if the logits of all heads and batch
@@ -96,6 +102,50 @@ def dot_product_attention(
     else:
         values = blockwise_attention(*operands, *arguments, request.num_batch)
     return values.reshape(*request.logits_shape[:-2], *values.shape[-2:])
+
+
+def attend_by_function(
+    function: AttentionFunction,
+    q: Float[Array, "B H T d"],
+    k: Float[Array, "B Hkv S d"],
+    v: Float[Array, "B Hkv S d"],
+    mask: Masks | None,
+    bias: Biases | None,
+    dropout: AttentionDropout | None,
+    *,
+    return_attention: bool,
+    tap: Tap | None,
+) -> Float[Array, "B H T d"] | tuple[Float[Array, "B H T d"], Float[Array, "B H T S"]]:
+    """Call an attention function of a user, which gets the bias as a `BiasArgument`.
+
+    `return_attention` and `tap` are those of `dot_product_attention`; `tap` gets the weights only.
+
+    Raises:
+        InputError: the function ignores the bias, or returns no weights though they are needed.
+    """
+    argument = None
+    if bias is not None:
+        argument = BiasArgument(as_attention_bias(bias), (*q.shape[:-1], k.shape[-2]))
+    result = function(q, k, v, mask, argument, dropout)
+    if argument is not None and not argument.is_read:
+        raise InputError(
+            f"implementation is {shown(function)}, which ignores the bias {argument.bias}; it must"
+            " compute logits + bias; if it cannot, choose other positions, such as"
+            " RotaryPositions()"
+        )
+    values, weights = result if isinstance(result, tuple) else (result, None)
+    if not return_attention and tap is None:
+        return values
+    if weights is None:
+        raise InputError(
+            f"implementation is {shown(function)}, which returns no weights; it must return"
+            " (values, weights), or choose auto or plain"
+        )
+    if tap is not None:
+        tapped = tap("weights", weights, "B H T S")
+        if tapped is not weights:  # patched
+            values, weights = weighted_sums(tapped, v), tapped
+    return (values, weights) if return_attention else values
 
 
 def scaled_dot_product(

@@ -104,11 +104,13 @@ jax.tree_util.register_pytree_node(
 Biases = AttentionBias | BiasArgument | Float[ArrayLike, "..."]
 
 
-# Function (q, k, v, mask, bias, dropout) -> values [B H T d], with q [B H T d], k and v [B Hkv S d]. In cached decoding
-# T is 1 and S the capacity of the cache; only the mask and the bias contain the positions of the queries. A bias is an
-# array-like for logits [B H T S]: `logits + bias`, or `apply_bias(logits, bias)`, which supports soft caps too.
+# Function (q, k, v, mask, bias, dropout) -> values [B H T d], with q [B H T d], k and v [B Hkv S d]; or a pair of
+# values and weights [B H T S], for attention maps. In cached decoding T is 1 and S the capacity of the cache; only the
+# mask and the bias contain the positions of the queries. A bias is an array-like for logits [B H T S]: `logits + bias`,
+# or `apply_bias(logits, bias)`, which supports soft caps too.
 AttentionFunction: TypeAlias = Callable[
-    [Array, Array, Array, Masks | None, Biases | None, AttentionDropout | None], Array
+    [Array, Array, Array, Masks | None, Biases | None, AttentionDropout | None],
+    Array | tuple[Array, Array],
 ]
 
 
@@ -117,33 +119,6 @@ def as_attention_bias(bias: Biases) -> AttentionBias:
     if isinstance(bias, BiasArgument):
         return bias.read()
     return bias if isinstance(bias, AttentionBias) else ArrayBias(bias)
-
-
-def attend_by_function(
-    function: AttentionFunction,
-    q: Float[Array, "B H T d"],
-    k: Float[Array, "B Hkv S d"],
-    v: Float[Array, "B Hkv S d"],
-    mask: Masks | None,
-    bias: Biases | None,
-    dropout: AttentionDropout | None,
-) -> Float[Array, "B H T d"]:
-    """Call an attention function of a user, which gets the bias as a `BiasArgument`.
-
-    Raises:
-        InputError: the function ignores the bias.
-    """
-    if bias is None:
-        return function(q, k, v, mask, None, dropout)
-    argument = BiasArgument(as_attention_bias(bias), (*q.shape[:-1], k.shape[-2]))
-    values = function(q, k, v, mask, argument, dropout)
-    if not argument.is_read:
-        raise InputError(
-            f"implementation is {shown(function)}, which ignores the bias {argument.bias}; it must"
-            " compute logits + bias; if it cannot, choose other positions, such as"
-            " RotaryPositions()"
-        )
-    return values
 
 
 def apply_bias(logits: Float[Array, "... T S"], bias: Biases) -> Float[Array, "... T S"]:

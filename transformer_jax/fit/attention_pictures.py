@@ -7,6 +7,7 @@ from jaxtyping import Float, UInt8
 
 from transformer_jax.errors import InputError
 from transformer_jax.fitted.viewer import LabelledMaps, drawable
+from transformer_jax.plots import later_keys
 from transformer_jax.runs.loggers import Logger
 from transformer_jax.training.callbacks import Callback, Evaluation
 from transformer_jax.training.inspected_example import Label
@@ -14,7 +15,7 @@ from transformer_jax.trees import Params
 
 CELL = 12  # pixels for a letter, and at least for a weight
 LEAST_SIDE = 96  # pixels of a map's longer side, at least
-GREY = 96  # behind the labels
+GREY = 96  # behind the labels, and of hidden keys
 
 
 class LogAttention(Callback):
@@ -47,6 +48,8 @@ def attention_picture(
 ) -> UInt8[np.ndarray, "height width"]:
     """Draw the maps of a layer's heads side by side, with labels: black is 0, white a map's largest weight.
 
+    Later keys that a causal mask hides are grey, as are the margins.
+
     The brightness is the square root of the weight: otherwise, a map with one large weight in each row is almost black.
 
     Pillow takes 2 ms for 4 heads of 11 × 14 on a CPU, a matplotlib figure 0.6 s.
@@ -57,6 +60,7 @@ def attention_picture(
     cell = max(CELL, -(-LEAST_SIDE // max(length, num_keys)))
     brightest = np.maximum(maps.max((1, 2), keepdims=True), np.finfo(np.float32).tiny)
     grey = np.rint(255 * np.sqrt(maps / brightest)).astype(np.uint8)
+    grey[:, later_keys([maps])] = GREY
     cells = grey.repeat(cell, 1).repeat(cell, 2)
     rows = [drawable(label).replace("␣", "_") for label in queries]
     columns = [drawable(label).replace("␣", "_") for label in keys]

@@ -6,9 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
+import jax
+
 from transformer_jax.config import TrainingConfig, format_metric
 from transformer_jax.data.loader import Loader
-from transformer_jax.devices.processes import any_of, is_first
+from transformer_jax.devices.processes import any_of, is_first, say
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.fit.progress import Progress
 from transformer_jax.fit.runner import StepRunner
@@ -29,6 +31,7 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger, LogPosition, open_loggers
 from transformer_jax.training.callbacks import Callback, Evaluation, Step
 from transformer_jax.training.step import TrainState
+from transformer_jax.trees import Params
 
 
 class Journal(contextlib.AbstractContextManager["Journal"]):
@@ -84,7 +87,8 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             if is_first():  # it alone logs and decides
                 callbacks += self._create_callbacks(runner, steps_per_epoch, opened)
                 callbacks += compiled.task.create_callbacks(loggers)
-                callbacks += _attention_pictures(compiled, val_loader, loggers)
+                params = jax.eval_shape(unstack_layers, start.state.params)
+                callbacks += _attention_pictures(compiled, val_loader, loggers, params)
                 hears_of_epochs = [
                     callback
                     for callback in callbacks
@@ -255,9 +259,12 @@ def _as_json(name: str, state: object) -> object:
 
 
 def _attention_pictures(
-    compiled: CompiledTask, val_loader: Loader, loggers: Sequence[Logger]
+    compiled: CompiledTask, val_loader: Loader, loggers: Sequence[Logger], params: Params
 ) -> list[Callback]:
-    """Return the callback that pictures attention, if the model has maps and a logger takes pictures."""
+    """Return the callback that pictures attention, if the model has maps and a logger takes pictures.
+
+    If a function of the user returns no weights to picture, a line says so.
+    """
     takes_pictures = any(type(logger).log_image is not Logger.log_image for logger in loggers)
     if not (compiled.task.has_attention and takes_pictures):
         return []
@@ -265,4 +272,9 @@ def _attention_pictures(
     from transformer_jax.fit.attention_pictures import LogAttention
 
     example = compiled.task.pictured_example(next(iter(val_loader))[0])
+    try:
+        compiled.viewer.check_maps(example, params)
+    except InputError as error:
+        say(f"No maps of attention: {error}")
+        return []
     return [LogAttention(loggers, lambda params: compiled.viewer.maps_of(example, params))]

@@ -113,3 +113,8 @@ def announce(compiled: CompiledTask, params: Params, num_steps: int, directory: 
         f"{compiled.task.name}: {count:,} parameters, {num_steps:,} steps on {compiled.devices},"
         f" into {directory}"
     )
+    settings = getattr(compiled.task.model, "settings", None)
+    positions = getattr(settings, "positions", None)
+    is_own = not type(positions).__module__.startswith("transformer_jax.")
+    if positions is not None and is_own:
+        say(f"Positions: {positions}, which replaces --positions {compiled.task.config.positions}")

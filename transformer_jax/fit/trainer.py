@@ -214,7 +214,9 @@ class TrainerModule(Task):
 
     def attention(self, inputs: Any) -> Any:  # a task's own types; a `LabelledMaps`, or a list
         """Return the attention maps of each input of `examples`, a `LabelledMaps`; raises the errors of `maps_of`."""
-        maps = [self.maps_of(example) for example in self.examples(inputs)]
+        from transformer_jax.fitted.viewer import MapsOfInputs  # only for examples
+
+        maps = MapsOfInputs(self.maps_of(example) for example in self.examples(inputs))
         return maps[0] if self.is_one(inputs) else maps
 
     def maps_of(self, example: "InspectedExample", params: Params | None = None) -> "LabelledMaps":

@@ -4,7 +4,7 @@ import dataclasses
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import flax.linen as nn
 import jax
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MAPS = "get_attention_maps"  # method of a model that has maps to show
 FIRST_WITHOUT_GLYPH = 0x530  # Latin, Greek and Cyrillic come before it
+# maps [H T S] of layers, and labels of keys and queries
+Drawn: TypeAlias = tuple[Sequence[np.ndarray], Sequence[str], Sequence[str]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,8 +81,10 @@ class LabelledMaps:
         Raises:
             InputError: there is no such kind or layer.
         """
-        from transformer_jax.plots import plot_attention_maps  # only for drawing
+        return MapsOfInputs([self]).plot(kind, layer)
 
+    def drawn(self, kind: str | None, layer: int | None) -> "Drawn":
+        """Return the maps that `plot` draws, with the labels of keys and queries; raises its errors."""
         kinds = list(self.maps)
         kind = kinds[-1] if kind is None else kind
         if kind not in kinds:
@@ -91,8 +95,19 @@ class LabelledMaps:
         chosen = layers if layer is None else [layers[layer]]
         keys = [drawable(label) for label in self.key_labels[kind]]
         queries = [drawable(label) for label in self.query_labels[kind]]
-        maps = [weights[None] for weights in chosen]
-        return plot_attention_maps([keys], maps, query_data=[queries], first_layer=layer or 0)
+        return chosen, keys, queries
+
+
+class MapsOfInputs(list[LabelledMaps]):
+    """Attention weights of several inputs."""
+
+    _repr_png_ = LabelledMaps._repr_png_
+
+    def plot(self, kind: str | None = None, layer: int | None = None) -> "Figure":
+        """Draw the maps of all inputs below one another; arguments and errors are those of `LabelledMaps.plot`."""
+        from transformer_jax.plots import plot_maps_of_inputs  # only for drawing
+
+        return plot_maps_of_inputs([maps.drawn(kind, layer) for maps in self], layer or 0)
 
 
 def drawable(label: Label) -> str:
@@ -129,19 +144,21 @@ class Viewer:
         Raises:
             InputError: the model has none, or a weight is not finite.
         """
-        task = self._task
-        if not task.has_attention:
-            lacks = f"without {MAPS}"
-            if hasattr(task.model, MAPS):
-                lacks = "whose attention is a custom function"
-            raise InputError(f"{type(task.model).__name__} {lacks} has no maps to show")
         maps = jax.device_get(self._maps(jax.device_put(params, self._device), example.inputs))
         # a named tuple if there are several stacks
         by_kind = maps._asdict() if hasattr(maps, "_asdict") else maps
         return LabelledMaps.of(example, by_kind)
 
+    def check_maps(self, example: InspectedExample, params: Params) -> None:
+        """Raise an `InputError` if the model has no maps; only shapes are computed."""
+        self._maps.eval_shape(params, example.inputs)
+
     def _maps_of_inputs(self, params: Params, inputs: Inputs) -> object:
         """Return the maps by kind; those of a single stack by the name of its module."""
+        if not self._task.has_attention:
+            raise InputError(
+                f"{type(self._task.model).__name__} without {MAPS} has no maps to show"
+            )
         stacks: set[str] = set()
 
         def intercept(

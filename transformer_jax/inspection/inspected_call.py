@@ -89,7 +89,7 @@ def forward_pass(
     if isinstance(variables, Mapping) and variables and "params" not in variables:
         names = ", ".join(list(variables)[:3])
         raise InputError(
-            f'variables has {names}; it must be {{"params": …}}, such as {{"params": run.params}}'
+            f'variables has {names}; it must be {{"params": …}}, such as {{"params": trained.params}}'
         )
     arrays = input_arrays(inputs)
 

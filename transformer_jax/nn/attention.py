@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -20,7 +21,7 @@ from transformer_jax.argument_checks import (
     check_kv_heads,
     check_sequence,
 )
-from transformer_jax.attention.biases import AttentionFunction, Biases, attend_by_function
+from transformer_jax.attention.biases import AttentionFunction, Biases, as_attention_bias
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.dropout import AttentionDropout
 from transformer_jax.errors import InputError, head_width
@@ -53,6 +54,8 @@ class AttentionSettings:
     input_bias: bool = True  # whether the projections to queries, keys and values have a bias
     output_bias: bool = True  # whether the output projection has a bias
     scale: Positive | None = None  # factor of the logits; None: 1/√d
+    # Class of a module that changes the logits with parameters. It is constructed with H; its call returns a bias.
+    logit_change: Callable[..., nn.Module] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -83,8 +86,8 @@ class MultiheadAttention(Tapped):
 
     Queries are computed from `x`; keys and values from `memory`, or from `x` if there is none (self-attention).
     Kernels start Xavier-uniform (Glorot and Bengio 2010), those of queries, keys and values as one kernel `[D, 3 D]`;
-    biases start at zero. A subclass may override `__call__`; attention maps, inspection and cached decoding work if it
-    calls `attend`. Source: Vaswani et al. 2017, section 3.2.2.
+    biases start at zero. A subclass, which a block names as its `attention_class`, may override `__call__`; attention
+    maps, inspection and cached decoding work if it calls `attend`. Source: Vaswani et al. 2017, section 3.2.2.
 
     Raises:
         InputError: at construction, if a field is invalid, a number of heads does not divide what it divides, or the
@@ -119,6 +122,8 @@ class MultiheadAttention(Tapped):
         if settings.qk_norm is not None:
             self.query_norm = settings.qk_norm()
             self.key_norm = settings.qk_norm()
+        if settings.logit_change is not None:
+            self.logit_change = settings.logit_change(self.num_heads)
         in_attention = self.positions.in_attention(self.num_heads, self.looks_ahead)
         self.attention_positions = in_attention or AttentionPositions()
 
@@ -151,7 +156,7 @@ class MultiheadAttention(Tapped):
 
         Raises:
             InputError: `x` or `memory` is not floating-point or has another rank, they differ in B, the mask or the
-                bias does not broadcast, or weights are requested but `implementation` is a function.
+                bias does not broadcast, or weights are requested but `implementation` is a function that returns none.
         """
         self._check(x, memory)
         key, value = self.keys_and_values(x if memory is None else memory)
@@ -165,10 +170,7 @@ class MultiheadAttention(Tapped):
         if self.settings.scale is not None:  # attention itself divides by √d
             query = query * (self.settings.scale * math.sqrt(self.width()))
         dropout = self._dropout() if train else None
-        of_positions = self.attention_positions.bias()
-        if of_positions is not None:
-            bias = of_positions if bias is None else of_positions + bias
-        call = AttentionCall(query, key, value, mask, bias, dropout, return_attention)
+        call = AttentionCall(query, key, value, mask, self.biases(bias), dropout, return_attention)
         attended = self.attend(call)
         values, weights = attended if return_attention else (attended, None)
         values = self.tap("head_outputs", values, "B H T d").swapaxes(-3, -2)  # [B T H d]
@@ -184,6 +186,14 @@ class MultiheadAttention(Tapped):
         key = self.attention_positions.encode(key, FIRST_OF_PASS, key.shape[2])
         return KeyValue(key, self._heads(self.value_proj(memory)))
 
+    def biases(self, bias: Biases | None = None) -> Biases | None:
+        """Return one bias: the settings' `logit_change`, then the bias of the positions, then the given one."""
+        changes = [self.attention_positions.bias(), bias]
+        if self.settings.logit_change is not None:
+            changes.insert(0, as_attention_bias(self.logit_change()))
+        given = [change for change in changes if change is not None]
+        return functools.reduce(operator.add, given) if given else None
+
     def attend(self, call: AttentionCall, /) -> Any:
         """Compute each head's values with the configured implementation; if `wants_weights`, a pair with the weights.
 
@@ -191,21 +201,15 @@ class MultiheadAttention(Tapped):
         """
         arguments: Any = call[:6]  # those that an attention function takes
         implementation = self.settings.implementation
-        if isinstance(implementation, str):
-            # Loaded at the first call, with seven files; the formula is in `attention/formula.py`.
-            from transformer_jax.attention.attention import dot_product_attention
+        # Loaded at the first call, with seven files; the formula is in `attention/formula.py`.
+        from transformer_jax.attention.attention import attend_by_function, dot_product_attention
 
-            return dot_product_attention(
-                *arguments,
-                implementation="plain" if call.wants_weights else implementation,
-                return_attention=call.wants_weights,
-                tap=call.tap,
-            )
-        if call.wants_weights or call.tap is not None:
-            raise InputError(
-                "implementation is a function, which returns no weights; choose auto or plain"
-            )
-        return attend_by_function(implementation, *arguments)
+        options: Any = {"return_attention": call.wants_weights, "tap": call.tap}
+        if not isinstance(implementation, str):
+            return attend_by_function(implementation, *arguments, **options)
+        if call.wants_weights:
+            implementation = "plain"
+        return dot_product_attention(*arguments, implementation=implementation, **options)
 
     def _heads(self, x: Float[Array, "B T width"]) -> Heads:
         return x.reshape(*x.shape[:-1], -1, self.width()).swapaxes(-3, -2)

@@ -94,12 +94,6 @@ class SettingsModule(Tapped):
         width = module.input_dim if hasattr(self, "input_dim") else module.model_dim
         module.settings.check(width, module.num_heads)
 
-    @property
-    def has_attention_maps(self) -> bool:
-        """Whether attention weights are available; a custom attention function returns values only."""
-        module: Any = self
-        return isinstance(module.settings.attention.implementation, str)
-
     def get_attention_maps(
         self,
         *inputs: Any,
@@ -182,6 +176,8 @@ class Block(SettingsModule):
     settings: BlockSettings = BlockSettings()
 
     looks_ahead: ClassVar[bool] = True  # whether a position may see later ones in self-attention
+    # Class of the attention, to be set in a subclass: Flax lets `setup` assign `self.self_attn` only once.
+    attention_class: ClassVar[type[MultiheadAttention]] = MultiheadAttention
 
     @nn.nowrap  # so that the module belongs to the caller's `setup`, which names it
     def residual(self) -> Residual:
@@ -198,7 +194,7 @@ class Block(SettingsModule):
     @nn.nowrap
     def attention(self, positions: Positions | None = None) -> MultiheadAttention:
         """Return multi-head attention with this block's settings; cross-attention has no positions."""
-        return MultiheadAttention(
+        return self.attention_class(
             self.input_dim,
             self.num_heads,
             settings=self.settings.attention,

@@ -1,9 +1,10 @@
 """The protocol of every experiment: load the data, train or take a trained model, report, test."""
 
+import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -137,20 +138,29 @@ def _save_answers(trainer: TrainerModule) -> None:
 
     The mistakes among the answers are printed.
 
-    If this fails, e.g. because an own `predict` gives something other than answers, a message is printed.
+    If one of them fails, e.g. because an own `predict` gives something other than answers, a message is printed.
     """
-    try:
+    examples: list[InspectedExample] = []
+    with _saying("answers to the test set"):
         count = MAX_PREDICTIONS if trainer.writes_predictions else 1
         examples = trainer.test_examples(range(min(count, len(trainer.test_set))))
-        if trainer.has_attention and trainer.attention_picture is not None:
-            trainer.run.save_figure(trainer.attention_picture, trainer.maps_of(examples[0]).plot())
         if trainer.writes_predictions:
             answered = list(zip(examples, trainer.answers(examples), strict=True))
             trainer.run.save_text(PREDICTIONS, prediction_table(answered))
             _print_mistakes(answered)
+    if examples and trainer.has_attention and trainer.attention_picture is not None:
+        with _saying("picture of attention"):
+            trainer.run.save_figure(trainer.attention_picture, trainer.maps_of(examples[0]).plot())
+
+
+@contextlib.contextmanager
+def _saying(what: str) -> Iterator[None]:
+    """Print a message that there is none of this if the block fails."""
+    try:
+        yield
     except Exception as error:  # of any class: the model's output may be anything
         reason = in_one_line(error, with_class=not isinstance(error, InputError))
-        say(f"No answers to the test set, or no picture of attention: {reason}")
+        say(f"No {what}: {reason}")
 
 
 def _print_mistakes(answered: Sequence[tuple[InspectedExample, Answer]]) -> None:

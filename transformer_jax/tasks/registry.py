@@ -63,7 +63,7 @@ def own_trainer(place: str) -> type[TrainerModule]:
 def load_run(
     directory: str | Path, trainer_class: type[TrainerModule] | None = None
 ) -> TrainerModule:
-    """Load the trainer of a run, with its `config`, its `model` and its best `params`, ready to `predict`.
+    """Open a run: return its trainer, with its `config`, its `model` and its best `params`, ready to `predict`.
 
     Its `inspected` is the model bound to these parameters, an `inspection.Inspected`. Settings of the machine that
     trained it are ignored: devices, workers, directories, caches.
@@ -78,9 +78,9 @@ def load_run(
             its intact checkpoints was evaluated; its parameters are not finite; or a file of a saved model does not
             match its digest.
     """
-    run = open_run(directory, lambda task: trainer_class or trainer_class_of(task))
-    run.inspected = Inspected(run.model, run.variables)
-    return run
+    trainer = open_run(directory, lambda task: trainer_class or trainer_class_of(task))
+    trainer.inspected = Inspected(trainer.model, trainer.variables)
+    return trainer
 
 
 def find_trainer(what: str, trainer: str | None = None) -> TrainerModule:

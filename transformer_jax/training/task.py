@@ -276,9 +276,8 @@ class Task:
 
     @property
     def has_attention(self) -> bool:
-        """Whether the model has attention maps: a method `get_attention_maps`, and attention with weights."""
-        has_method = hasattr(self.model, "get_attention_maps")
-        return bool(getattr(self.model, "has_attention_maps", has_method))
+        """Whether the model has a method `get_attention_maps`."""
+        return hasattr(self.model, "get_attention_maps")
 
     def apply(
         self,

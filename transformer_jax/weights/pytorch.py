@@ -132,6 +132,7 @@ def _check_attention(
         prefix,
         attention,
         qk_norm=None,
+        logit_change=None,
         head_width=None,
         input_bias=True,
         output_bias=True,

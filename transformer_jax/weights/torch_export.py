@@ -45,12 +45,12 @@ def export_torch(model: nn.Module, params: Params, directory: str | Path) -> Pat
     and the weights in float32. The module takes the model's positional arguments, as tensors, and returns the same
     logits.
 
-        run = load_run("dates")
-        export_torch(run.model, run.params, "exported")
+        trained = load_run("dates")
+        export_torch(trained.model, trained.params, "exported")
 
     Args:
         model: a `TransformerPredictor`, or a `Transformer` with vocabularies, of the default blocks.
-        params: parameters of the model, `run.params` or `model.init(…)["params"]`.
+        params: parameters of the model, `trained.params` or `model.init(…)["params"]`.
         directory: created if missing; an earlier export in it is replaced.
 
     Returns:

@@ -31,11 +31,11 @@ class ActivationStream:
     chunk's number, so the stream has no state and may start at any chunk. Later layers are not computed.
 
     Args:
-        model: bound to its variables: `run.inspected`.
+        model: bound to its variables: `trained.inspected`.
         loader: loader of batches, of which epoch 0 is read.
         names: names or patterns of activations `[B, T, D]` or `[B, D]`. Several activations are concatenated along D,
             in the order of the names, as a transcoder's data are.
-        inputs: function from a batch's inputs to the model's input or tuple of inputs, such as `run.model_inputs`,
+        inputs: function from a batch's inputs to the model's input or tuple of inputs, such as `trained.model_inputs`,
             compiled with the pass; None for the batch's inputs as they are.
         valid: function from a batch's inputs and targets, both in NumPy, to a mask `[B, T]` of the positions that are
             not padding; None for all positions.

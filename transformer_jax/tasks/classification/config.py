@@ -34,6 +34,15 @@ class ClassificationConfig(TrainingConfig):
         InputError: at construction, for a value that cannot work.
     """
 
+    rarely_changed = (
+        "second_text_column",
+        "architecture",
+        "max_tokens",
+        "pooling",
+        "dim_feedforward",
+        "class_weights",
+        "label_smoothing",
+    )
     # file of labelled texts: CSV or TSV with a header, text TAB label without one, or JSON lines; none: phrases of 40
     # languages
     data: Path | None = None

@@ -27,6 +27,14 @@ class LanguageModelConfig(TrainingConfig):
         InputError: at construction, for a value that cannot work.
     """
 
+    rarely_changed = (
+        "architecture",
+        "stride",
+        "dim_feedforward",
+        "label_smoothing",
+        "top_k",
+        "top_p",
+    )
     # any file, read as bytes; none: the docstrings of Python's standard library
     data: Path | None = None
     # tokenizer: bytes; characters, words, words:2+ (those that occur at least twice), bpe:SIZE or unigram:SIZE, built

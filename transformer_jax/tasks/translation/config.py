@@ -66,6 +66,17 @@ class TranslationConfig(TrainingConfig):
         InputError: at construction, for a value that cannot work.
     """
 
+    rarely_changed = (
+        "architecture",
+        "max_bytes",
+        "val_size",
+        "test_size",
+        "dim_feedforward",
+        "batch_tokens",
+        "label_smoothing",
+        "length_penalty",
+        "bleu_tokenize",
+    )
     data: Path | None = None  # file of pairs, with source TAB target on each line; none: dates
     val_data: Path | None = None  # file of validation pairs, used with data; none: a part of data
     test_data: Path | None = None  # file of test pairs, used with data; none: a part of data
