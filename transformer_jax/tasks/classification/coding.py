@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from transformer_jax.errors import InputError
 from transformer_jax.nn.masked_language_model import Pooling, TransformerMLM
 from transformer_jax.outside_files import outside_file
 from transformer_jax.runs.directory import kept_file
-from transformer_jax.runs.settings import is_run
+from transformer_jax.runs.settings import is_run, read_settings
 from transformer_jax.tasks.architecture import Architecture, architecture_of
 from transformer_jax.tasks.classification.config import (
     LABELS,
@@ -64,22 +65,38 @@ def coding_of(config: ClassificationConfig) -> Coding:
         model = architecture.model(TransformerMLM, config, "max_tokens", 1)
         longest = min(longest, model.longest_text)
     tokenizer.enable_truncation(longest)
-    pooling, init_only, of_head = config.pooling or "first", config.init_only, {}
+    pooling, init_only = config.pooling, config.init_only
+    resumed = kept_file(config, TASK, LABELS)
+    if resumed is not None:  # it needs no initial model
+        labels = _read_labels(resumed)
+        _, settings = read_settings(resumed.parent)
+        pooling, init_only = pooling or settings["pooling"], init_only or settings["init_only"]
+    elif config.labels is not None and is_run(config.labels.parent):
+        labels = _read_labels(config.labels)
+    else:
+        labels, pooling, init_only = _initial_coding(config)
+    return Coding(tokenizer, labels, architecture, pooling or "first", longest, init_only)
+
+
+def _initial_coding(config: ClassificationConfig) -> tuple[list[str], Pooling | None, str | None]:
+    """Labels, pooling and `init_only` of a new run, by the files of the model that `init_from` names."""
     directory, published = _published(config)
-    if published is not None:
-        if config.pooling is None and os.path.lexists(directory / POOLING):
-            pooling = read_pooling(directory / POOLING)
-        if published.head == "classes" and pooling == "first":
-            classes = read_classes(directory, published.num_classes)
-            names = [classes.names.get(str(n), "") for n in range(published.num_classes)]
-            of_head = {name.casefold(): name for name in names}
+    if published is None:
+        return labels_of(config, {}), config.pooling, config.init_only
+    pooling, of_head = config.pooling, {}
+    if pooling is None and os.path.lexists(directory / POOLING):
+        pooling = read_pooling(directory / POOLING)
+    if published.head == "classes" and pooling in (None, "first"):
+        classes = read_classes(directory, published.num_classes)
+        names = [classes.names.get(str(n), "") for n in range(published.num_classes)]
+        of_head = {name.casefold(): name for name in names}
     labels = labels_of(config, of_head)
-    if published is not None and [*of_head] != [label.casefold() for label in labels]:
-        modules = {path.partition("/")[0] for path in abstract_params(published)}
-        unused = "pooler" if pooling != "first" else "output"
-        below = [name for name in modules if not name.startswith(("output", unused))]
-        init_only = init_only or ",".join(sorted(below))
-    return Coding(tokenizer, labels, architecture, pooling, longest, init_only)
+    if config.init_only or [*of_head] == [label.casefold() for label in labels]:
+        return labels, pooling, config.init_only
+    modules = {path.partition("/")[0] for path in abstract_params(published)}
+    unused = "output" if pooling in (None, "first") else "pooler"
+    below = [name for name in modules if not name.startswith(("output", unused))]
+    return labels, pooling, ",".join(sorted(below))
 
 
 def _published(config: ClassificationConfig) -> tuple[Path, TransformerMLM | None]:
@@ -124,30 +141,33 @@ def _trained(config: ClassificationConfig, stamp: object, kind: str) -> Tokenize
 
 
 def labels_of(config: ClassificationConfig, of_head: dict[str, str]) -> list[str]:
-    """The labels in the order of the classes.
+    """The labels of a new run in the order of the classes.
 
     Args:
         config: the run's settings.
         of_head: labels of the head of the initial model, by their names in lower case.
     """
-    file = config.labels
-    if file is None or not os.path.lexists(file):
-        file = kept_file(config, TASK, LABELS) or file
-    if file is not None:
-        with outside_file(file, "a file with a label on each line", MAX_LABEL_BYTES) as checked:
-            lines = checked.read_bytes().decode("utf-8-sig").splitlines()
-        labels = [line.strip() for line in lines if line.strip()]
-        if is_run(file.parent):
-            return labels
-    elif config.regression:
+    if config.regression:
+        if config.labels is not None:
+            raise InputError(f"labels is {config.labels}; with regression, labels are numbers")
         numbers = number_targets(splits_of(config).train)
         return [str(numbers.mean()), str(numbers.std() or 1.0)]
-    else:
+    if config.labels is None:
         labels = [label for each in splits_of(config).train for label in each.labels]
+    else:
+        labels = _read_labels(config.labels)
+    if not labels:
+        raise InputError(f"{config.labels or config.data} has no labels")
     by_name = {label.casefold(): label for label in labels}
     if by_name.keys() <= of_head.keys():
         return list((of_head | by_name).values())
     return list(dict.fromkeys(labels))
+
+
+def _read_labels(file: Path) -> list[str]:
+    with outside_file(file, "a file with a label on each line", MAX_LABEL_BYTES) as checked:
+        lines = checked.read_bytes().decode("utf-8-sig").splitlines()
+    return [line.strip() for line in lines if line.strip()]
 
 
 def tokenizer_of(config: ClassificationConfig) -> "tokenizers.Tokenizer":

@@ -125,11 +125,13 @@ def simple_models(
         linear = Ridge().fit(of_train, targets).predict(of_test).reshape(-1, 1)
     else:
         constant = constant - 0.5
-        known = (targets > 0).any(0)  # a label without a training text is never the answer
-        models = OneVsRestClassifier(LinearSVC(tol=0.1, random_state=0))
-        models.fit(of_train, targets[:, known] > 0)
-        linear = np.full((len(test), targets.shape[1]), -np.inf)
-        linear[:, known] = models.decision_function(of_test).reshape(len(test), -1)
+        # a label of no training text is never the answer, one of all training texts always
+        varies = targets.min(0) < targets.max(0)
+        linear = np.tile(np.where(constant > 0, np.inf, -np.inf), (len(test), 1))
+        if varies.any():
+            models = OneVsRestClassifier(LinearSVC(tol=0.1, random_state=0))
+            models.fit(of_train, targets[:, varies] > 0)
+            linear[:, varies] = models.decision_function(of_test).reshape(len(test), -1)
     most_frequent = np.broadcast_to(constant, linear.shape)
     return {"linear model on n-grams": linear, "most frequent answer": most_frequent}
 
