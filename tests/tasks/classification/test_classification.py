@@ -178,7 +178,7 @@ def test_a_head_with_labels_of_the_same_names_is_kept_in_its_order(tmp_path):
     np.testing.assert_array_equal(*kernels)
 
 
-def test_the_pooling_is_that_of_the_files(tmp_path):
+def test_the_pooling_is_that_of_the_files_and_a_run_needs_them_no_more(tmp_path, monkeypatch):
     saved(tmp_path / "mini", "BertModel")
     sentence_files(tmp_path / "mini", {"pooling_mode": "mean"})
     data = written(tmp_path / "data.tsv", [WORDS[number % 3] for number in range(40)])
@@ -191,7 +191,8 @@ def test_the_pooling_is_that_of_the_files(tmp_path):
     np.testing.assert_allclose(trainer.forward(inputs)[0], hidden @ head["kernel"] + head["bias"], atol=1e-5)
     with pytest.raises(InputError, match="pooling is mean; classifiers of transformers have only first"):
         trainer.save_transformers(tmp_path / "saved")
-    shutil.rmtree(tmp_path / "mini")  # the run has all that it needs
+    shutil.rmtree(tmp_path / "mini")
+    monkeypatch.setattr("transformer_jax.tasks.classification.coding.initial_directory", None)  # not called
     run = load_run(trainer.run.path)
     assert (run.predict(["w4 w5", "w6"]), run.model.pooling) == (trainer.predict(["w4 w5", "w6"]), "mean")
     _, again = train_classification(max_epochs=1, **settings)

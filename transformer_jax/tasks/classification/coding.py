@@ -28,13 +28,13 @@ from transformer_jax.tasks.tokenization import BYTES, Tokenizer, chosen_tokenize
 from transformer_jax.tasks.tokenizer_training import stamp, train_tokenizer
 from transformer_jax.trained.named import initial_directory
 from transformer_jax.weights.huggingface.pretrained import is_of_transformers, model_of_files
-from transformer_jax.weights.layouts import abstract_params
 
 if TYPE_CHECKING:
     import tokenizers
 
 MAX_LABEL_BYTES = 2**24  # of a file of labels
 POOLING = "1_Pooling/config.json"  # of a model of `sentence-transformers`
+BELOW_HEAD = "*embedding*,positional_encoding,encoder"  # modules of a published encoder
 BYTE_PIECES = "bpe:256"  # trained on nothing
 PAD, CLS, SEP = "[PAD]", "[CLS]", "[SEP]"
 
@@ -91,12 +91,11 @@ def _initial_coding(config: ClassificationConfig) -> tuple[list[str], Pooling | 
         names = [classes.names.get(str(n), "") for n in range(published.num_classes)]
         of_head = {name.casefold(): name for name in names}
     labels = labels_of(config, of_head)
-    if config.init_only or [*of_head] == [label.casefold() for label in labels]:
-        return labels, pooling, config.init_only
-    modules = {path.partition("/")[0] for path in abstract_params(published)}
-    unused = "output" if pooling in (None, "first") else "pooler"
-    below = [name for name in modules if not name.startswith(("output", unused))]
-    return labels, pooling, ",".join(sorted(below))
+    init_only = config.init_only
+    if init_only is None and [*of_head] != [label.casefold() for label in labels]:
+        has_pooler = published.uses_pooler and pooling in (None, "first")
+        init_only = f"{BELOW_HEAD},pooler" if has_pooler else BELOW_HEAD
+    return labels, pooling, init_only
 
 
 def _published(config: ClassificationConfig) -> tuple[Path, TransformerMLM | None]:

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,13 +17,12 @@ from jaxtyping import Float, PRNGKeyArray
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.attention.masks.arrays import padding_mask
-from transformer_jax.data.batch import Batch, Inputs
+from transformer_jax.data.batch import Batch
 from transformer_jax.data.length_buckets import choose_shapes
 from transformer_jax.data.loader import Loader
 from transformer_jax.devices.processes import quietly, say
 from transformer_jax.errors import InputError
 from transformer_jax.nn.masked_language_model import TransformerMLM
-from transformer_jax.nn.positions import sinusoidal_table
 from transformer_jax.outside_files import Json, writing_into
 from transformer_jax.tasks.architecture import ARCHITECTURE
 from transformer_jax.tasks.block_settings import block_settings
@@ -174,14 +172,6 @@ class ClassificationTrainer(PretrainedClassifier):
             )
         pooling = None if config.pooling == "first" else config.pooling
         return model.clone(head="classes", num_classes=len(self.labels) or 1, pooling=pooling)
-
-    def initial_params(self, key: PRNGKeyArray, inputs: Inputs, constants: Arrays = None) -> Params:
-        """Initialize the parameters; the learned positions start as sinusoids, by which neighbours find each other."""
-        params = dict(super().initial_params(key, inputs, constants))
-        length, width = params["positional_encoding"]["embedding"].shape
-        # as large as the embeddings
-        table = sinusoidal_table(length, width) * math.sqrt(2 / width)
-        return {**params, "positional_encoding": {"embedding": jnp.asarray(table)}}
 
     def model_files(self) -> Mapping[str, str]:
         files = {
