@@ -21,7 +21,7 @@ TASK = "ClassificationTask"
 TOKENIZER, LABELS = "tokenizer.json", "labels.txt"  # in the directory of a run
 COLUMNS = "text_column", "second_text_column", "label_column"
 ENOUGH_STEPS = 2_000  # in a training from scratch
-MOST_EPOCHS = 30
+FEWEST_EPOCHS, MOST_EPOCHS = 6, 30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class ClassificationConfig(TrainingConfig):
     dim_feedforward: int = setting(256, defines_model=True, least=1, most=MAX_WIDTH)
     positions: Positions = "learned"
     dropout_prob: float = 0.1
-    # passes over the training set, 0 only evaluates init_from; none: as many as 2000 steps take, at most 30; 3 with
+    # passes over the training set, 0 only evaluates init_from; none: as many as 2000 steps take, from 6 to 30; 3 with
     # init_from; 10 with init_from and freeze
     max_epochs: int | None = setting(None, least=0)
     batch_size: int = 32  # texts per step
@@ -76,7 +76,7 @@ class ClassificationConfig(TrainingConfig):
     # warm-up steps of the learning rate; none: a tenth of all steps
     warmup: int | None = None
     eval_every: int = 1  # epochs between evaluations
-    patience: int = 3  # evaluations without a better model after which training stops; 0: never
+    patience: int = 5  # evaluations without a better model after which training stops; 0: never
     # balanced: losses are weighted by the inverse frequency of their class; none: equally
     class_weights: Literal["balanced"] | None = None
     # label smoothing: part of each target's probability that all classes share in the training loss; off in evaluation
@@ -117,7 +117,8 @@ class ClassificationConfig(TrainingConfig):
 
     def resolved(self, steps_per_epoch: int) -> "ClassificationConfig":
         """Fill in `max_epochs` (unless `max_steps` is set), `lr` and `warmup` if they are None."""
-        epochs, lr = min(math.ceil(ENOUGH_STEPS / steps_per_epoch), MOST_EPOCHS), 1e-3
+        epochs, lr = math.ceil(ENOUGH_STEPS / steps_per_epoch), 1e-3
+        epochs = min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS)
         if self.init_from is not None:
             epochs, lr = (3, 1e-4) if self.freeze is None else (10, 1e-3)
         if self.max_epochs is not None or self.max_steps is not None:
