@@ -62,7 +62,7 @@ def coding_of(config: ClassificationConfig) -> Coding:
     architecture = architecture_of(config.architecture, config, TASK)
     longest = config.max_tokens
     if architecture is not None:
-        model = architecture.model(TransformerMLM, config, "max_tokens", 1)
+        model = architecture.model(TransformerMLM, config.regularized(), "max_tokens", 1)
         longest = min(longest, model.longest_text)
     tokenizer.enable_truncation(longest)
     pooling, init_only = config.pooling, config.init_only

@@ -51,7 +51,7 @@ class ClassificationConfig(TrainingConfig):
     # tokenizer: bytes; characters, words, words:2+ (those that occur at least twice), bpe:SIZE or unigram:SIZE, built
     # from the training texts; or a tokenizer.json file
     tokenizer: str = setting(
-        "bpe:4000", defines_model=True, kept_as=TOKENIZER, check=check_tokenizer
+        "words:2+", defines_model=True, kept_as=TOKENIZER, check=check_tokenizer
     )
     # config.json of a HuggingFace encoder, instead of model flags; the tokenizer must be its tokenizer.json
     architecture: Path | None = setting(None, defines_model=True, kept_as=ARCHITECTURE)
@@ -66,7 +66,9 @@ class ClassificationConfig(TrainingConfig):
     # hidden width of the feed-forward networks
     dim_feedforward: int = setting(256, defines_model=True, least=1, most=MAX_WIDTH)
     positions: Positions = "learned"
-    dropout_prob: float = 0.1
+    dropout_prob: float | None = (
+        None  # dropout probability; none: 0.3 from scratch, 0.1 with init_from
+    )
     # passes over the training set, 0 only evaluates init_from; none: as many as 2000 steps take, from 6 to 30; 3 with
     # init_from; 10 with init_from and freeze
     max_epochs: int | None = setting(None, least=0)
@@ -79,8 +81,9 @@ class ClassificationConfig(TrainingConfig):
     patience: int = 5  # evaluations without a better model after which training stops; 0: never
     # balanced: losses are weighted by the inverse frequency of their class; none: equally
     class_weights: Literal["balanced"] | None = None
-    # label smoothing: part of each target's probability that all classes share in the training loss; off in evaluation
-    label_smoothing: float = setting(0.0, check=check_probability)
+    # label smoothing: part of each target's probability that all classes share in the training loss, off in
+    # evaluation; none: 0.1 from scratch, 0 with init_from
+    label_smoothing: float | None = setting(None, check=check_probability)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,6 +117,15 @@ class ClassificationConfig(TrainingConfig):
     def default_criterion(self) -> Criterion:
         """Accuracy; the loss of a regression."""
         return Criterion("loss", "min") if self.regression else Criterion("accuracy", "max")
+
+    def regularized(self) -> "ClassificationConfig":
+        """Fill in `dropout_prob` and `label_smoothing` if they are None."""
+        dropout, smoothing = (0.3, 0.1) if self.init_from is None else (0.1, 0.0)
+        if self.dropout_prob is not None:
+            dropout = self.dropout_prob
+        if self.label_smoothing is not None:
+            smoothing = self.label_smoothing
+        return dataclasses.replace(self, dropout_prob=dropout, label_smoothing=smoothing)
 
     def resolved(self, steps_per_epoch: int) -> "ClassificationConfig":
         """Fill in `max_epochs` (unless `max_steps` is set), `lr` and `warmup` if they are None."""
