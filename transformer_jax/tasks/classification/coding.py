@@ -14,6 +14,7 @@ from transformer_jax.runs.directory import kept_file
 from transformer_jax.runs.settings import is_run, read_settings
 from transformer_jax.tasks.architecture import Architecture, architecture_of
 from transformer_jax.tasks.classification.config import (
+    AUTO,
     LABELS,
     TASK,
     TOKENIZER,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 MAX_LABEL_BYTES = 2**24  # of a file of labels
 POOLING = "1_Pooling/config.json"  # of a model of `sentence-transformers`
 BELOW_HEAD = "*embedding*,positional_encoding,encoder"  # modules of a published encoder
+# the most accurate on TREC's questions and on the phrases
+WORDS, PHRASE_PIECES = "words:2+", "bpe:4000"
 BYTE_PIECES = "bpe:256"  # trained on nothing
 PAD, CLS, SEP = "[PAD]", "[CLS]", "[SEP]"
 
@@ -179,11 +182,14 @@ def tokenizer_of(config: ClassificationConfig) -> "tokenizers.Tokenizer":
     kept = kept_file(config, TASK, TOKENIZER)
     alike = dataclasses.replace(config, seed=0, name=None)
     train = functools.partial(_trained, alike, stamp(config.data))
+    kind = config.tokenizer
+    if kind == AUTO:
+        kind = PHRASE_PIECES if config.data is None else WORDS
     chosen: Tokenizer
-    if config.tokenizer == BYTES:
+    if kind == BYTES:
         chosen = train_tokenizer(BYTE_PIECES, [])
     else:
-        chosen = chosen_tokenizer(config.tokenizer, kept, train)
+        chosen = chosen_tokenizer(kind, kept, train)
     tokenizer = library.Tokenizer.from_str(chosen.file)
     if tokenizer.post_processor is None:
         tokenizer.add_special_tokens([PAD, CLS, SEP])

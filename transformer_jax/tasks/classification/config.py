@@ -21,7 +21,13 @@ TASK = "ClassificationTask"
 TOKENIZER, LABELS = "tokenizer.json", "labels.txt"  # in the directory of a run
 COLUMNS = "text_column", "second_text_column", "label_column"
 ENOUGH_STEPS = 2_000  # in a training from scratch
+AUTO = "auto"  # a tokenizer that fits the data
 FEWEST_EPOCHS, MOST_EPOCHS = 6, 30
+
+
+def _check_tokenizer(name: str, value: str) -> None:
+    if value != AUTO:
+        check_tokenizer(name, value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,11 +54,9 @@ class ClassificationConfig(TrainingConfig):
     # a text may have any number of labels, separated by |
     multi_label: bool = setting(False, defines_model=True)
     regression: bool = setting(False, defines_model=True)  # the label is a number to predict
-    # tokenizer: bytes; characters, words, words:2+ (those that occur at least twice), bpe:SIZE or unigram:SIZE, built
+    # tokenizer: auto (words:2+; bpe:4000 for phrases); bytes; characters, words, words:2+ (those that occur at least twice), bpe:SIZE or unigram:SIZE, built
     # from the training texts; or a tokenizer.json file
-    tokenizer: str = setting(
-        "words:2+", defines_model=True, kept_as=TOKENIZER, check=check_tokenizer
-    )
+    tokenizer: str = setting(AUTO, defines_model=True, kept_as=TOKENIZER, check=_check_tokenizer)
     # config.json of a HuggingFace encoder, instead of model flags; the tokenizer must be its tokenizer.json
     architecture: Path | None = setting(None, defines_model=True, kept_as=ARCHITECTURE)
     # maximum number of tokens of a text; longer texts are cut
