@@ -20,7 +20,12 @@ from transformer_jax.tasks.classification.config import (
     TOKENIZER,
     ClassificationConfig,
 )
-from transformer_jax.tasks.classification.examples import Splits, number_targets, split_texts
+from transformer_jax.tasks.classification.examples import (
+    Splits,
+    Texts,
+    number_targets,
+    split_texts,
+)
 from transformer_jax.tasks.classification.files import read_labelled
 from transformer_jax.tasks.classification.phrases import phrase_splits
 from transformer_jax.tasks.sentence_files import read_pooling
@@ -138,7 +143,7 @@ def _splits(config: ClassificationConfig, *stamps: object) -> Splits:
 
 @functools.lru_cache(8)
 def _trained(config: ClassificationConfig, stamp: object, kind: str) -> Tokenizer:
-    texts = splits_of(config).train
+    texts: Texts = [] if kind == BYTE_PIECES else splits_of(config).train
     return train_tokenizer(kind, [text for each in texts for text in each.texts])
 
 
@@ -185,11 +190,7 @@ def tokenizer_of(config: ClassificationConfig) -> "tokenizers.Tokenizer":
     kind = config.tokenizer
     if kind == AUTO:
         kind = PHRASE_PIECES if config.data is None else WORDS
-    chosen: Tokenizer
-    if kind == BYTES:
-        chosen = train_tokenizer(BYTE_PIECES, [])
-    else:
-        chosen = chosen_tokenizer(kind, kept, train)
+    chosen = chosen_tokenizer(BYTE_PIECES if kind == BYTES else kind, kept, train)
     tokenizer = library.Tokenizer.from_str(chosen.file)
     if tokenizer.post_processor is None:
         tokenizer.add_special_tokens([PAD, CLS, SEP])

@@ -54,8 +54,8 @@ class ClassificationConfig(TrainingConfig):
     # a text may have any number of labels, separated by |
     multi_label: bool = setting(False, defines_model=True)
     regression: bool = setting(False, defines_model=True)  # the label is a number to predict
-    # tokenizer: auto (words:2+; bpe:4000 for phrases); bytes; characters, words, words:2+ (those that occur at least twice), bpe:SIZE or unigram:SIZE, built
-    # from the training texts; or a tokenizer.json file
+    # tokenizer: auto (words:2+; bpe:4000 for phrases); bytes; characters, words, words:2+ (those that occur at least
+    # twice), bpe:SIZE or unigram:SIZE, built from the training texts; or a tokenizer.json file
     tokenizer: str = setting(AUTO, defines_model=True, kept_as=TOKENIZER, check=_check_tokenizer)
     # config.json of a HuggingFace encoder, instead of model flags; the tokenizer must be its tokenizer.json
     architecture: Path | None = setting(None, defines_model=True, kept_as=ARCHITECTURE)
@@ -70,9 +70,8 @@ class ClassificationConfig(TrainingConfig):
     # hidden width of the feed-forward networks
     dim_feedforward: int = setting(256, defines_model=True, least=1, most=MAX_WIDTH)
     positions: Positions = "learned"
-    dropout_prob: float | None = (
-        None  # dropout probability; none: 0.3 from scratch, 0.1 with init_from
-    )
+    # dropout probability; none: 0.3 from scratch, 0.1 with init_from
+    dropout_prob: float | None = None
     # passes over the training set, 0 only evaluates init_from; none: as many as 2000 steps take, from 6 to 30; 3 with
     # init_from; 10 with init_from and freeze
     max_epochs: int | None = setting(None, least=0)
