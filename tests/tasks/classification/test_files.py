@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import InputError
-from transformer_jax.tasks.classification.coding import labels_of
+from transformer_jax.tasks.classification.coding import labels_of, tokenizer_of
 from transformer_jax.tasks.classification.config import ClassificationConfig
 from transformer_jax.tasks.classification.examples import class_targets, number_targets, split_texts
 from transformer_jax.tasks.classification.files import LabelledText, read_labelled
@@ -136,3 +136,18 @@ def test_phrases_of_the_test_name_nothing_that_is_named_in_training():
         assert not [name for thing in in_test if (name := named_things(locale).get(thing)) in named[0]]
     (angola,) = (each for part in (train, val, test) for each in part if each.texts == ("Angola",))
     assert {"de", "en", "es"} <= set(angola.labels)
+
+
+def test_defaults_follow_from_the_case():
+    fresh = ClassificationConfig(data=Path("f"))
+    configs = [fresh, ClassificationConfig(init_from="m"), ClassificationConfig(dropout_prob=0.0, label_smoothing=0.2)]
+    filled = [each.regularized() for each in configs]
+    assert [(each.dropout_prob, each.label_smoothing) for each in filled] == [(0.3, 0.1), (0.1, 0.0), (0.0, 0.2)]
+    assert [fresh.resolved(steps).max_epochs for steps in (5, 137, 967)] == [30, 15, 6]
+    assert configs[1].resolved(967).max_epochs == 3
+
+
+def test_words_that_occur_once_are_bytes(tmp_path):
+    (tmp_path / "data.csv").write_text("text,label\n" + "".join(f"red w{n:03},{'ab'[n % 2]}\n" for n in range(40)))
+    tokenizer = tokenizer_of(ClassificationConfig(data=tmp_path / "data.csv", checkpoint_dir=tmp_path))
+    assert tokenizer.encode("red ü").tokens == ["[CLS]", "red", *(f"<0x{byte:02X}>" for byte in " ü".encode()), "[SEP]"]
