@@ -140,9 +140,15 @@ def test_phrases_of_the_test_name_nothing_that_is_named_in_training():
 
 def test_defaults_follow_from_the_case():
     fresh = ClassificationConfig(data=Path("f"))
-    configs = [fresh, ClassificationConfig(init_from="m"), ClassificationConfig(dropout_prob=0.0, label_smoothing=0.2)]
+    given = {"dropout_prob": 0.0, "label_smoothing": 0.2}
+    configs = [fresh, ClassificationConfig(init_from="m"), ClassificationConfig(), ClassificationConfig(**given)]
     filled = [each.regularized() for each in configs]
-    assert [(each.dropout_prob, each.label_smoothing) for each in filled] == [(0.3, 0.1), (0.1, 0.0), (0.0, 0.2)]
+    assert [(each.dropout_prob, each.label_smoothing) for each in filled] == [
+        (0.3, 0.1),
+        (0.1, 0.0),
+        (0.1, 0.0),
+        (0.0, 0.2),
+    ]
     assert [fresh.resolved(steps).max_epochs for steps in (5, 137, 967)] == [30, 15, 6]
     assert configs[1].resolved(967).max_epochs == 3
 

@@ -70,7 +70,7 @@ class ClassificationConfig(TrainingConfig):
     # hidden width of the feed-forward networks
     dim_feedforward: int = setting(256, defines_model=True, least=1, most=MAX_WIDTH)
     positions: Positions = "learned"
-    # dropout probability; none: 0.3 from scratch, 0.1 with init_from
+    # dropout probability; none: 0.3 from scratch, 0.1 with init_from or for phrases
     dropout_prob: float | None = None
     # passes over the training set, 0 only evaluates init_from; none: as many as 2000 steps take, from 6 to 30; 3 with
     # init_from; 10 with init_from and freeze
@@ -85,7 +85,7 @@ class ClassificationConfig(TrainingConfig):
     # balanced: losses are weighted by the inverse frequency of their class; none: equally
     class_weights: Literal["balanced"] | None = None
     # label smoothing: part of each target's probability that all classes share in the training loss, off in
-    # evaluation; none: 0.1 from scratch, 0 with init_from
+    # evaluation; none: 0.1 from scratch, 0 with init_from or for phrases
     label_smoothing: float | None = setting(None, check=check_probability)
 
     def __post_init__(self) -> None:
@@ -123,7 +123,8 @@ class ClassificationConfig(TrainingConfig):
 
     def regularized(self) -> "ClassificationConfig":
         """Fill in `dropout_prob` and `label_smoothing` if they are None."""
-        dropout, smoothing = (0.3, 0.1) if self.init_from is None else (0.1, 0.0)
+        is_own = self.init_from is None and self.data is not None
+        dropout, smoothing = (0.3, 0.1) if is_own else (0.1, 0.0)
         if self.dropout_prob is not None:
             dropout = self.dropout_prob
         if self.label_smoothing is not None:
