@@ -106,8 +106,8 @@ def carry_out(command: argparse.Namespace) -> None:
             f"{flag} is only for language models; {command.run} is a model of {trainer.name}"
         )
     if command.top is not None:
-        if not isinstance(trainer, PretrainedClassifier):
-            raise InputError(f"--top is {command.top}; only classifiers of texts have labels")
+        if not (isinstance(trainer, PretrainedClassifier) and trainer.ranks_labels):
+            raise InputError(f"--top is {command.top}; only classifiers of whole texts rank labels")
         check_sizes(top=command.top)
         trainer.top = command.top
     if command.inputs or command.input is not None:

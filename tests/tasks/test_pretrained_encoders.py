@@ -46,6 +46,8 @@ def test_tokens_have_labels_and_commands_print_entities_as_the_pipeline_of_trans
         assert answer == "; ".join(shown)
     (answer,) = run.answers(run.examples(TEXTS[0]))
     assert [part.place for part in answer.parts] == ["[CLS]", *TEXTS[0].split(), "[SEP]"]
+    with pytest.raises(InputError, match="--top is 2; only classifiers of whole texts rank labels"):
+        command(tmp_path, ["w4", "--top", "2"], capsys)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 from transformer_jax.errors import check_value
 from transformer_jax.outside_files import Json
 from transformer_jax.tasks.pretrained import PretrainedText
-from transformer_jax.tasks.text_classes import Classes, read_classes
+from transformer_jax.tasks.text_classes import SCORES, Classes, read_classes
 from transformer_jax.tasks.text_examples import texts_in
 from transformer_jax.training.inspected_example import Answer, InspectedExample
 
@@ -24,14 +24,18 @@ class PretrainedClassifier(PretrainedText):
     probabilities if a text may have any number of classes; or a `LabelledSpan` for each token that is not special.
     """
 
-    top: int | None = (
-        None  # number of labels in the answer to a text; None: the most probable one alone
-    )
+    # number of labels in the answer to a text; None: the most probable one alone
+    top: int | None = None
 
     @functools.cached_property
     def classes(self) -> Classes:
         """How the logits become answers, by the model's files."""
         return read_classes(self.directory, self.model.num_classes)
+
+    @property
+    def ranks_labels(self) -> bool:
+        """Whether the answer to a text is one or several of its labels, so that `top` has a meaning."""
+        return self._takes_pairs and self.classes.problem != SCORES
 
     def is_one(self, inputs: Any) -> bool:
         return isinstance(inputs, (str, tuple) if self._takes_pairs else str)

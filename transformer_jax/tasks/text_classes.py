@@ -72,7 +72,7 @@ class Classes(NamedTuple):
             shown = [f"{span.label}: {span.text} ({span.probability:.3g})" for span in entities]
             places = [token_text(token) for token in encoding.tokens]
             return Answer("; ".join(shown), None, answer_of(logits, places, self._name).parts)
-        if top is not None and self.problem != SCORES:
+        if top is not None:
             is_one = self.problem == ONE_CLASS
             probabilities = probabilities_of(logits) if is_one else np.asarray(self.score(logits))
             order = np.argsort(-probabilities, kind="stable")[:top].tolist()

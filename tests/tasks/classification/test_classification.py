@@ -1,5 +1,7 @@
 """Classifiers of texts: losses and scores as those of PyTorch and scikit-learn, and files for `transformers`."""
 
+import shutil
+
 import numpy as np
 import pytest
 import sklearn.metrics
@@ -176,13 +178,12 @@ def test_a_head_with_labels_of_the_same_names_is_kept_in_its_order(tmp_path):
     np.testing.assert_array_equal(*kernels)
 
 
-def test_the_pooling_is_that_of_the_files(tmp_path):
+def test_the_pooling_is_that_of_the_files_and_a_run_needs_them_no_more(tmp_path, monkeypatch):
     saved(tmp_path / "mini", "BertModel")
     sentence_files(tmp_path / "mini", {"pooling_mode": "mean"})
     data = written(tmp_path / "data.tsv", [WORDS[number % 3] for number in range(40)])
-    trainer, _ = train_classification(
-        data=data, init_from=str(tmp_path / "mini"), checkpoint_dir=tmp_path, max_epochs=1, batch_size=7
-    )
+    settings = {"data": data, "init_from": str(tmp_path / "mini"), "checkpoint_dir": tmp_path, "batch_size": 7}
+    trainer, results = train_classification(max_epochs=1, **settings)
     assert (trainer.model.pooling, trainer.config.lr) == ("mean", 1e-4)
     inputs = trainer.examples(["w4 w5"])[0].inputs
     head = trainer.params["output_layer"]
@@ -190,3 +191,9 @@ def test_the_pooling_is_that_of_the_files(tmp_path):
     np.testing.assert_allclose(trainer.forward(inputs)[0], hidden @ head["kernel"] + head["bias"], atol=1e-5)
     with pytest.raises(InputError, match="pooling is mean; classifiers of transformers have only first"):
         trainer.save_transformers(tmp_path / "saved")
+    shutil.rmtree(tmp_path / "mini")
+    monkeypatch.setattr("transformer_jax.tasks.classification.coding.initial_directory", None)  # not called
+    run = load_run(trainer.run.path)
+    assert (run.predict(["w4 w5", "w6"]), run.model.pooling) == (trainer.predict(["w4 w5", "w6"]), "mean")
+    _, again = train_classification(max_epochs=1, **settings)
+    assert again["test"] == results["test"]

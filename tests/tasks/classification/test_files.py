@@ -1,14 +1,18 @@
 """Files of labelled texts, and how they are split."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from transformer_jax import InputError
+from transformer_jax.tasks.classification.coding import labels_of, tokenizer_of
+from transformer_jax.tasks.classification.config import ClassificationConfig
 from transformer_jax.tasks.classification.examples import class_targets, number_targets, split_texts
 from transformer_jax.tasks.classification.files import LabelledText, read_labelled
 from transformer_jax.tasks.classification.phrases import LOCALES, named_things, phrase_splits
+from transformer_jax.tasks.classification.report import scores, simple_models, true_targets
 
 GOOD = [(("It, too",), ("good",)), (("two\nlines",), ("not bad",))]
 
@@ -26,6 +30,7 @@ def read(tmp_path, content, *columns, several=False, name="file"):
         ('label,text\ngood,"It, too"\n\nnot bad,"two\nlines"\n', ()),
         ('\ufefftext;n;label\r\nIt, too;1;good\r\n"two\nlines";2;not  bad\r\n', ()),
         ('say\ttag\nIt, too\tgood\n"two\nlines"\tnot bad\n', ("say", "tag")),
+        ('text,label\r"It, too",good\r"two\nlines",not bad\r', ()),
         ('{"text": "It, too", "label": "good"}\n\n{"label": "not bad", "text": "two\\nlines "}', ()),
     ],
 )
@@ -54,10 +59,13 @@ def test_pairs_and_several_labels(tmp_path):
         ('text,label\n"a\nb",c\n ,d\n', "file:4: the text is empty"),
         (b"text,label\na,b\n\xff,c\n", "file:3 is not UTF-8; save the file as UTF-8"),
         ("sentence\tlabel\na\tb\n", "file:1: the header is"),
+        ("Text\tLabel\na\tb\n", "file:1: the header is"),
         ("sentence,label\na,b\n", "file:1: the header is 'sentence,label'; it must name the columns text, label, or"),
         ('text,label\n"a,b\n', "file:2 has an unpaired quote"),
         ('{"text": "a", "label": "b"}\nc\n', "file:2 is not a JSON object"),
         ('{"text": "a", "label": null}\n', "file:1: the label is empty"),
+        ('{"text": "a", "label": ["b"]}\n', r"file:1: the label is \['b'\]; it must be a text, or a number"),
+        ('{"text": "\\ud800", "label": "b"}\n', "file:1: the text is not Unicode"),
         ("text,label\n", "file has no labelled texts"),
     ],
 )
@@ -88,13 +96,31 @@ def test_given_test_texts_are_left_out_of_training():
         split_texts(test, test, test, by_label=True)
 
 
-def test_labels_that_cannot_be_learned_are_errors():
+def test_labels_that_cannot_be_learned_are_errors(tmp_path):
     with pytest.raises(InputError, match="f:2: 'b' is the label of this text alone"):
         split_texts(texts(*"aab"), None, None, by_label=True)
     with pytest.raises(InputError, match="f:1: the label is 'b'; the labels of the training are 'a'"):
         class_targets(texts("a", "b"), ["a"])
-    with pytest.raises(InputError, match="f:1: with --regression, labels must be numbers"):
-        number_targets(texts("1.5", "x"))
+    for label in ("x", "nan", "1e39"):
+        with pytest.raises(InputError, match="f:1: with --regression, labels must be numbers"):
+            number_targets(texts("1.5", label))
+    with pytest.raises(InputError, match="data has no text that .* has for the set test; give more texts"):
+        split_texts(texts(*"aabb"), None, None, by_label=True)
+    (tmp_path / "data.csv").write_text("text,label\na,\nb,\nc,\n")
+    with pytest.raises(InputError, match="data.csv has no labels"):
+        labels_of(ClassificationConfig(data=tmp_path / "data.csv", multi_label=True), {})
+    with pytest.raises(InputError, match="labels is a; with regression, labels are numbers"):
+        labels_of(ClassificationConfig(data=tmp_path / "data.csv", regression=True, labels=Path("a")), {})
+
+
+@pytest.mark.parametrize("known", ["ac", "c"])
+def test_the_linear_model_answers_with_labels_of_the_training(known):
+    labels, train = ["b", "c", "a"], texts(*known * 7)
+    train = [each._replace(texts=(f"{each.labels[0]}!",)) for each in train]
+    config = ClassificationConfig(data=Path("f"))
+    targets = true_targets(config, train, labels)
+    found = simple_models(config, train, train[:3], targets)["linear model on n-grams"]
+    assert scores(config, targets[:3], found, labels)["accuracy"] == 1
     np.testing.assert_array_equal(number_targets(texts("1.5", "-2")), [[1.5], [-2]])
 
 
@@ -110,3 +136,24 @@ def test_phrases_of_the_test_name_nothing_that_is_named_in_training():
         assert not [name for thing in in_test if (name := named_things(locale).get(thing)) in named[0]]
     (angola,) = (each for part in (train, val, test) for each in part if each.texts == ("Angola",))
     assert {"de", "en", "es"} <= set(angola.labels)
+
+
+def test_defaults_follow_from_the_case():
+    fresh = ClassificationConfig(data=Path("f"))
+    given = {"dropout_prob": 0.0, "label_smoothing": 0.2}
+    configs = [fresh, ClassificationConfig(init_from="m"), ClassificationConfig(), ClassificationConfig(**given)]
+    filled = [each.regularized() for each in configs]
+    assert [(each.dropout_prob, each.label_smoothing) for each in filled] == [
+        (0.3, 0.1),
+        (0.1, 0.0),
+        (0.1, 0.0),
+        (0.0, 0.2),
+    ]
+    assert [fresh.resolved(steps).max_epochs for steps in (5, 137, 967)] == [30, 15, 6]
+    assert configs[1].resolved(967).max_epochs == 3
+
+
+def test_words_that_occur_once_are_bytes(tmp_path):
+    (tmp_path / "data.csv").write_text("text,label\n" + "".join(f"red w{n:03},{'ab'[n % 2]}\n" for n in range(40)))
+    tokenizer = tokenizer_of(ClassificationConfig(data=tmp_path / "data.csv", checkpoint_dir=tmp_path))
+    assert tokenizer.encode("red ü").tokens == ["[CLS]", "red", *(f"<0x{byte:02X}>" for byte in " ü".encode()), "[SEP]"]

@@ -7,18 +7,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from transformer_jax.errors import InputError
 from transformer_jax.nn.masked_language_model import Pooling, TransformerMLM
 from transformer_jax.outside_files import outside_file
 from transformer_jax.runs.directory import kept_file
-from transformer_jax.runs.settings import is_run
+from transformer_jax.runs.settings import is_run, read_settings
 from transformer_jax.tasks.architecture import Architecture, architecture_of
 from transformer_jax.tasks.classification.config import (
+    AUTO,
     LABELS,
     TASK,
     TOKENIZER,
     ClassificationConfig,
 )
-from transformer_jax.tasks.classification.examples import Splits, number_targets, split_texts
+from transformer_jax.tasks.classification.examples import (
+    Splits,
+    Texts,
+    number_targets,
+    split_texts,
+)
 from transformer_jax.tasks.classification.files import read_labelled
 from transformer_jax.tasks.classification.phrases import phrase_splits
 from transformer_jax.tasks.sentence_files import read_pooling
@@ -27,13 +34,15 @@ from transformer_jax.tasks.tokenization import BYTES, Tokenizer, chosen_tokenize
 from transformer_jax.tasks.tokenizer_training import stamp, train_tokenizer
 from transformer_jax.trained.named import initial_directory
 from transformer_jax.weights.huggingface.pretrained import is_of_transformers, model_of_files
-from transformer_jax.weights.layouts import abstract_params
 
 if TYPE_CHECKING:
     import tokenizers
 
 MAX_LABEL_BYTES = 2**24  # of a file of labels
 POOLING = "1_Pooling/config.json"  # of a model of `sentence-transformers`
+BELOW_HEAD = "*embedding*,positional_encoding,encoder"  # modules of a published encoder
+# the most accurate on TREC's questions and on the phrases
+WORDS, PHRASE_PIECES = "words:2+", "bpe:4000"
 BYTE_PIECES = "bpe:256"  # trained on nothing
 PAD, CLS, SEP = "[PAD]", "[CLS]", "[SEP]"
 
@@ -61,25 +70,40 @@ def coding_of(config: ClassificationConfig) -> Coding:
     architecture = architecture_of(config.architecture, config, TASK)
     longest = config.max_tokens
     if architecture is not None:
-        model = architecture.model(TransformerMLM, config, "max_tokens", 1)
+        model = architecture.model(TransformerMLM, config.regularized(), "max_tokens", 1)
         longest = min(longest, model.longest_text)
     tokenizer.enable_truncation(longest)
-    pooling, init_only, of_head = config.pooling or "first", config.init_only, {}
+    pooling, init_only = config.pooling, config.init_only
+    resumed = kept_file(config, TASK, LABELS)
+    if resumed is not None:  # it needs no initial model
+        labels = _read_labels(resumed)
+        _, settings = read_settings(resumed.parent)
+        pooling, init_only = pooling or settings["pooling"], init_only or settings["init_only"]
+    elif config.labels is not None and is_run(config.labels.parent):
+        labels = _read_labels(config.labels)
+    else:
+        labels, pooling, init_only = _initial_coding(config)
+    return Coding(tokenizer, labels, architecture, pooling or "first", longest, init_only)
+
+
+def _initial_coding(config: ClassificationConfig) -> tuple[list[str], Pooling | None, str | None]:
+    """Labels, pooling and `init_only` of a new run, by the files of the model that `init_from` names."""
     directory, published = _published(config)
-    if published is not None:
-        if config.pooling is None and os.path.lexists(directory / POOLING):
-            pooling = read_pooling(directory / POOLING)
-        if published.head == "classes" and pooling == "first":
-            classes = read_classes(directory, published.num_classes)
-            names = [classes.names.get(str(n), "") for n in range(published.num_classes)]
-            of_head = {name.casefold(): name for name in names}
+    if published is None:
+        return labels_of(config, {}), config.pooling, config.init_only
+    pooling, of_head = config.pooling, {}
+    if pooling is None and os.path.lexists(directory / POOLING):
+        pooling = read_pooling(directory / POOLING)
+    if published.head == "classes" and pooling in (None, "first"):
+        classes = read_classes(directory, published.num_classes)
+        names = [classes.names.get(str(n), "") for n in range(published.num_classes)]
+        of_head = {name.casefold(): name for name in names}
     labels = labels_of(config, of_head)
-    if published is not None and [*of_head] != [label.casefold() for label in labels]:
-        modules = {path.partition("/")[0] for path in abstract_params(published)}
-        unused = "pooler" if pooling != "first" else "output"
-        below = [name for name in modules if not name.startswith(("output", unused))]
-        init_only = init_only or ",".join(sorted(below))
-    return Coding(tokenizer, labels, architecture, pooling, longest, init_only)
+    init_only = config.init_only
+    if init_only is None and [*of_head] != [label.casefold() for label in labels]:
+        has_pooler = published.uses_pooler and pooling in (None, "first")
+        init_only = f"{BELOW_HEAD},pooler" if has_pooler else BELOW_HEAD
+    return labels, pooling, init_only
 
 
 def _published(config: ClassificationConfig) -> tuple[Path, TransformerMLM | None]:
@@ -119,35 +143,38 @@ def _splits(config: ClassificationConfig, *stamps: object) -> Splits:
 
 @functools.lru_cache(8)
 def _trained(config: ClassificationConfig, stamp: object, kind: str) -> Tokenizer:
-    texts = splits_of(config).train
+    texts: Texts = [] if kind == BYTE_PIECES else splits_of(config).train
     return train_tokenizer(kind, [text for each in texts for text in each.texts])
 
 
 def labels_of(config: ClassificationConfig, of_head: dict[str, str]) -> list[str]:
-    """The labels in the order of the classes.
+    """The labels of a new run in the order of the classes.
 
     Args:
         config: the run's settings.
         of_head: labels of the head of the initial model, by their names in lower case.
     """
-    file = config.labels
-    if file is None or not os.path.lexists(file):
-        file = kept_file(config, TASK, LABELS) or file
-    if file is not None:
-        with outside_file(file, "a file with a label on each line", MAX_LABEL_BYTES) as checked:
-            lines = checked.read_bytes().decode("utf-8-sig").splitlines()
-        labels = [line.strip() for line in lines if line.strip()]
-        if is_run(file.parent):
-            return labels
-    elif config.regression:
+    if config.regression:
+        if config.labels is not None:
+            raise InputError(f"labels is {config.labels}; with regression, labels are numbers")
         numbers = number_targets(splits_of(config).train)
         return [str(numbers.mean()), str(numbers.std() or 1.0)]
-    else:
+    if config.labels is None:
         labels = [label for each in splits_of(config).train for label in each.labels]
+    else:
+        labels = _read_labels(config.labels)
+    if not labels:
+        raise InputError(f"{config.labels or config.data} has no labels")
     by_name = {label.casefold(): label for label in labels}
     if by_name.keys() <= of_head.keys():
         return list((of_head | by_name).values())
     return list(dict.fromkeys(labels))
+
+
+def _read_labels(file: Path) -> list[str]:
+    with outside_file(file, "a file with a label on each line", MAX_LABEL_BYTES) as checked:
+        lines = checked.read_bytes().decode("utf-8-sig").splitlines()
+    return [line.strip() for line in lines if line.strip()]
 
 
 def tokenizer_of(config: ClassificationConfig) -> "tokenizers.Tokenizer":
@@ -160,11 +187,10 @@ def tokenizer_of(config: ClassificationConfig) -> "tokenizers.Tokenizer":
     kept = kept_file(config, TASK, TOKENIZER)
     alike = dataclasses.replace(config, seed=0, name=None)
     train = functools.partial(_trained, alike, stamp(config.data))
-    chosen: Tokenizer
-    if config.tokenizer == BYTES:
-        chosen = train_tokenizer(BYTE_PIECES, [])
-    else:
-        chosen = chosen_tokenizer(config.tokenizer, kept, train)
+    kind = config.tokenizer
+    if kind == AUTO:
+        kind = PHRASE_PIECES if config.data is None else WORDS
+    chosen = chosen_tokenizer(BYTE_PIECES if kind == BYTES else kind, kept, train)
     tokenizer = library.Tokenizer.from_str(chosen.file)
     if tokenizer.post_processor is None:
         tokenizer.add_special_tokens([PAD, CLS, SEP])

@@ -21,7 +21,13 @@ TASK = "ClassificationTask"
 TOKENIZER, LABELS = "tokenizer.json", "labels.txt"  # in the directory of a run
 COLUMNS = "text_column", "second_text_column", "label_column"
 ENOUGH_STEPS = 2_000  # in a training from scratch
-MOST_EPOCHS = 30
+AUTO = "auto"  # a tokenizer that fits the data
+FEWEST_EPOCHS, MOST_EPOCHS = 6, 30
+
+
+def _check_tokenizer(name: str, value: str) -> None:
+    if value != AUTO:
+        check_tokenizer(name, value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,11 +63,9 @@ class ClassificationConfig(TrainingConfig):
     # a text may have any number of labels, separated by |
     multi_label: bool = setting(False, defines_model=True)
     regression: bool = setting(False, defines_model=True)  # the label is a number to predict
-    # tokenizer: bytes; characters, words, words:2+ (those that occur at least twice), bpe:SIZE or unigram:SIZE, built
-    # from the training texts; or a tokenizer.json file
-    tokenizer: str = setting(
-        "bpe:4000", defines_model=True, kept_as=TOKENIZER, check=check_tokenizer
-    )
+    # tokenizer: auto (words:2+; bpe:4000 for phrases); bytes; characters, words, words:2+ (those that occur at least
+    # twice), bpe:SIZE or unigram:SIZE, built from the training texts; or a tokenizer.json file
+    tokenizer: str = setting(AUTO, defines_model=True, kept_as=TOKENIZER, check=_check_tokenizer)
     # config.json of a HuggingFace encoder, instead of model flags; the tokenizer must be its tokenizer.json
     architecture: Path | None = setting(None, defines_model=True, kept_as=ARCHITECTURE)
     # maximum number of tokens of a text; longer texts are cut
@@ -75,8 +79,9 @@ class ClassificationConfig(TrainingConfig):
     # hidden width of the feed-forward networks
     dim_feedforward: int = setting(256, defines_model=True, least=1, most=MAX_WIDTH)
     positions: Positions = "learned"
-    dropout_prob: float = 0.1
-    # passes over the training set, 0 only evaluates init_from; none: as many as 2000 steps take, at most 30; 3 with
+    # dropout probability; none: 0.3 from scratch, 0.1 with init_from or for phrases
+    dropout_prob: float | None = None
+    # passes over the training set, 0 only evaluates init_from; none: as many as 2000 steps take, from 6 to 30; 3 with
     # init_from; 10 with init_from and freeze
     max_epochs: int | None = setting(None, least=0)
     batch_size: int = 32  # texts per step
@@ -85,11 +90,12 @@ class ClassificationConfig(TrainingConfig):
     # warm-up steps of the learning rate; none: a tenth of all steps
     warmup: int | None = None
     eval_every: int = 1  # epochs between evaluations
-    patience: int = 3  # evaluations without a better model after which training stops; 0: never
+    patience: int = 5  # evaluations without a better model after which training stops; 0: never
     # balanced: losses are weighted by the inverse frequency of their class; none: equally
     class_weights: Literal["balanced"] | None = None
-    # label smoothing: part of each target's probability that all classes share in the training loss; off in evaluation
-    label_smoothing: float = setting(0.0, check=check_probability)
+    # label smoothing: part of each target's probability that all classes share in the training loss, off in
+    # evaluation; none: 0.1 from scratch, 0 with init_from or for phrases
+    label_smoothing: float | None = setting(None, check=check_probability)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,9 +130,20 @@ class ClassificationConfig(TrainingConfig):
         """Accuracy; the loss of a regression."""
         return Criterion("loss", "min") if self.regression else Criterion("accuracy", "max")
 
+    def regularized(self) -> "ClassificationConfig":
+        """Fill in `dropout_prob` and `label_smoothing` if they are None."""
+        is_own = self.init_from is None and self.data is not None
+        dropout, smoothing = (0.3, 0.1) if is_own else (0.1, 0.0)
+        if self.dropout_prob is not None:
+            dropout = self.dropout_prob
+        if self.label_smoothing is not None:
+            smoothing = self.label_smoothing
+        return dataclasses.replace(self, dropout_prob=dropout, label_smoothing=smoothing)
+
     def resolved(self, steps_per_epoch: int) -> "ClassificationConfig":
         """Fill in `max_epochs` (unless `max_steps` is set), `lr` and `warmup` if they are None."""
-        epochs, lr = min(math.ceil(ENOUGH_STEPS / steps_per_epoch), MOST_EPOCHS), 1e-3
+        epochs, lr = math.ceil(ENOUGH_STEPS / steps_per_epoch), 1e-3
+        epochs = min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS)
         if self.init_from is not None:
             epochs, lr = (3, 1e-4) if self.freeze is None else (10, 1e-3)
         if self.max_epochs is not None or self.max_steps is not None:

@@ -1,6 +1,5 @@
 """Labelled texts for training, validation and test: split, and padded to a few lengths as batches."""
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from transformer_jax.data.batch import BatchDataset, StackedSamples
 from transformer_jax.data.epoch_sampler import EpochIndices
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.length_buckets import Shape, smallest_shape
-from transformer_jax.errors import InputError, shortened
+from transformer_jax.errors import LARGEST, InputError, shortened
 from transformer_jax.outside_files import as_input_error
 from transformer_jax.tasks.byte_text import pad
 from transformer_jax.tasks.classification.files import LabelledText
@@ -84,7 +83,7 @@ def split_texts(texts: Texts, val: Texts | None, test: Texts | None, *, by_label
         by_label: whether labels are classes, not numbers, which are all different.
 
     Raises:
-        InputError: a label has only one text to split, or no text is left for training.
+        InputError: a label has only one text to split, or a set has no text.
     """
     held_out = {each.texts for each in (*(val or ()), *(test or ()))}
     groups: dict[tuple[str, ...], list[LabelledText]] = defaultdict(list)
@@ -110,9 +109,14 @@ def split_texts(texts: Texts, val: Texts | None, test: Texts | None, *, by_label
         chosen[index] = missing[turn - 1] if 0 < turn <= len(missing) else "train"
     for group, part in zip(members, chosen, strict=True):
         parts[part] += group
-    if not parts["train"]:
-        raise InputError("data has no text that neither val_data nor test_data has")
-    return Splits(parts["train"], val or parts["val"], test or parts["test"])
+    splits = Splits(parts["train"], val or parts["val"], test or parts["test"])
+    for name, part in splits._asdict().items():
+        if not part:
+            raise InputError(
+                "data has no text that neither val_data nor test_data has for the set"
+                f" {name}; give more texts"
+            )
+    return splits
 
 
 def class_targets(texts: Texts, labels: Sequence[str]) -> Targets:
@@ -136,7 +140,7 @@ def number_targets(texts: Texts) -> Targets:
     for each in texts:
         with as_input_error(f"{each.place}: with --regression, labels must be numbers", ValueError):
             number = float(each.labels[0])
-            if not math.isfinite(number):
-                raise ValueError(f"{number} is not finite")
+            if not abs(number) < LARGEST:  # nor NaN
+                raise ValueError(f"{number} is not finite in float32")
             numbers.append([number])
     return np.array(numbers, np.float32)

@@ -56,7 +56,7 @@ def read_labelled(
 
 def _rows(text: str, path: Path, columns: list[str]) -> Iterable[tuple[int, dict[str, Any]]]:
     """Rows with the numbers of their last lines."""
-    first_line = text.partition("\n")[0]
+    first_line = io.StringIO(text, "").readline()
     if first_line.startswith("{"):
         for number, content in enumerate(text.split("\n"), 1):
             if content.strip():
@@ -68,11 +68,9 @@ def _rows(text: str, path: Path, columns: list[str]) -> Iterable[tuple[int, dict
         names = next(csv.reader([first_line], delimiter=delimiter), [])
         if set(columns) <= set(names):
             reader = csv.DictReader(io.StringIO(text, ""), delimiter=delimiter, strict=True)
-    cells = first_line.strip().split("\t")
-    names_one = not set(columns).isdisjoint(
-        cells
-    )  # a header of which another column has another name
-    if reader is None and len(cells) > 1 and columns == ["text", "label"] and not names_one:
+    cells = first_line.strip().lower().split("\t")
+    is_header = not set(columns).isdisjoint(cells)  # another column has another name
+    if reader is None and len(cells) > 1 and columns == ["text", "label"] and not is_header:
         lines = io.StringIO(text, "")
         reader = csv.DictReader(lines, columns, delimiter="\t", quoting=csv.QUOTE_NONE)
     if reader is None:
@@ -96,9 +94,16 @@ def _rows(text: str, path: Path, columns: list[str]) -> Iterable[tuple[int, dict
 
 def _filled(row: dict[str, Any], column: str, place: str) -> str:
     value = row.get(column)
-    if value is None or not str(value).strip():
+    if isinstance(value, list | dict):
+        raise InputError(
+            f"{place}: the {column} is {shortened(value)}; it must be a text, or a number"
+        )
+    text = "" if value is None else str(value).strip()
+    if not text:
         raise InputError(f"{place}: the {column} is empty")
-    return str(value).strip()
+    with as_input_error(f"{place}: the {column} is not Unicode", UnicodeError):
+        text.encode()  # JSON can name half a character
+    return text
 
 
 def _labels(row: dict[str, Any], column: str, place: str, *, has_several: bool) -> tuple[str, ...]:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 NUM_BINS = 15  # of the calibration error
 CONFUSION = "confusion.png"  # in the directory of a run
-SCORES_OF_CLASS = "precision", "recall", "f1-score", "support"
 MOST_SHOWN = 12  # classes of a confusion matrix whose counts are written
 
 Logits = Float[np.ndarray, "N C"]
@@ -79,11 +78,7 @@ def scores(
     config: ClassificationConfig, targets: Targets, found: Logits, labels: Sequence[str]
 ) -> Json:
     """Accuracy, macro F1 and scores of each class, or mean absolute error and R² of numbers, by scikit-learn."""
-    from sklearn.metrics import (
-        mean_absolute_error,
-        precision_recall_fscore_support,
-        r2_score,
-    )
+    from sklearn.metrics import classification_report, mean_absolute_error, r2_score
 
     if config.regression:
         error = mean_absolute_error(targets, found)
@@ -91,16 +86,13 @@ def scores(
     right, predicted = answers(config, targets, found)
     # A column that is always 0 lets scikit-learn see a single label as one of several.
     columns = [np.pad(each, ((0, 0), (0, 1))) for each in (right, predicted)]
-    table = precision_recall_fscore_support(*columns, zero_division=0)
-    classes: dict[str, dict[str, float]] = {}
-    for number, label in enumerate(labels):
-        classes[label] = {
-            name: float(values[number]) for name, values in zip(SCORES_OF_CLASS, table, strict=True)
-        }
+    table = classification_report(*columns, output_dict=True, zero_division=0)
+    classes = {label: table[str(number)] for number, label in enumerate(labels)}
     occurs = (right | predicted).any(0)  # else a class would count as 0
+    f1 = np.array([values["f1-score"] for values in classes.values()])
     return {
         "accuracy": float((right == predicted).all(-1).mean()),
-        "macro_f1": float(table[2][:-1][occurs].mean()),
+        "macro_f1": float(f1[occurs].mean()),
         "classes": classes,
     }
 
@@ -125,11 +117,13 @@ def simple_models(
         linear = Ridge().fit(of_train, targets).predict(of_test).reshape(-1, 1)
     else:
         constant = constant - 0.5
-        known = (targets > 0).any(0)  # a label without a training text is never the answer
-        models = OneVsRestClassifier(LinearSVC(tol=0.1, random_state=0))
-        models.fit(of_train, targets[:, known] > 0)
-        linear = np.full((len(test), targets.shape[1]), -np.inf)
-        linear[:, known] = models.decision_function(of_test).reshape(len(test), -1)
+        # a label of no training text is never the answer, one of all training texts always
+        varies = targets.min(0) < targets.max(0)
+        linear = np.tile(np.where(constant > 0, np.inf, -np.inf), (len(test), 1))
+        if varies.any():
+            models = OneVsRestClassifier(LinearSVC(tol=0.1, random_state=0))
+            models.fit(of_train, targets[:, varies] > 0)
+            linear[:, varies] = models.decision_function(of_test).reshape(len(test), -1)
     most_frequent = np.broadcast_to(constant, linear.shape)
     return {"linear model on n-grams": linear, "most frequent answer": most_frequent}
 

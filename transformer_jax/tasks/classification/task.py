@@ -130,7 +130,8 @@ class ClassificationTrainer(PretrainedClassifier):
         model: nn.Module | None = None,
     ) -> None:
         self.coding = coding = coding_of(config)
-        config = dataclasses.replace(config, pooling=coding.pooling, init_only=coding.init_only)
+        from_files = {"pooling": coding.pooling, "init_only": coding.init_only}
+        config = dataclasses.replace(config.regularized(), **from_files)
         super().__init__(config, model, coding.tokenizer, config.checkpoint_dir, {})
 
     load_data = staticmethod(classification_data)
