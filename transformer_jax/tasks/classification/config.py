@@ -68,10 +68,11 @@ class ClassificationConfig(TrainingConfig):
     positions: Positions = "learned"
     dropout_prob: float = 0.1
     # passes over the training set, 0 only evaluates init_from; none: as many as 2000 steps take, at most 30; 3 with
-    # init_from; 10 with init_from and freeze
+    # init_from; 10 with init_from and freeze or lora
     max_epochs: int | None = setting(None, least=0)
     batch_size: int = 32  # texts per step
-    # peak learning rate of the schedule; none: 1e-3, 1e-4 with init_from, 1e-3 with init_from and freeze
+    # peak learning rate of the schedule; none: 1e-3, 1e-4 with init_from, 1e-3 with init_from and freeze or
+    # lora
     lr: float | None = None
     # warm-up steps of the learning rate; none: a tenth of all steps
     warmup: int | None = None
@@ -119,7 +120,7 @@ class ClassificationConfig(TrainingConfig):
         """Fill in `max_epochs` (unless `max_steps` is set), `lr` and `warmup` if they are None."""
         epochs, lr = min(math.ceil(ENOUGH_STEPS / steps_per_epoch), MOST_EPOCHS), 1e-3
         if self.init_from is not None:
-            epochs, lr = (3, 1e-4) if self.freeze is None else (10, 1e-3)
+            epochs, lr = (3, 1e-4) if self.freeze is self.lora is None else (10, 1e-3)
         if self.max_epochs is not None or self.max_steps is not None:
             epochs = self.max_epochs
         config = dataclasses.replace(self, max_epochs=epochs, lr=self.lr or lr)
