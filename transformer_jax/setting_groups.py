@@ -37,6 +37,7 @@ TAKEN: Mapping[Optimizer, Mapping[str, str]] = {
 }
 
 RankAndAlpha = tuple[int, float]  # of low-rank adapters
+FULL: RankAndAlpha = (0, 0.0)  # of arrays that are trained themselves
 # pattern, and rank and α (above 0), of a part of the setting `lora`
 ADAPTED = re.compile(
     r"\s*([^:]+):(?:full|([1-9]\d{0,4})(?::((?=[\d.]*[1-9])\d{1,5}(?:\.\d{1,5})?))?)\s*"
@@ -74,13 +75,13 @@ def check_directory_name(name: str, value: str) -> None:
         )
 
 
-def parse_lora(name: str, value: str) -> dict[str, RankAndAlpha | None]:
-    """Parse `PATTERN:RANK`, `PATTERN:RANK:ALPHA` or `PATTERN:full` (None), separated by commas.
+def parse_lora(name: str, value: str) -> dict[str, RankAndAlpha]:
+    """Parse `PATTERN:RANK`, `PATTERN:RANK:ALPHA` or `PATTERN:full`, separated by commas.
 
     Raises:
         InputError: the value of the setting `name` has another form, or a rank or α is 0.
     """
-    sizes: dict[str, RankAndAlpha | None] = {}
+    sizes: dict[str, RankAndAlpha] = {}
     for part in value.split(","):
         match = ADAPTED.fullmatch(part)
         if match is None:
@@ -89,7 +90,7 @@ def parse_lora(name: str, value: str) -> dict[str, RankAndAlpha | None]:
                 " PATTERN:RANK:ALPHA or PATTERN:full, e.g. attention:8"
             )
         pattern, rank, alpha = match.groups()
-        sizes[pattern] = None if rank is None else (int(rank), float(alpha or rank))
+        sizes[pattern] = (int(rank), float(alpha or rank)) if rank else FULL
     return sizes
 
 

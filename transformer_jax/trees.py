@@ -60,7 +60,7 @@ class Adapter(NamedTuple):
     scale: ArrayLike  # α / r
 
 
-# What a training has changed, by path: adapters, and whole arrays.
+# what a training has changed, by path: adapters, and whole arrays
 Changes: TypeAlias = Mapping[str, Adapter | ArrayLike]
 
 
@@ -78,24 +78,19 @@ def changes_in(params: Params) -> Changes:
 
 def merged(params: Params) -> Params:
     """Return the model's parameters, with low-rank adapters added if these are parameters of a training with them."""
-    changes, (_, variables) = changes_in(params), split_variables(params)
-    if not changes:
+    _, variables = split_variables(params)
+    if FROZEN not in variables:
         return params
-    others = {name: variables[name] for name in variables.keys() - {FROZEN, SCALES}}
-    return join_variables(with_changes(variables[FROZEN], changes), others)
-
-
-def with_changes(params: Params, changes: Changes) -> Params:
-    """Return a model's parameters with a training's changes."""
-    arrays = flatten_dict(params, sep="/")
-    for path, change in changes.items():
+    arrays = flatten_dict(variables[FROZEN], sep="/")
+    for path, change in changes_in(params).items():
         if isinstance(change, Adapter):
             # TF32 or bfloat16 would round more than training in float32 does
             product = jnp.matmul(change.a, change.b, precision="highest")
             scaled = jnp.asarray(change.scale)[..., None, None] * product
             change = arrays[path] + scaled.reshape(arrays[path].shape)
         arrays[path] = change
-    return unflatten_dict(arrays, sep="/")
+    others = {name: variables[name] for name in variables.keys() - {FROZEN, SCALES}}
+    return join_variables(unflatten_dict(arrays, sep="/"), others)
 
 
 def with_floats(tree: Tree, dtype: str) -> Tree:

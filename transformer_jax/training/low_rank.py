@@ -16,7 +16,7 @@ from jaxtyping import PRNGKeyArray
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import STACKED
-from transformer_jax.setting_groups import RankAndAlpha, parse_lora
+from transformer_jax.setting_groups import FULL, RankAndAlpha, parse_lora
 from transformer_jax.training.optimizers import decay_mask, matches, matching
 from transformer_jax.trees import ADAPTERS, FROZEN, SCALES, VARIABLES, Params, split_variables
 
@@ -42,12 +42,12 @@ def with_adapters(params: Params, config: TrainingConfig, key: PRNGKeyArray) -> 
     chosen = _chosen(trained, config)
     state = flatten_dict({VARIABLES: variables}, sep="/")
     for number, (path, array) in enumerate(sorted(arrays.items())):
-        if path in chosen and chosen[path] is None:
+        rank, alpha = chosen.get(path, (None, 0.0))
+        if rank == 0:
             state[path] = array
-            continue
-        state[f"{VARIABLES}/{FROZEN}/{path}"] = array
-        if path in chosen:
-            rank, alpha = chosen[path]
+        else:
+            state[f"{VARIABLES}/{FROZEN}/{path}"] = array
+        if rank:
             layers = array.shape[: STACKED in path.split("/")]
             rows, columns = matrix_shape(array.shape[len(layers) :])
             drawn = jax.random.uniform(
@@ -68,27 +68,29 @@ def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
     return min(splits, key=sum)
 
 
-def _chosen(params: Params, config: TrainingConfig) -> dict[str, RankAndAlpha | None]:
-    """Rank and α by path of an array; None if the array is trained in full. All other arrays are frozen."""
-    matrices = flatten_dict(decay_mask(params), sep="/")  # whether an array is one
-    chosen: dict[str, RankAndAlpha | None] = {}
+def _chosen(params: Params, config: TrainingConfig) -> dict[str, RankAndAlpha]:
+    """Rank and α by path of an array; all other arrays are frozen."""
+    arrays = flatten_dict(decay_mask(params), sep="/")  # whether an array is a matrix
+    chosen: dict[str, RankAndAlpha] = {}
     for pattern, size in parse_lora("lora", config.lora or "").items():
         patterns = ATTENTION if pattern == "attention" else (pattern, f"*/{pattern}")
-        found = [path for path in matrices if any(matches(path, each) for each in patterns)]
-        if size is not None:
-            found = [path for path in found if matrices[path]]
+        found = [
+            path
+            for path, is_matrix in arrays.items()
+            if (is_matrix or size == FULL) and any(matches(path, each) for each in patterns)
+        ]
         if not found:
-            modules = {path.split("/")[-2] for path in matrices if "/" in path}
+            modules = {path.split("/")[-2] for path in arrays if "/" in path}
             raise InputError(
                 f"lora has {pattern!r}, which selects no matrix of the model; modules:"
                 f" {', '.join(sorted(modules))}"
             )
         chosen |= dict.fromkeys(found, size)
     if config.init_only is not None:
-        fresh = matrices.keys() - matching(config.init_only, matrices, "init_only")
-        chosen |= dict.fromkeys(fresh, None)
+        fresh = arrays.keys() - matching(config.init_only, arrays, "init_only")
+        chosen |= dict.fromkeys(fresh, FULL)
     if config.freeze is not None:
-        for path in matching(config.freeze, matrices, "freeze"):
-            if chosen.get(path, ()) is None:
+        for path in matching(config.freeze, arrays, "freeze"):
+            if chosen.get(path) == FULL:
                 del chosen[path]
     return chosen
