@@ -67,7 +67,7 @@ def test_kernels_of_heads_are_matrices_and_merged_adapters_are_those_beside_the_
     params = dict(Heads().init(jax.random.key(0), x))
     params = params.pop("params") | {"variables": params}
     state = moved(adapted(params, "attention:2:6"))
-    assert merged(state)["variables"] == params["variables"]
+    jax.tree.map(np.testing.assert_array_equal, merged(state)["variables"], params["variables"])
     changes = {path.split("/")[-2]: change for path, change in changes_in(state).items()}
     whole = merged(state)["MultiHeadDotProductAttention_0"]
     for name, equation in (("query", "btd,dhe->bthe"), ("out", "bthd,hde->bte")):
@@ -77,9 +77,17 @@ def test_kernels_of_heads_are_matrices_and_merged_adapters_are_those_beside_the_
         given = x if name == "query" else x.reshape(2, 3, 2, 3)
         beside = np.einsum(equation, given, kernel) + 3 * (x @ a @ b).reshape(np.einsum(equation, given, kernel).shape)
         np.testing.assert_allclose(np.einsum(equation, given, whole[name]["kernel"]), beside, rtol=1e-5, atol=1e-5)
-    assert [matrix_shape(shape) for shape in ((5, 7), (3, 3, 5, 7), (12, 3, 4), (3, 4, 12))] == [
-        (5, 7), (45, 7), (12, 12), (12, 12)
+    assert [matrix_shape(shape) for shape in ((5, 7), (3, 3, 50, 70), (12, 3, 4), (3, 4, 12))] == [
+        (5, 7), (450, 70), (12, 12), (12, 12)
     ]  # fmt: skip
+
+
+class TwoLayers(nn.Module):
+    """Two dense layers."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(C, name="last")(jnp.tanh(nn.Dense(D, name="first")(x)))
 
 
 class Regression(TrainerModule):
@@ -88,7 +96,7 @@ class Regression(TrainerModule):
     name, config_class = "Regression", TrainingConfig
 
     def create_model(self):
-        return nn.Sequential([nn.Dense(D, name="first"), jnp.tanh, nn.Dense(C, name="last")])
+        return TwoLayers()
 
     def model_inputs(self, inputs):
         return (inputs,)
@@ -151,7 +159,10 @@ def test_training_is_that_of_pytorch_with_optimizer_state_for_adapters_and_fresh
         ("attention:2:0.0", "^lora has 'attention:2:0.0'; it must be"),
         ("attention:full:2", "^lora has 'attention:full:2'; it must be"),
         ("", "^lora has ''; it must be"),
-        ("encoder:2,attn:4", "^lora has 'attn', which selects no matrix of the model; modules: contract, expand, key_"),
+        (
+            "encoder:2,attn:4",
+            "^lora has 'attn', which selects no matrix of the model; modules: contract, expand, inp",
+        ),
         ("encoder/norm:4", "^lora has 'encoder/norm', which selects no matrix of the model"),
     ],
 )
@@ -202,9 +213,12 @@ def test_a_run_is_resumed_opened_saved_and_tuned_further(base, tmp_path, capsys,
         trainer = ReverseTrainer(config)
         with trainer, trainer.training(data.train_loader, data.val_loader, load_run(base).params) as loop:
             loop.train_until(stop)
-            loop._journal.save(loop.state)
             assert loop.step == stop
-    found, opened = load_run(tmp_path / "halved"), load_run(tmp_path / "whole")
+            if stop == 13:
+                loop._journal.save(loop.state)
+    with pytest.warns(UserWarning, match="halved is unfinished"):
+        found = load_run(tmp_path / "halved")
+    opened = load_run(tmp_path / "whole")
     for one in (found, opened):
         jax.tree.map(np.testing.assert_array_equal, dict(one.params), dict(whole.params))
         jax.tree.map(np.testing.assert_array_equal, dict(one.adapters), dict(whole.adapters))
@@ -213,5 +227,5 @@ def test_a_run_is_resumed_opened_saved_and_tuned_further(base, tmp_path, capsys,
     saved = load_run(tmp_path / "saved")
     assert not saved.adapters
     np.testing.assert_array_equal(saved.predict(np.arange(5)), opened.predict(np.arange(5)))
-    again, _ = train_reverse(**settings | {"init_from": str(tmp_path / "whole")}, name="again", max_steps=1, lr=1e-30)
+    again, _ = train_reverse(**settings | {"init_from": str(tmp_path / "whole")}, name="again", lr=1e-30)
     jax.tree.map(lambda *both: np.testing.assert_allclose(*both, atol=1e-6), dict(again.params), dict(whole.params))

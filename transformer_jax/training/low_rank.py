@@ -80,7 +80,7 @@ def _chosen(params: Params, config: TrainingConfig) -> dict[str, RankAndAlpha]:
             if (is_matrix or size == FULL) and any(matches(path, each) for each in patterns)
         ]
         if not found:
-            modules = {path.split("/")[-2] for path in arrays if "/" in path}
+            modules = {path.split("/")[-2] for path in arrays if arrays[path] and "/" in path}
             raise InputError(
                 f"lora has {pattern!r}, which selects no matrix of the model; modules:"
                 f" {', '.join(sorted(modules))}"
