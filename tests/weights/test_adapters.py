@@ -61,6 +61,7 @@ def test_logits_are_those_of_the_written_matrices(family, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT reads an attribute that `transformers` has deprecated
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
 def test_peft_opens_them_with_equal_logits(family, tmp_path):
     peft = pytest.importorskip("peft")
