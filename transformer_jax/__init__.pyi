@@ -75,6 +75,7 @@ from .tasks.task_data import TaskData as TaskData
 from .tasks.translation.config import TranslationConfig as TranslationConfig
 from .tasks.translation.task import train_translation as train_translation
 from .trained.published import load_pretrained as load_pretrained
+from .weights.huggingface.adapters import save_adapters as save_adapters
 from .weights.huggingface.pretrained import from_transformers as from_transformers
 from .weights.huggingface.saving import save_transformers as save_transformers
 from .weights.pytorch import params_from_torch as params_from_torch

@@ -33,6 +33,7 @@ OF_FITTING = (
     "lr_patience",
     "gradient_clip",
     "freeze",
+    "lora",
     "initialization",
     "eval_every",
     "patience",

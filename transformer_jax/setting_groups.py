@@ -36,6 +36,13 @@ TAKEN: Mapping[Optimizer, Mapping[str, str]] = {
     "muon": {"adam_b1": "adam_b1", "adam_b2": "adam_b2"} | _DECAY,
 }
 
+RankAndAlpha = tuple[int, float]  # of low-rank adapters
+FULL: RankAndAlpha = (0, 0.0)  # of arrays that are trained themselves
+# pattern, and rank and α (above 0), of a part of the setting `lora`
+ADAPTED = re.compile(
+    r"\s*([^:]+):(?:full|([1-9]\d{0,4})(?::((?=[\d.]*[1-9])\d{1,5}(?:\.\d{1,5})?))?)\s*"
+)
+
 OF_EVALUATION = "_pretrained"  # suffix of the directory of an evaluation
 
 
@@ -66,6 +73,25 @@ def check_directory_name(name: str, value: str) -> None:
             f"{name} is {shortened(value)}; it must be the name of one directory: printable,"
             f" without slashes, of at most {MAX_NAME} bytes, and not end with {OF_EVALUATION}"
         )
+
+
+def parse_lora(name: str, value: str) -> dict[str, RankAndAlpha]:
+    """Parse `PATTERN:RANK`, `PATTERN:RANK:ALPHA` or `PATTERN:full`, separated by commas.
+
+    Raises:
+        InputError: the value of the setting `name` has another form, or a rank or α is 0.
+    """
+    sizes: dict[str, RankAndAlpha] = {}
+    for part in value.split(","):
+        match = ADAPTED.fullmatch(part)
+        if match is None:
+            raise InputError(
+                f"{name} has {part.strip()!r}; it must be PATTERN:RANK with a rank of at least 1,"
+                " PATTERN:RANK:ALPHA or PATTERN:full, e.g. attention:8"
+            )
+        pattern, rank, alpha = match.groups()
+        sizes[pattern] = (int(rank), float(alpha or rank)) if rank else FULL
+    return sizes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -148,6 +174,10 @@ class OptimizationSettings:
     init_only: str | None = None
     # comma-separated paths of modules or arrays that are not trained, e.g. encoder,*/bias
     freeze: str | None = None
+    # low-rank adapters that are trained instead of the model, as PATTERN:RANK, PATTERN:RANK:ALPHA or, for modules that
+    # are trained in full, PATTERN:full, separated by commas, e.g. attention:8; alpha, the factor of the adapters times
+    # the rank, is the rank by default
+    lora: str | None = setting(None, check=parse_lora)
     # distributions of the initial parameters: flax (each module's own), or torch (those of torch.nn for dense layers,
     # convolutions, embeddings and attention)
     initialization: Literal["flax", "torch"] = "flax"

@@ -2,11 +2,12 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, TypeAlias, TypeVar, dataclass_transform
+from typing import Any, NamedTuple, TypeAlias, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
@@ -19,6 +20,9 @@ Variables: TypeAlias = Mapping[str, Params]  # {"params": params}
 # Variables of a model that are not parameters, such as the running averages of `flax.linen.BatchNorm`, are an entry of
 # `params`: `{"Dense_0": …, "variables": {"batch_stats": …}}`.
 VARIABLES = "variables"
+# A training with low-rank adapters has them as an entry of `params`, by the path of the array that they change; arrays
+# that are not trained, and the factors of the adapters, are other variables.
+ADAPTERS, FROZEN, SCALES = "adapters", "frozen", "adapter_scales"
 # of a model: pytree of arrays [B, ...], with a structure chosen by the task
 Inputs: TypeAlias = PyTree[ArrayLike]
 Targets: TypeAlias = PyTree[ArrayLike]  # of a loss
@@ -43,6 +47,50 @@ def variables_of(params: Params) -> Variables:
     """Return parameters and other collections as `model.apply` takes them: `{"params": …, "batch_stats": …}`."""
     trained, variables = split_variables(params)
     return {"params": trained, **variables}
+
+
+class Adapter(NamedTuple):
+    """Low-rank change of an array (Hu et al. 2022, LoRA): `scale · A B` is added to the array as a matrix.
+
+    Adapters of stacked layers have a leading axis of layers.
+    """
+
+    a: ArrayLike  # A, [rows, r]
+    b: ArrayLike  # B, [r, columns]
+    scale: ArrayLike  # α / r
+
+
+# what a training has changed, by path: adapters, and whole arrays
+Changes: TypeAlias = Mapping[str, Adapter | ArrayLike]
+
+
+def changes_in(params: Params) -> Changes:
+    """Return what a training with low-rank adapters trains, from its state's parameters; nothing for other ones."""
+    trained, variables = split_variables(params)
+    if FROZEN not in variables:
+        return {}
+    changes = flatten_dict({**trained, ADAPTERS: {}}, sep="/")
+    factors = flatten_dict(trained.get(ADAPTERS, {}), sep="/")
+    for path, scale in flatten_dict(variables.get(SCALES, {}), sep="/").items():
+        changes[path] = Adapter(factors[f"{path}/a"], factors[f"{path}/b"], scale)
+    return changes
+
+
+def merged(params: Params) -> Params:
+    """Return the model's parameters, with low-rank adapters added if these are parameters of a training with them."""
+    _, variables = split_variables(params)
+    if FROZEN not in variables:
+        return params
+    arrays = flatten_dict(variables[FROZEN], sep="/")
+    for path, change in changes_in(params).items():
+        if isinstance(change, Adapter):
+            # TF32 or bfloat16 would round more than training in float32 does
+            product = jnp.matmul(change.a, change.b, precision="highest")
+            scaled = jnp.asarray(change.scale)[..., None, None] * product
+            change = arrays[path] + scaled.reshape(arrays[path].shape)
+        arrays[path] = change
+    others = {name: variables[name] for name in variables.keys() - {FROZEN, SCALES}}
+    return join_variables(unflatten_dict(arrays, sep="/"), others)
 
 
 def with_floats(tree: Tree, dtype: str) -> Tree:

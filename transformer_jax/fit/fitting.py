@@ -46,7 +46,7 @@ def fit(
     with quietly(config), training as loop:
         loop.train()
         best = best_params(loop.run, loop.config, loop.state, compiled.devices)
-    return Fitted(compiled, best, loop.step)
+    return Fitted.of_training(compiled, best, loop.step)
 
 
 @contextlib.contextmanager
@@ -74,7 +74,7 @@ def training(
     num_steps = check_num_steps(task.config, train_loader)
     programs = create_programs(compiled, train_loader, num_steps, initial_params)
     # The example is of the validation set, whose batches may hold arrays that only metrics need.
-    shapes, example = programs.shapes.params, compiled.example_batch(val_loader)
+    shapes, example = programs.shapes_of_model, compiled.example_batch(val_loader)
     names = compiled.metric_names(shapes, example)
     if task.config.scan_layers:
         compiled.stack_layers_like(shapes)
@@ -87,7 +87,7 @@ def training(
         for name, content in task.model_files().items():
             run.save_text(name, content)
         report_initial(config, programs.chosen_params, is_resumed=bool(run.checkpoints.steps))
-        announce(compiled, shapes, num_steps, run.path)
+        announce(compiled, programs.shapes.params, num_steps, run.path)
         with StopRequest() as request:
             is_trained = run.is_finished or max(run.checkpoints.steps, default=0) >= num_steps
             runner = programs.runner

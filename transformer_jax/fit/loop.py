@@ -12,7 +12,7 @@ from transformer_jax.training.callbacks import Evaluation, Step
 from transformer_jax.training.metrics import SumsOfSteps
 from transformer_jax.training.optimizers import average_of
 from transformer_jax.training.schedules import PLATEAU, after_evaluation
-from transformer_jax.trees import Params
+from transformer_jax.trees import Params, merged
 
 if TYPE_CHECKING:  # the loop gets these ready made
     from transformer_jax.fit.journal import Journal
@@ -150,7 +150,7 @@ class TrainingLoop:
                 metrics_of_average = self._evaluate(average_of(self.state))
                 metrics |= {f"{EMA}{name}": value for name, value in metrics_of_average.items()}
         # Copies, since the next training step reuses the memory of the state.
-        params = unstack_layers(whole(self.state.params))
+        params = unstack_layers(whole(merged(self.state.params)))
         self._journal.on_evaluation(Evaluation(self.step, epoch, metrics, params), self.state)
         self._reduce_rate(metrics)
 

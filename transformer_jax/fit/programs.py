@@ -28,7 +28,7 @@ from transformer_jax.training.optimizers import average_of, matching, with_avera
 from transformer_jax.training.schedules import PLATEAU, with_plateau
 from transformer_jax.training.step import TrainState, UpdateRule, initial_state
 from transformer_jax.training.task import Task
-from transformer_jax.trees import VARIABLES, Arrays, Inputs, Params
+from transformer_jax.trees import VARIABLES, Arrays, Inputs, Params, merged
 
 
 class InitialParams(NamedTuple):
@@ -105,6 +105,7 @@ class Programs(NamedTuple):
     """Compiled programs of a training run."""
 
     shapes: TrainState  # and dtypes
+    shapes_of_model: Params  # of its parameters, with low-rank adapters merged
     chosen_params: InitialParams | None  # arrays that replace fresh ones in the initial state
     initial_state: Callable[[], TrainState]  # waits for the compiler
     runner: StepRunner
@@ -113,7 +114,7 @@ class Programs(NamedTuple):
 def update_rule(task: Task, num_steps: int) -> UpdateRule:
     """Create the update rule of a training run of `num_steps` steps; it leaves frozen parameters unchanged."""
     config, optimizer = task.config, task.create_optimizer(num_steps)
-    if config.freeze is not None:
+    if config.freeze is not None and config.lora is None:
         optimizer = with_frozen(optimizer, config.freeze)
     if config.schedule == PLATEAU:
         optimizer = with_plateau(optimizer)
@@ -156,19 +157,24 @@ def create_programs(
         if arrays:
             unstacked = flatten_dict(unstack_layers(params), sep="/") | arrays
             params = stack_layers(unflatten_dict(unstacked, sep="/"), params)
+        if task.config.lora is not None:
+            from transformer_jax.training.low_rank import with_adapters  # only for this setting
+
+            params = with_adapters(params, task.config, params_key)
         return initial_state(params, rule.optimizer, step_key)
 
     arguments = np.uint32(task.config.seed), train_loader.example()[0], task.constants
     shapes = init.eval_shape(*arguments, {})
+    shapes_of_model = jax.eval_shape(merged, shapes.params)
     chosen: InitialParams | None = None
     arrays: Mapping[str, np.ndarray] = {}
-    if VARIABLES in shapes.params:
+    if VARIABLES in shapes_of_model:
         check_full_batches(train_loader)
         if devices.mesh.size > 1:
             # Statistics of a batch need the rows of all devices.
             devices = dataclasses.replace(devices, partitioned_by_xla=True)
     if given is not None:
-        chosen = choose_initial(given, shapes.params, task.config)
+        chosen = choose_initial(given, shapes_of_model, task.config)
         arrays = chosen.arrays
     all_arguments = *arguments, arrays
     # A sharded state is created sharded, so that no device ever holds all of it.
@@ -183,7 +189,9 @@ def create_programs(
     )
     program.begin_to_compile(*all_arguments)
     runner = StepRunner(compiled, devices, rule, shapes, train_loader)
-    return Programs(shapes, chosen, lambda: devices.place(program(*all_arguments)), runner)
+    return Programs(
+        shapes, shapes_of_model, chosen, lambda: devices.place(program(*all_arguments)), runner
+    )
 
 
 def newest(run: RunDirectory, initial: TrainState, devices: Devices) -> Checkpoint:

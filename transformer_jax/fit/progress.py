@@ -12,7 +12,7 @@ from transformer_jax.config import format_metric
 from transformer_jax.devices.processes import say
 from transformer_jax.fitted.fitted import CompiledTask
 from transformer_jax.training.callbacks import Callback, Step
-from transformer_jax.trees import Params, split_variables
+from transformer_jax.trees import FROZEN, Params, split_variables
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_VALUES = 0.5  # in a bar: computing means costs as much as a small step
@@ -107,11 +107,15 @@ def announce(compiled: CompiledTask, params: Params, num_steps: int, directory: 
     """Print the task, its size, the number of steps, the devices and the run's directory."""
     if compiled.task.config.verbose:
         say(parameter_table(params))
-    trained, _ = split_variables(params)
-    count = sum(leaf.size for leaf in jax.tree.leaves(trained))
+    trained, variables = split_variables(params)
+    count, num_frozen = (
+        sum(leaf.size for leaf in jax.tree.leaves(tree))
+        for tree in (trained, variables.get(FROZEN))
+    )
+    frozen = f" to train and {num_frozen:,} frozen" if num_frozen else ""
     say(
-        f"{compiled.task.name}: {count:,} parameters, {num_steps:,} steps on {compiled.devices},"
-        f" into {directory}"
+        f"{compiled.task.name}: {count:,} parameters{frozen}, {num_steps:,} steps on"
+        f" {compiled.devices}, into {directory}"
     )
     settings = getattr(compiled.task.model, "settings", None)
     positions = getattr(settings, "positions", None)

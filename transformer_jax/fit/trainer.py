@@ -27,7 +27,7 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import CsvLogger, tensorboard_logger
 from transformer_jax.training.checks import check_fitting, check_targets, check_task
 from transformer_jax.training.task import Task
-from transformer_jax.trees import Arrays, Inputs, Params, Variables, variables_of
+from transformer_jax.trees import Arrays, Changes, Inputs, Params, Variables, variables_of
 
 if TYPE_CHECKING:
     from transformer_jax.fitted.viewer import LabelledMaps
@@ -106,15 +106,23 @@ class TrainerModule(Task):
 
     @params.setter
     def params(self, params: Params) -> None:
-        self._fitted = Fitted(self.compiled, as_arrays("params", params))
+        self._fitted = Fitted.of_training(self.compiled, as_arrays("params", params))
 
     def _with(self, params: Params | None) -> Fitted:
-        return self.fitted if params is None else Fitted(self.compiled, params)
+        return self.fitted if params is None else Fitted.of_training(self.compiled, params)
 
     @property
     def variables(self) -> Variables:
         """The best parameters as `model.apply` takes them, with the model's other collections, if it has any."""
         return variables_of(self.params)
+
+    @property
+    def adapters(self) -> Changes:
+        """What a training with `lora` has trained, by path: low-rank adapters, and arrays that it trained in full.
+
+        `params` has them merged, and so has a saved model, which has no adapters.
+        """
+        return self.fitted.adapters
 
     @property
     def steps(self) -> int:

@@ -22,7 +22,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import stack_layers
 from transformer_jax.training.metrics import UNWEIGHTED, means_of_steps
 from transformer_jax.training.task import Task
-from transformer_jax.trees import Arrays, Inputs, Params
+from transformer_jax.trees import Arrays, Changes, Inputs, Params, changes_in, merged
 
 if TYPE_CHECKING:
     from transformer_jax.fitted.viewer import LabelledMaps, Viewer
@@ -199,6 +199,13 @@ class Fitted:
     compiled: CompiledTask
     params: Params
     steps: int = 0  # of the training
+    # what a training with `lora` has trained, which is merged into the parameters
+    adapters: Changes = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of_training(cls, compiled: CompiledTask, params: Params, steps: int = 0) -> "Fitted":
+        """The model with the parameters of a training's state, which may have low-rank adapters."""
+        return cls(compiled, merged(params), steps, changes_in(params))
 
     @property
     def task(self) -> Task:

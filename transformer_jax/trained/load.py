@@ -31,7 +31,7 @@ from transformer_jax.runs.settings import (
     read_settings,
     with_kept_files,
 )
-from transformer_jax.trees import Params, join_variables, split_variables
+from transformer_jax.trees import Params, join_variables, merged, split_variables
 from transformer_jax.weights.files import MAX_BYTES, read_weights
 
 TrainerClass: TypeAlias = type[TrainerModule]
@@ -92,7 +92,7 @@ def read_trained(directory: Path) -> tuple[Params, Json]:
         if run.best_metric is None:
             raise InputError(f"{directory} has no checkpoint to read: {run.reason or run.state}")
         criterion = Criterion.parse(f"{run.best_metric}:{run.mode}")
-    return _trained_params(directory, TrainingConfig, settings, criterion), settings
+    return merged(_trained_params(directory, TrainingConfig, settings, criterion)), settings
 
 
 def _is_saved(directory: Path) -> bool:

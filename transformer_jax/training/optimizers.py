@@ -218,6 +218,11 @@ def average_of(state: Any) -> Params:  # of a `TrainState`
     return join_variables(state.opt_state.average, split_variables(state.params)[1])
 
 
+def matches(path: str, pattern: str) -> bool:
+    """Whether an array, by its path, is selected by a pattern of its path or of the path of a module."""
+    return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}/*")
+
+
 def matching(patterns: str, paths: Collection[str], setting: str) -> frozenset[str]:
     """Return the paths that match at least one of the patterns.
 
@@ -237,11 +242,7 @@ def matching(patterns: str, paths: Collection[str], setting: str) -> frozenset[s
     chosen: set[str] = set()
     for pattern in patterns.split(","):
         pattern = pattern.strip()
-        found = {
-            path
-            for path, name in names.items()
-            if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*")
-        }
+        found = {path for path, name in names.items() if matches(name, pattern)}
         if not found:
             modules = ", ".join(sorted({name.partition("/")[0] for name in names.values()}))
             raise InputError(

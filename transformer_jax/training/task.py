@@ -36,6 +36,7 @@ from transformer_jax.trees import (
     Inputs,
     Params,
     join_variables,
+    merged,
     shown,
     split_variables,
     with_floats,
@@ -324,7 +325,7 @@ class Task:
         """
         trained, variables = split_variables(params)
         changed = new_variables.get({})
-        held = {**variables, **changed}
+        held = {name: changed.get(name, collection) for name, collection in variables.items()}
         output, state = self.model.apply(
             {"params": trained, **held}, *arguments, mutable=[*held, *mutable], **options
         )
@@ -378,9 +379,13 @@ class Task:
         *,
         train: bool,
     ) -> Elements:
-        """Apply `prepare` and `loss_function` to a batch of the loader; the gradient of frozen parameters is 0."""
-        if train and self.config.freeze is not None:
+        """Apply `prepare` and `loss_function` to a batch of the loader; the gradient of frozen parameters is 0.
+
+        `params` may be those of a training with low-rank adapters, which are merged: `loss_function` gets the model's.
+        """
+        if train and self.config.freeze is not None and self.config.lora is None:
             params = stop_frozen(params, self.config.freeze)
+        params = merged(params)
         batch = batch._replace(inputs=self.prepare(batch.inputs, constants))
         return self.loss_function(params, batch, key, train=train)
 

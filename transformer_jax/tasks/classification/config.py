@@ -82,10 +82,11 @@ class ClassificationConfig(TrainingConfig):
     # dropout probability; none: 0.3 from scratch, 0.1 with init_from or for phrases
     dropout_prob: float | None = None
     # passes over the training set, 0 only evaluates init_from; none: as many as 2000 steps take, from 6 to 30; 3 with
-    # init_from; 10 with init_from and freeze
+    # init_from; 10 with init_from and freeze or lora
     max_epochs: int | None = setting(None, least=0)
     batch_size: int = 32  # texts per step
-    # peak learning rate of the schedule; none: 1e-3, 1e-4 with init_from, 1e-3 with init_from and freeze
+    # peak learning rate of the schedule; none: 1e-3, 1e-4 with init_from, 1e-3 with init_from and freeze or
+    # lora
     lr: float | None = None
     # warm-up steps of the learning rate; none: a tenth of all steps
     warmup: int | None = None
@@ -145,7 +146,7 @@ class ClassificationConfig(TrainingConfig):
         epochs, lr = math.ceil(ENOUGH_STEPS / steps_per_epoch), 1e-3
         epochs = min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS)
         if self.init_from is not None:
-            epochs, lr = (3, 1e-4) if self.freeze is None else (10, 1e-3)
+            epochs, lr = (3, 1e-4) if self.freeze is self.lora is None else (10, 1e-3)
         if self.max_epochs is not None or self.max_steps is not None:
             epochs = self.max_epochs
         config = dataclasses.replace(self, max_epochs=epochs, lr=self.lr or lr)

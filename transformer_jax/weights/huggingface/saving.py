@@ -76,7 +76,7 @@ def save_transformers(
             the model's or not finite, or the directory cannot be written or has another file.
     """
     source = None if original is None else local_directory(original)
-    family, content, like = _family_of(
+    family, content, like = family_of(
         model, {} if source is None else _kept_entries(source), config or {}
     )
     if source is not None and family_in(source / CONFIG)[0] is not family:
@@ -124,7 +124,7 @@ def _kept_entries(directory: Path) -> Json:
     return {name: value for name, value in keys.others().items() if name not in OF_FILES}
 
 
-def _family_of(
+def family_of(
     model: SettingsModule, kept: Json, given: Json
 ) -> tuple[Family, Json, dict[str, jax.ShapeDtypeStruct]]:
     """Find the family whose `config.json` describes exactly this model; return it, the whole config, and the arrays.
