@@ -45,3 +45,20 @@ class RMSNorm(nn.RMSNorm, Checked):
 
     It has no bias and does not subtract the mean. The mean square is computed in float32 or wider.
     """
+
+
+class OffsetRMSNorm(RMSNorm):
+    """`RMSNorm` that multiplies by 1 + scale, with a scale that starts at 0 (Gemma, Gemma Team 2024).
+
+    The scale is applied before rounding to the dtype of `x`.
+    """
+
+    use_scale: bool = False  # of the inherited call, which only divides by the root mean square
+
+    @nn.compact
+    def __call__(self, x: Float[ArrayLike, "*leading D"]) -> Float[Array, "*leading D"]:
+        """Normalize `x`."""
+        x = jnp.asarray(x)
+        scale = self.param("scale", nn.initializers.zeros, (x.shape[-1],))
+        normalized = super().__call__(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
+        return (normalized * (1 + scale)).astype(jnp.result_type(x, scale))

@@ -32,7 +32,7 @@ from transformer_jax.weights.layouts import abstract_params
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"  # beside the weights
 SENTENCE_CONFIG = "config_sentence_transformers.json"  # of a model of `sentence-transformers`
-ALL = GPT2, GPT_NEOX, LLAMA, BERT, ROBERTA, ALBERT, VIT, T5, MARIAN
+ALL = GPT2, GPT_NEOX, *LLAMA, BERT, ROBERTA, ALBERT, VIT, T5, MARIAN
 FAMILIES = {name: family for family in ALL for name in family.model_types}
 
 
