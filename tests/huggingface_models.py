@@ -25,7 +25,7 @@ LINEAR, DEFAULT = (
 )
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 3.0}
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
-YARN_LATER = YARN | {"beta_fast": 8, "beta_slow": 2, "truncate": False, "mscale": 0.7, "mscale_all_dim": 0.3}
+YARN_LATER = YARN | {"beta_fast": 8, "beta_slow": 2, "truncate": False, "attention_factor": 0.7}
 
 
 class Sizes(NamedTuple):
@@ -69,10 +69,11 @@ def gpt_neox(s: Sizes, pick: Random) -> tuple[Any, Any]:
 
 def of_llama(s: Sizes, pick: Random) -> dict[str, Any]:
     """Return the options that Llama and the decoders after it share."""
+    scalings = [LLAMA3, DYNAMIC, YARN, YARN_LATER, LINEAR, DEFAULT]
     return {
-        **s.named(), "num_key_value_heads": pick.choice([1, s.heads]), "tie_word_embeddings": pick.choice([False, True]),
-        "rms_norm_eps": pick.choice([1e-6, 1e-3]), "eos_token_id": None, "max_position_embeddings": 17,
-        "rope_parameters": dict(pick.choice([LLAMA3, LINEAR, DEFAULT, DYNAMIC, YARN, YARN_LATER])),
+        **s.named(), "num_key_value_heads": pick.choice([1, s.heads]), "max_position_embeddings": 17,
+        "tie_word_embeddings": pick.choice([False, True]), "rms_norm_eps": pick.choice([1e-6, 1e-3]),
+        "rope_parameters": dict(pick.choice(scalings)), "eos_token_id": None, "pad_token_id": None,
     }  # fmt: skip
 
 
@@ -96,39 +97,41 @@ def mistral(s: Sizes, pick: Random) -> tuple[Any, Any]:
 def smollm3(s: Sizes, pick: Random) -> tuple[Any, Any]:
     config = transformers.SmolLM3Config(
         **of_llama(s, pick), no_rope_layers=[pick.choice([0, 1]) for _ in range(s.layers - 1)] + [0],
-        use_sliding_window=pick.choice([False, True]), sliding_window=5, attention_bias=pick.choice([False, True]),
-        mlp_bias=pick.choice([False, True]), pad_token_id=None,
+        use_sliding_window=pick.choice([True, False]), sliding_window=5, attention_bias=pick.choice([False, True]),
+        mlp_bias=pick.choice([False, True]),
     )  # fmt: skip
     return transformers.SmolLM3ForCausalLM, config
 
 
 def olmo2(s: Sizes, pick: Random) -> tuple[Any, Any]:
-    config = transformers.Olmo2Config(
-        **of_llama(s, pick), attention_bias=pick.choice([False, True]), pad_token_id=None
-    )
+    config = transformers.Olmo2Config(**of_llama(s, pick), attention_bias=pick.choice([False, True]))
     return transformers.Olmo2ForCausalLM, config
 
 
-def gemma(s: Sizes, pick: Random) -> tuple[Any, Any]:
-    kind = pick.choice(["Gemma", "Gemma2", "Gemma3"])
-    options = of_llama(s, pick) | {
-        "head_dim": pick.choice([s.head_width, s.head_width + 2]), "pad_token_id": None,
-        "attention_bias": pick.choice([False, True]),
+def of_gemma(s: Sizes, pick: Random) -> dict[str, Any]:
+    """Return the options of Gemma 2 and 3, of which Gemma ignores some."""
+    return of_llama(s, pick) | {
+        "head_dim": pick.choice([s.head_width, s.head_width + 2]), "attention_bias": pick.choice([False, True]),
+        "sliding_window": 4, "query_pre_attn_scalar": pick.choice([5, 16]),
+        "final_logit_softcapping": pick.choice([3.0, None]),
     }  # fmt: skip
-    if kind != "Gemma":
-        options |= {
-            "sliding_window": 4, "query_pre_attn_scalar": pick.choice([5, 16]),
-            "final_logit_softcapping": pick.choice([None, 3.0]),
-        }  # fmt: skip
-    if kind == "Gemma2":
-        options["attn_logit_softcapping"] = pick.choice([None, 0.5])
-    if kind == "Gemma3":
-        options |= {
-            "layer_types": [pick.choice(["full_attention", "sliding_attention"]) for _ in range(s.layers)],
-            "rope_parameters": {"full_attention": options["rope_parameters"], "sliding_attention": DEFAULT},
-        }  # fmt: skip
-    config = getattr(transformers, f"{kind}TextConfig" if kind == "Gemma3" else f"{kind}Config")(**options)
-    return getattr(transformers, f"{kind}ForCausalLM"), config
+
+
+def gemma2(s: Sizes, pick: Random) -> tuple[Any, Any]:
+    kind = pick.choice(["Gemma2", "Gemma"])
+    options = of_gemma(s, pick) | {"attn_logit_softcapping": pick.choice([0.5, None])}
+    if kind == "Gemma":
+        options["sliding_window"] = None
+    return getattr(transformers, f"{kind}ForCausalLM"), getattr(transformers, f"{kind}Config")(**options)
+
+
+def gemma3(s: Sizes, pick: Random) -> tuple[Any, Any]:
+    options = of_gemma(s, pick)
+    options |= {
+        "layer_types": [pick.choice(["sliding_attention", "full_attention"]) for _ in range(s.layers)],
+        "rope_parameters": {"full_attention": options["rope_parameters"], "sliding_attention": DEFAULT},
+    }
+    return transformers.Gemma3ForCausalLM, transformers.Gemma3TextConfig(**options)
 
 
 def bert(s: Sizes, pick: Random) -> tuple[Any, Any]:
@@ -182,7 +185,8 @@ def marian(s: Sizes, pick: Random) -> tuple[Any, Any]:
     return transformers.MarianMTModel, config
 
 
-FAMILIES = {each.__name__: each for each in (gpt2, gpt_neox, llama, mistral, smollm3, olmo2, gemma, bert, albert, vit, t5, marian)}
+DECODERS = {each.__name__: each for each in (gpt2, gpt_neox, llama, mistral, smollm3, olmo2, gemma2, gemma3)}
+FAMILIES = DECODERS | {each.__name__: each for each in (bert, albert, vit, t5, marian)}
 
 
 def drawn(family: str, pick: Random) -> Any:

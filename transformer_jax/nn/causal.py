@@ -1,7 +1,9 @@
 """Causal stacks, in which no position sees a later one: the decoder of a language model."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -146,25 +148,19 @@ class CausalStack(TransformerEncoder):
             raise InputError(
                 f"block is {self.block.__name__}, which looks ahead; it must be a CausalBlock"
             )
-        kinds = self.attention_kinds
-        if not kinds:
+        if not self.attention_kinds:
             raise InputError("attention_kinds is (); it must have at least one AttentionKind")
-        differ = any(kind != kinds[0] for kind in kinds)
-        if differ and (self.settings.share_layers or self.settings.scan_layers):
+        is_one = self.settings.share_layers or self.settings.scan_layers
+        if is_one and len(set(self.attention_kinds)) > 1:
             raise InputError(
-                f"attention_kinds has {len(kinds)} kinds; with share_layers or scan_layers, all"
-                " layers must be of one kind"
+                f"attention_kinds is {self.attention_kinds}; with share_layers or scan_layers, it"
+                " must have a single kind"
             )
-
-    @nn.nowrap
-    def kind_of(self, number: int) -> AttentionKind:
-        """Return the kind of attention of a layer."""
-        return self.attention_kinds[number % len(self.attention_kinds)]
 
     @nn.nowrap
     def make_block(self, number: int = 0, kind: type[Block] | None = None) -> Block:
         """Return block `number`, with the positions of its kind of attention."""
-        positions = self.kind_of(number).positions or self.settings.positions
+        positions = kinds_of(self)[number].positions or self.settings.positions
         settings = dataclasses.replace(self.settings, positions=positions)
         sizes = self.input_dim, self.num_heads, self.dim_feedforward
         return (kind or self.block)(*sizes, settings=settings)
@@ -174,7 +170,13 @@ class CausalStack(TransformerEncoder):
     ) -> Features:
         """Run every block; the arguments are those of `EncoderBlock`, and `mask` is combined with the causal mask."""
         mask, shared = combine_masks(Causal(), mask), self.shared_bias()
-        for number, block in enumerate(self.blocks(train=train)):
-            kind = self.kind_of(number)
+        # a loop over layers is one block
+        for kind, block in zip(kinds_of(self), self.blocks(train=train), strict=False):
             x = block(x, kind.mask(mask), train=train, **kind.bias(shared))
         return self.normalize(x)
+
+
+def kinds_of(model: Any) -> list[AttentionKind]:  # a `CausalStack` or a `TransformerLM`
+    """Return the kind of attention of each layer."""
+    kinds = itertools.cycle(model.attention_kinds)
+    return list(itertools.islice(kinds, model.num_layers))

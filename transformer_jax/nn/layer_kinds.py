@@ -56,9 +56,12 @@ class OffsetRMSNorm(RMSNorm):
     use_scale: bool = False  # of the inherited call, which only divides by the root mean square
 
     @nn.compact
-    def __call__(self, x: Float[ArrayLike, "*leading D"]) -> Float[Array, "*leading D"]:
-        """Normalize `x`."""
+    def __call__(
+        self, x: Float[ArrayLike, "*leading D"], *, mask: Array | None = None
+    ) -> Float[Array, "*leading D"]:
+        """Normalize `x`; elements that are False in `mask` are not in the mean square."""
         x = jnp.asarray(x)
         scale = self.param("scale", nn.initializers.zeros, (x.shape[-1],))
-        normalized = super().__call__(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
+        wide = jnp.promote_types(x.dtype, jnp.float32)
+        normalized = super().__call__(x.astype(wide), mask=mask)
         return (normalized * (1 + scale)).astype(jnp.result_type(x, scale))

@@ -121,7 +121,8 @@ class RotaryPositions(Positions):
         if self.scaling is not None:
             frequency = self.scaling(frequency)
         angle = np.arange(length)[:, None] * frequency
-        table = self.amplitude * np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
+        table = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
+        table *= getattr(self.scaling, "amplitude", 1)
         return positions_of(table.astype(np.float32), first, num)
 
 

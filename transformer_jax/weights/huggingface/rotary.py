@@ -18,7 +18,6 @@ from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # types of layers
-ORIGINAL_LENGTH = "original_max_position_embeddings"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,23 +52,25 @@ class YarnScaling:
 
     factor: Positive
     original_max_position_embeddings: Size  # length of the sequences before scaling
-    beta_fast: Positive | None = None  # fewest turns of a high frequency; None: 32
-    beta_slow: Positive | None = None  # most turns of a low frequency; None: 1
-    truncate: bool = True  # whether the indices of these two frequencies are rounded outwards
+    attention_factor: Positive | None = None  # the amplitude; None: 1 + 0.1 ln(factor)
+    beta_fast: Positive = 32  # fewest turns of a high frequency within the original length
+    beta_slow: Positive = 1  # most turns of a low frequency within the original length
+    truncate: bool = True  # whether the range of interpolated indices is extended to whole numbers
+
+    @property
+    def amplitude(self) -> float:
+        """Factor of rotated queries and keys."""
+        return self.attention_factor or 1 + 0.1 * math.log(max(self.factor, 1))
 
     def __call__(self, frequencies: np.ndarray) -> np.ndarray:
-        if len(frequencies) == 1:  # the highest frequency, which is kept
+        if len(frequencies) == 1:  # the highest one
             return frequencies
-
-        def index(turns: float) -> float:
-            longest = self.original_max_position_embeddings / (2 * np.pi * turns)
-            return float(np.log(longest) / -np.log(frequencies[1]))
-
-        high, low = index(self.beta_fast or 32), index(self.beta_slow or 1)
+        bounds = self.original_max_position_embeddings / np.array([self.beta_fast, self.beta_slow])
+        high, low = -np.log(bounds / (2 * np.pi)) / np.log(frequencies[1])  # indices
         if self.truncate:
-            high, low = math.floor(high), math.ceil(low)
+            high, low = np.floor(high), np.ceil(low)
         high, low = max(high, 0), min(low, 2 * len(frequencies) - 1)
-        width = 0.001 if low == high else low - high
+        width = low - high or 0.001
         kept = 1 - np.clip((np.arange(len(frequencies)) - high) / width, 0, 1)
         return frequencies * (kept + (1 - kept) / self.factor)
 
@@ -78,22 +79,19 @@ class YarnScaling:
 class DynamicPositions(RotaryPositions):
     """Rotary positions whose base grows with the sequence once it is longer than in training (dynamic NTK scaling).
 
-    In cached decoding, a pass uses the base for the positions up to its last one, and the keys of earlier positions
-    keep theirs, as in `transformers`.
+    In cached decoding, each pass has the base for its last position, and cached keys keep theirs, as in `transformers`.
     """
 
     factor: Positive = 1.0
     trained_len: Size = 2048  # length up to which the base is kept
 
     def turns(self, width: int, first: First, num: int, length: int) -> Float[Array, "*B num w"]:
-        first = jnp.asarray(first)
-        position = jnp.maximum(first[..., None] + jnp.arange(num), 0)
-        excess = jnp.maximum((first + num) / self.trained_len - 1, 0)
-        growth = (1 + self.factor * excess)[..., None, None]
-        index = np.arange(width // 2)
-        of_base = self.base ** (-index / (width // 2))
-        frequency = of_base * growth ** (-index / max(width // 2 - 1, 1))
-        angle = position[..., None] * frequency
+        end = jnp.asarray(first)[..., None] + num  # [*B 1]
+        position = jnp.maximum(end - num + np.arange(num), 0)
+        growth = 1 + self.factor * jnp.maximum(end / self.trained_len - 1, 0)
+        index = np.arange(0, width, 2)
+        frequency = self.base ** (-index / width) * growth ** (-index / max(width - 2, 1))
+        angle = position[..., None] * frequency[..., None, :]
         return jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=-1)
 
 
@@ -112,72 +110,44 @@ def rotary_positions(
         keys: keys of the config.
         base: the default of `rope_theta` in `rope_parameters`.
         fraction: the default of `partial_rotary_factor`; None for a family that ignores it and rotates whole heads.
-        layer_type: key under which `rope_parameters` has the entries of layers of this type; None if it has one kind
-            for all layers.
+        layer_type: the type of layers whose entries to read, in a family with `rope_parameters` by type.
 
     Raises:
         InputError: the config has a kind of positions or an entry that is not supported, or that its family ignores.
     """
-    older = keys.take("rope_scaling", Mapping | None, None) or {}
-    newer = keys.take("rope_parameters", Mapping | None, None) or {}
+    older = keys.take("rope_scaling", Mapping | None, None)
+    newer = keys.take("rope_parameters", Mapping | None, None)
     source = f"rope_parameters in {keys.source}"
-    if layer_type is None:
-        entries = dict(older or newer)  # the older one wins in `transformers` too
-    else:
-        of_types = ConfigKeys(newer, source)
-        by_type = {
-            name: of_types.take(name, Mapping | None, None) or {} for name in (FULL, SLIDING)
-        }
-        _check_all_taken(of_types)
-        by_type[FULL] = {**by_type[FULL], **older}
-        entries = dict(by_type[layer_type])
+    if layer_type is not None:
+        newer = ConfigKeys(newer or {}, source).take(layer_type, Mapping | None, None)
+        newer = newer or {"rope_type": "default"}
+        older = {**newer, **(older or {})} if layer_type == FULL else None
+    entries = dict(older or newer or {})  # the older one wins in `transformers` too
     if "type" in entries:
         entries.setdefault("rope_type", entries.pop("type"))
     rope = ConfigKeys(entries, source)
-    positions = _positions(rope, base, fraction, keys.take("max_position_embeddings", Size))
-    _check_all_taken(rope)
-    return positions
-
-
-def _positions(
-    rope: ConfigKeys, base: int | float, fraction: float | None, max_len: int
-) -> RotaryPositions:
-    kind = rope.one_of("rope_type", "default", *SCALINGS, "dynamic")
+    kind = rope.one_of("rope_type", "default", "dynamic", *SCALINGS)
     base = float(rope.take("rope_theta", int | float, base))
     if fraction is None:
         rotated = rope.one_of("partial_rotary_factor", 1.0)
     else:
         rotated = rope.take("partial_rotary_factor", int | float, fraction)
-    if kind == "default":
-        return RotaryPositions(base, rotated, in_halves=True)
+    positions = RotaryPositions(base, rotated, in_halves=True)
+    max_len = keys.take("max_position_embeddings", Size)
     if kind == "dynamic":
         factor = rope.take("factor", Positive)
-        return DynamicPositions(base, rotated, in_halves=True, factor=factor, trained_len=max_len)
-    values = {}
-    for field in dataclasses.fields(SCALINGS[kind]):
-        default: Any = ... if field.default is dataclasses.MISSING else field.default
-        if field.name == ORIGINAL_LENGTH:
-            default = max_len
-        values[field.name] = rope.take(field.name, field.type, default)
-    amplitude = _amplitude(rope, values["factor"]) if kind == "yarn" else 1.0
-    scaling = SCALINGS[kind](**values)
-    return RotaryPositions(base, rotated, in_halves=True, scaling=scaling, amplitude=amplitude)
-
-
-def _amplitude(rope: ConfigKeys, factor: float) -> float:
-    """Factor of rotated queries and keys, which YaRN raises with the length."""
-    given = rope.take("attention_factor", Positive | None, None)
-    scales = [rope.take(name, int | float | None, None) for name in ("mscale", "mscale_all_dim")]
-    if given is not None:
-        return float(given)
-    of_all, over = scales if all(scales) else (1, 0)
-    growth = 0.1 * math.log(max(factor, 1))
-    return (1 + of_all * growth) / (1 + over * growth)
-
-
-def _check_all_taken(entries: ConfigKeys) -> None:
-    for name in entries.others():
-        raise InputError(f"{entries.source} has {name}, which is not supported")
+        positions = DynamicPositions(**vars(positions), factor=factor, trained_len=max_len)
+    elif kind != "default":
+        values = {}
+        for field in dataclasses.fields(SCALINGS[kind]):
+            default: Any = ... if field.default is dataclasses.MISSING else field.default
+            if field.name == "original_max_position_embeddings":
+                default = max_len
+            values[field.name] = rope.take(field.name, field.type, default)
+        positions = dataclasses.replace(positions, scaling=SCALINGS[kind](**values))
+    for name in rope.others():
+        raise InputError(f"{rope.source} has {name}, which is not supported")
+    return positions
 
 
 def rope_parameters(positions: Any) -> Json:
@@ -193,10 +163,8 @@ def rope_parameters(positions: Any) -> Json:
         "partial_rotary_factor": positions.fraction,
     }
     if isinstance(positions, DynamicPositions):
-        return entry | {"rope_type": "dynamic", "factor": positions.factor}
-    if positions.scaling is not None:
+        entry |= {"rope_type": "dynamic", "factor": positions.factor}
+    elif positions.scaling is not None:
         names = {kind: name for name, kind in SCALINGS.items()}
         entry |= {"rope_type": names[type(positions.scaling)], **vars(positions.scaling)}
-    if isinstance(positions.scaling, YarnScaling):
-        entry["attention_factor"] = positions.amplitude
     return entry
