@@ -23,6 +23,9 @@ LINEAR, DEFAULT = (
     {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
     {"rope_type": "default", "rope_theta": 13.0},
 )
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 3.0}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+YARN_LATER = YARN | {"beta_fast": 8, "beta_slow": 2, "truncate": False, "attention_factor": 0.7}
 
 
 class Sizes(NamedTuple):
@@ -64,19 +67,71 @@ def gpt_neox(s: Sizes, pick: Random) -> tuple[Any, Any]:
     return transformers.GPTNeoXForCausalLM, config
 
 
+def of_llama(s: Sizes, pick: Random) -> dict[str, Any]:
+    """Return the options that Llama and the decoders after it share."""
+    scalings = [LLAMA3, DYNAMIC, YARN, YARN_LATER, LINEAR, DEFAULT]
+    return {
+        **s.named(), "num_key_value_heads": pick.choice([1, s.heads]), "max_position_embeddings": 17,
+        "tie_word_embeddings": pick.choice([False, True]), "rms_norm_eps": pick.choice([1e-6, 1e-3]),
+        "rope_parameters": dict(pick.choice(scalings)), "eos_token_id": None, "pad_token_id": None,
+    }  # fmt: skip
+
+
 def llama(s: Sizes, pick: Random) -> tuple[Any, Any]:
     kind = pick.choice(["Llama", "Qwen2", "Qwen3"])
-    options = {
-        "num_key_value_heads": pick.choice([1, s.heads]), "tie_word_embeddings": pick.choice([False, True]),
-        "rms_norm_eps": pick.choice([1e-6, 1e-3]), "rope_parameters": pick.choice([LLAMA3, LINEAR, DEFAULT]),
-        "eos_token_id": None,
-    }  # fmt: skip
+    options = of_llama(s, pick)
     if kind == "Llama":
         options |= {"attention_bias": pick.choice([False, True]), "mlp_bias": pick.choice([False, True])}
     if kind != "Qwen2":
         options["head_dim"] = pick.choice([s.head_width, s.head_width + 2])
-    config = getattr(transformers, f"{kind}Config")(**s.named(), **options)
-    return getattr(transformers, f"{kind}ForCausalLM"), config
+    if kind != "Llama":
+        options |= {"use_sliding_window": pick.choice([False, True]), "sliding_window": 4, "max_window_layers": 1}
+    return getattr(transformers, f"{kind}ForCausalLM"), getattr(transformers, f"{kind}Config")(**options)
+
+
+def mistral(s: Sizes, pick: Random) -> tuple[Any, Any]:
+    config = transformers.MistralConfig(**of_llama(s, pick), sliding_window=pick.choice([4, 7]))
+    return transformers.MistralForCausalLM, config
+
+
+def smollm3(s: Sizes, pick: Random) -> tuple[Any, Any]:
+    config = transformers.SmolLM3Config(
+        **of_llama(s, pick), no_rope_layers=[pick.choice([0, 1]) for _ in range(s.layers - 1)] + [0],
+        use_sliding_window=pick.choice([True, False]), sliding_window=5, attention_bias=pick.choice([False, True]),
+        mlp_bias=pick.choice([False, True]),
+    )  # fmt: skip
+    return transformers.SmolLM3ForCausalLM, config
+
+
+def olmo2(s: Sizes, pick: Random) -> tuple[Any, Any]:
+    config = transformers.Olmo2Config(**of_llama(s, pick), attention_bias=pick.choice([False, True]))
+    return transformers.Olmo2ForCausalLM, config
+
+
+def of_gemma(s: Sizes, pick: Random) -> dict[str, Any]:
+    """Return the options of Gemma 2 and 3, of which Gemma ignores some."""
+    return of_llama(s, pick) | {
+        "head_dim": pick.choice([s.head_width, s.head_width + 2]), "attention_bias": pick.choice([False, True]),
+        "sliding_window": 4, "query_pre_attn_scalar": pick.choice([5, 16]),
+        "final_logit_softcapping": pick.choice([3.0, None]),
+    }  # fmt: skip
+
+
+def gemma2(s: Sizes, pick: Random) -> tuple[Any, Any]:
+    kind = pick.choice(["Gemma2", "Gemma"])
+    options = of_gemma(s, pick) | {"attn_logit_softcapping": pick.choice([0.5, None])}
+    if kind == "Gemma":
+        options["sliding_window"] = None
+    return getattr(transformers, f"{kind}ForCausalLM"), getattr(transformers, f"{kind}Config")(**options)
+
+
+def gemma3(s: Sizes, pick: Random) -> tuple[Any, Any]:
+    options = of_gemma(s, pick)
+    options |= {
+        "layer_types": [pick.choice(["sliding_attention", "full_attention"]) for _ in range(s.layers)],
+        "rope_parameters": {"full_attention": options["rope_parameters"], "sliding_attention": DEFAULT},
+    }
+    return transformers.Gemma3ForCausalLM, transformers.Gemma3TextConfig(**options)
 
 
 def bert(s: Sizes, pick: Random) -> tuple[Any, Any]:
@@ -130,7 +185,8 @@ def marian(s: Sizes, pick: Random) -> tuple[Any, Any]:
     return transformers.MarianMTModel, config
 
 
-FAMILIES = {each.__name__: each for each in (gpt2, gpt_neox, llama, bert, albert, vit, t5, marian)}
+DECODERS = {each.__name__: each for each in (gpt2, gpt_neox, llama, mistral, smollm3, olmo2, gemma2, gemma3)}
+FAMILIES = DECODERS | {each.__name__: each for each in (bert, albert, vit, t5, marian)}
 
 
 def drawn(family: str, pick: Random) -> Any:

@@ -103,6 +103,66 @@ QWEN3: Json = {
     "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": True, "use_sliding_window": False,
     "vocab_size": 151936,
 }  # fmt: skip
+YARN: Json = {"factor": 4.0, "original_max_position_embeddings": 32768}
+MISTRAL: Json = {
+    "architectures": ["MistralForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size":
+    4096, "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type":
+    "mistral", "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0, "sliding_window": 4096, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    "transformers_version": "4.34.0.dev0", "use_cache": True, "vocab_size": 32000,
+}  # fmt: skip
+MISTRAL3: Json = MISTRAL | {"attention_dropout": 0.0, "rope_theta": 1000000.0, "sliding_window": None}
+NEMO: Json = MISTRAL3 | {
+    "head_dim": 128, "hidden_size": 5120, "max_position_embeddings": 1024000, "num_hidden_layers": 40,
+    "vocab_size": 131072,
+}  # fmt: skip
+SMOLLM3: Json = {
+    "architectures": ["SmolLM3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 128000,
+    "eos_token_id": 128012, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size":
+    11008, "layer_types": ["full_attention"] * 36, "max_position_embeddings": 65536, "max_window_layers": 28,
+    "mlp_bias": False, "model_type": "smollm3", "no_rope_layer_interval": 4, "no_rope_layers": [1, 1, 1, 0] * 9,
+    "num_attention_heads": 16, "num_hidden_layers": 36, "num_key_value_heads": 4, "pad_token_id": 128004,
+    "pretraining_tp": 2, "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 5000000.0, "sliding_window": None,
+    "torch_dtype": "bfloat16", "transformers_version": "4.54.0.dev0", "use_cache": False, "use_sliding_window": False,
+    "vocab_size": 128256,
+}  # fmt: skip
+OLMO2: Json = {
+    "architectures": ["Olmo2ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "eos_token_id": 100257,
+    "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
+    "max_position_embeddings": 4096, "model_type": "olmo2", "num_attention_heads": 16, "num_hidden_layers": 16,
+    "num_key_value_heads": 16, "pad_token_id": 100277, "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta":
+    500000, "tie_word_embeddings": False, "torch_dtype": "float32", "transformers_version": "4.50.3", "use_cache": True,
+    "vocab_size": 100352,
+}  # fmt: skip
+GEMMA: Json = {
+    "architectures": ["GemmaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 2,
+    "eos_token_id": 1, "head_dim": 256, "hidden_act": "gelu", "hidden_activation": None, "hidden_size": 2048,
+    "initializer_range": 0.02, "intermediate_size": 16384, "max_position_embeddings": 8192, "model_type": "gemma",
+    "num_attention_heads": 8, "num_hidden_layers": 18, "num_key_value_heads": 1, "pad_token_id": 0,
+    "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 10000.0, "torch_dtype": "bfloat16",
+    "transformers_version": "4.38.0.dev0", "use_cache": True, "vocab_size": 256000,
+}  # fmt: skip
+GEMMA2: Json = GEMMA | {
+    "architectures": ["Gemma2ForCausalLM"], "attn_logit_softcapping": 50.0, "cache_implementation": "hybrid",
+    "final_logit_softcapping": 30.0, "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 2304, "intermediate_size": 9216, "model_type": "gemma2", "num_hidden_layers": 26,
+    "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "sliding_window": 4096, "transformers_version": "4.42.4",
+}  # fmt: skip
+GEMMA3: Json = {
+    "architectures": ["Gemma3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "attn_logit_softcapping":
+    None, "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": [1, 106], "final_logit_softcapping":
+    None, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "initializer_range": 0.02,
+    "intermediate_size": 6912, "max_position_embeddings": 32768, "model_type": "gemma3_text", "num_attention_heads": 4,
+    "num_hidden_layers": 26, "num_key_value_heads": 1, "pad_token_id": 0, "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000, "rope_scaling": None, "rope_theta": 1000000,
+    "sliding_window": 512, "sliding_window_pattern": 6, "torch_dtype": "bfloat16", "transformers_version":
+    "4.50.0.dev0", "use_cache": True, "vocab_size": 262144,
+}  # fmt: skip
+GEMMA3_SMALL: Json = GEMMA3 | {
+    "_sliding_window_pattern": 6, "hidden_size": 640, "intermediate_size": 2048, "num_hidden_layers": 18,
+    "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 3, "rope_local_base_freq": 10000.0,
+    "rope_theta": 1000000.0, "transformers_version": "4.55.0.dev0", "use_bidirectional_attention": False,
+}  # fmt: skip
 GOOGLE: Json = {  # without a model_type
     "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 768,
     "initializer_range": 0.02, "intermediate_size": 3072, "max_position_embeddings": 512, "num_attention_heads": 12,
@@ -276,6 +336,28 @@ PUBLISHED: dict[str, tuple[Json, int | str]] = {
     "Qwen/Qwen3-8B": (
         QWEN3 | {"hidden_size": 4096, "intermediate_size": 12288, "max_window_layers": 36, "num_attention_heads": 32,
                  "num_hidden_layers": 36, "tie_word_embeddings": False}, 8_190_735_360),
+    "Qwen/Qwen3-8B, long texts": (
+        QWEN3 | {"hidden_size": 4096, "intermediate_size": 12288, "max_window_layers": 36, "num_attention_heads": 32,
+                 "num_hidden_layers": 36, "tie_word_embeddings": False, "rope_scaling": YARN | {"rope_type": "yarn"}},
+        8_190_735_360),
+    "Qwen/Qwen2.5-7B, long texts": (QWEN25_7B | {"rope_scaling": YARN | {"type": "yarn"}}, 7_615_616_512),
+    "mistralai/Mistral-7B-v0.1": (MISTRAL, 7_241_732_096),
+    "mistralai/Mistral-7B-Instruct-v0.2": (MISTRAL3, 7_241_732_096),
+    "mistralai/Mistral-7B-v0.3": (MISTRAL3 | {"vocab_size": 32768}, 7_248_023_552),
+    "mistralai/Mistral-Nemo-Base-2407": (NEMO, 12_247_782_400),
+    "HuggingFaceTB/SmolLM3-3B": (SMOLLM3, 3_075_098_624),
+    "allenai/OLMo-2-0425-1B": (OLMO2, 1_484_916_736),
+    "google/gemma-2b": (GEMMA, 2_506_172_416),
+    "google/gemma-7b": (
+        GEMMA | {"hidden_size": 3072, "intermediate_size": 24576, "num_attention_heads": 16, "num_hidden_layers": 28,
+                 "num_key_value_heads": 16}, 8_537_680_896),
+    "google/gemma-2-2b": (GEMMA2, 2_614_341_888),
+    "google/gemma-2-9b": (
+        GEMMA2 | {"hidden_size": 3584, "intermediate_size": 14336, "num_attention_heads": 16, "num_hidden_layers": 42,
+                  "num_key_value_heads": 8}, 9_241_705_984),
+    "google/gemma-3-270m": (GEMMA3_SMALL, 268_098_176),
+    "google/gemma-3-1b-it": (GEMMA3, 999_885_952),
+    "google/gemma-3-4b-it": ({"model_type": "gemma3", "text_config": GEMMA3}, "model_type"),
     "bert-base-uncased": (BERT | LATER | {"transformers_version": "4.6.0.dev0"}, 108_891_648),
     "bert-base-multilingual-cased": (BERT | POOLER | {"vocab_size": 119547}, 177_262_848),
     "google-research/uncased_L-24_H-1024_A-16": (GOOGLE | LARGE, 334_092_288),

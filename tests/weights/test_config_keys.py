@@ -6,10 +6,31 @@ from random import Random
 
 import pytest
 from compiled_models import assert_close
-from published_configs import BERT, GOOGLE, GPT2, LLAMA, NEOX, OPUS, PUBLISHED, QWEN25, ROBERTA, T5, VIT
+from published_configs import (
+    BERT,
+    GEMMA,
+    GEMMA2,
+    GEMMA3,
+    GOOGLE,
+    GPT2,
+    LLAMA,
+    MISTRAL,
+    NEOX,
+    OLMO2,
+    OPUS,
+    PUBLISHED,
+    QWEN3,
+    QWEN25,
+    ROBERTA,
+    SMOLLM3,
+    T5,
+    VIT,
+)
 from repository import REPOSITORY
 
 from transformer_jax import InputError
+from transformer_jax.nn import AttentionKind, NoPositions, RotaryPositions, TransformerLM
+from transformer_jax.nn.causal import kinds_of
 from transformer_jax.weights.huggingface.config_keys import UNSUPPORTED, ConfigKeys
 from transformer_jax.weights.huggingface.pretrained import FAMILIES, is_of_transformers, model_of_config
 from transformer_jax.weights.layouts import abstract_params
@@ -38,13 +59,15 @@ def test_the_table_of_the_docs_has_each_published_config_and_the_refused_keys():
         assert f"`{expected}`" in row if isinstance(expected, str) else "| yes |" in row
 
 
-@pytest.mark.slow  # it counts 56 models
+@pytest.mark.slow  # it counts 70 models
 def test_a_published_config_opens_with_the_published_number_of_parameters(tmp_path):
     for name, (config, expected) in PUBLISHED.items():
         if isinstance(expected, int):
             model = opened(config, tmp_path)
             has_loop = not model.settings.share_layers  # which traces one layer
             looped = model.clone(settings=dataclasses.replace(model.settings, scan_layers=has_loop))
+            if isinstance(model, TransformerLM):  # kinds of attention have no parameters
+                looped = looped.clone(attention_kinds=(AttentionKind(),))
             assert sum(leaf.size for leaf in abstract_params(looped).values()) == expected, name
 
 
@@ -52,9 +75,23 @@ def test_a_published_config_opens_with_the_published_number_of_parameters(tmp_pa
     ("config", "more", "message"),
     [
         (LLAMA, {"sliding_window": 4096}, "has sliding_window = 4096, which is not supported"),
-        (QWEN25, {"use_sliding_window": True}, "use_sliding_window in .* is True; it must be one of False"),
         (QWEN25, {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types in "),
-        (LLAMA, {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type in .* is 'yarn'"),
+        (QWEN25, {"layer_types": ["full_attention"]}, "layer_types in .* has 1 entries; it must have 24, one for each"),
+        (QWEN25, {"use_sliding_window": True, "sliding_window": 0}, "sliding_window in .* is 0; it must be at least 1"),
+        (MISTRAL, {"layer_types": ["sliding_attention"] * 32}, "has layer_types = "),
+        (SMOLLM3, {"no_rope_layers": [1, 0]}, "no_rope_layers in .* has 2 entries; it must have 36"),
+        (GEMMA, {"sliding_window": 7}, "has sliding_window = 7"),
+        (GEMMA2, {"use_bidirectional_attention": True}, "use_bidirectional_attention in .* is True"),
+        (
+            GEMMA2,
+            {"final_logit_softcapping": 0},
+            "final_logit_softcapping in .* is 0; it must be a finite number above",
+        ),
+        (GEMMA3, {"rope_scaling": {"type": "linear", "factor": 8.0}}, "has factor, which is not supported"),
+        (OLMO2, {"sliding_window": 7}, "has sliding_window = 7"),
+        (LLAMA, {"rope_scaling": {"type": "longrope", "factor": 4.0}}, "rope_type in .* is 'longrope'"),
+        (LLAMA, {"rope_scaling": {"type": "yarn", "factor": None}}, "factor in .* is None; it must be float"),
+        (LLAMA, {"rope_scaling": {"type": "yarn", "factor": 4.0, "mscale": 0.7}}, "has mscale, which is not supported"),
         (LLAMA, {"is_causal": False}, "has is_causal = False"),
         (BERT, {"pruned_heads": {"0": [1]}}, "has pruned_heads = "),
         (BERT, {"is_decoder": True}, "is_decoder in .* is True"),
@@ -75,6 +112,34 @@ def test_a_key_that_would_change_the_result_is_an_error(config, more, message, t
         opened(config | more, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("config", "more", "expected"),
+    [
+        (LLAMA, {}, [(None, None)] * 5),
+        (MISTRAL, {}, [(4096, None)] * 5),
+        (MISTRAL, {"sliding_window": None}, [(None, None)] * 5),
+        (QWEN25, {"use_sliding_window": True, "max_window_layers": 2}, [(None, None)] * 2 + [(32768, None)] * 3),
+        (QWEN3, {"use_sliding_window": True, "max_window_layers": 2}, [(None, None)] * 5),  # sliding_window is null
+        (SMOLLM3, {"no_rope_layers": None}, [(None, None)] * 3 + [(None, "none"), (None, None)]),
+        (
+            SMOLLM3,
+            {"no_rope_layers": [1, 0, 1, 1, 0], "use_sliding_window": True, "sliding_window": 7},
+            [(None, None), (7, "none"), (None, None), (None, None), (7, "none")],
+        ),
+        (GEMMA2, {}, [(4096, None), (None, None)] * 2 + [(4096, None)]),
+        (GEMMA3, {"sliding_window_pattern": 3}, [(512, 1e4), (512, 1e4), (None, None), (512, 1e4), (512, 1e4)]),
+        (GEMMA3, {"layer_types": ["full_attention"] * 4 + ["sliding_attention"]}, [(None, None)] * 4 + [(512, 1e4)]),
+    ],
+)
+def test_windows_and_positions_of_layers_are_those_of_the_config(config, more, expected, tmp_path):
+    model = opened(config | {"layer_types": None, "num_hidden_layers": 5} | more, tmp_path)
+    found = []
+    for kind in kinds_of(model):
+        position = {NoPositions: "none", RotaryPositions: getattr(kind.positions, "base", None)}
+        found.append((kind.window, position.get(type(kind.positions))))
+    assert found == expected
+
+
 def test_the_first_berts_have_no_model_type_and_are_told_by_their_class_or_their_keys(tmp_path):
     named = opened(GOOGLE | {"model_type": "bert"}, tmp_path)
     assert repr(opened(GOOGLE, tmp_path)) == repr(named)
@@ -88,7 +153,8 @@ def test_the_first_berts_have_no_model_type_and_are_told_by_their_class_or_their
 # dropout. Keys of generation are read from another file, by `tasks/pretrained.py`.
 WITHOUT_EFFECT = {
     "activation_dropout": 0.5, "architectures": ["OtherModel"], "attention_dropout": 0.5,
-    "attention_probs_dropout_prob": 0.5, "attn_pdrop": 0.5, "bos_token_id": 3, "chunk_size_feed_forward": 1,
+    "attention_probs_dropout_prob": 0.5, "attn_logit_softcapping": 0.5, "attn_pdrop": 0.5, "bos_token_id": 3,
+    "chunk_size_feed_forward": 1, "final_logit_softcapping": 0.5, "query_pre_attn_scalar": 7,
     "classifier_dropout": 0.5, "classifier_dropout_prob": 0.5, "decoder_layerdrop": 0.5, "decoder_start_token_id": 3,
     "distributed_config": {}, "dtype": "float32", "dropout": 0.5, "dropout_rate": 0.5, "embd_pdrop": 0.5,
     "encoder_layerdrop": 0.5, "encoder_stride": 3, "eos_token_id": 3, "ffn_dim": 3, "gradient_checkpointing": True,
@@ -125,8 +191,14 @@ def names_read(kind, run):
     return {name for name in read if not (name.startswith("_") or hasattr(kind, name))}
 
 
+DRAWN = [
+    "gpt2", "gpt_neox", "llama", "mistral", "smollm3", "olmo2", "gemma2", "gemma3", "bert", "albert", "vit", "t5",
+    "marian",
+]  # fmt: skip
+
+
 @pytest.mark.slow  # it imports `transformers`
-@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama", "bert", "albert", "vit", "t5", "marian"])
+@pytest.mark.parametrize("family", DRAWN)
 def test_every_key_that_transformers_reads_is_honoured_refused_or_changes_nothing_there(family):
     import torch
     import transformers

@@ -21,7 +21,7 @@ import transformers
 from array_forms import FORMS, assert_bitwise
 from compiled_models import applied, assert_close, started
 from flax.traverse_util import flatten_dict
-from huggingface_models import FAMILIES, drawn, inputs_of, opened, ours, passed
+from huggingface_models import DECODERS, DYNAMIC, FAMILIES, YARN, YARN_LATER, drawn, inputs_of, opened, ours, passed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -81,13 +81,28 @@ def test_logits_residual_streams_attention_and_gradients_are_those_of_transforme
     assert_close(found[is_counted], expected.gradient[is_counted], 1e-4)
 
 
+@pytest.mark.parametrize("length", [13, 29])  # shorter and longer than in training
+@pytest.mark.parametrize("rope", [DYNAMIC, YARN, YARN | {"factor": 1.0}, YARN_LATER, YARN | {"rope_theta": 3.0}])
+def test_scaled_rotary_positions_are_those_of_transformers_in_a_pass_and_in_a_step(rope, length, tmp_path):
+    config = transformers.LlamaConfig(head_dim=12, max_position_embeddings=17, rope_parameters=dict(rope))
+    config.save_pretrained(tmp_path)
+    theirs = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config)
+    positions = model_of_config(tmp_path / "config.json").settings.positions
+    for first, num in ((0, length), (length - 1, 1)):
+        expected = [part[0, :, :6] for part in theirs(torch.ones(()), torch.arange(first, first + num)[None])]
+        found = positions.turns(12, first, num, length)
+        np.testing.assert_allclose(found, np.concatenate(expected, axis=-1), atol=3e-6)
+        of_rows = positions.turns(12, np.array([first, first]), num, length)
+        np.testing.assert_allclose(of_rows, np.stack([found, found]), atol=1e-6)
+
+
 def step_and_cache(model, variables, *arguments, **options):
     """Return the model's step function for the decoding functions, and its first cache."""
     cache = started(model, variables, *arguments, **options)
     return functools.partial(model.apply, variables, method="decode_step"), cache
 
 
-@on_drawn_models("gpt2", "gpt_neox", "llama", number=-(-NUM_MODELS // 2))
+@on_drawn_models(*DECODERS, number=-(-NUM_MODELS // 2))
 def test_64_tokens_continue_a_prompt_as_in_transformers(family, pick):
     theirs = drawn(family, pick)
     model, variables = opened(theirs)
@@ -125,7 +140,8 @@ def test_what_is_written_back_is_opened_with_the_same_state(family, pick):
     theirs = drawn(family, pick)
     model, variables = opened(theirs)
     with tempfile.TemporaryDirectory() as directory:
-        save_transformers(directory, model, variables, config={"use_cache": False})
+        token = theirs.config.pad_token_id  # the default may be beyond a tiny vocabulary
+        save_transformers(directory, model, variables, config={"use_cache": False, "pad_token_id": token})
         again = type(theirs).from_pretrained(directory)
     assert again.config.architectures == [type(theirs).__name__]
     expected, found = theirs.state_dict(), again.state_dict()
@@ -502,7 +518,10 @@ def test_more_tokens_than_positions_are_an_error_where_padding_counts_none():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_contributions_sum_to_the_logits_of_a_loop_over_the_layers_which_is_saved(family, tmp_path):
     model, variables, inputs = ours(family, 13 if family in ("bert", "albert") else 1)
-    looped = with_settings(model, scan_layers=not model.settings.share_layers, remat="all")
+    if family.startswith("gemma"):  # contributions sum to the logits before their soft cap
+        model = model.clone(embeddings=dataclasses.replace(model.embeddings, soft_cap=None))
+    is_scanned = not model.settings.share_layers and len(set(getattr(model, "attention_kinds", ()))) < 2
+    looped = with_settings(model, scan_layers=is_scanned, remat="all")
     stacked = stack_layers(variables["params"], jax.eval_shape(looped.init, jax.random.key(0), *inputs)["params"])
     has_head = getattr(model, "head", "none") != "none"  # beside the stream
 

@@ -11,7 +11,9 @@ from jax import Array
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
+from transformer_jax.inspection.inspected_pass import NORMS
 from transformer_jax.nn.language_model import TransformerLM
+from transformer_jax.nn.layer_kinds import OffsetRMSNorm
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.trees import Params
@@ -31,12 +33,13 @@ READERS = {
 def fold_norms(model: nn.Module, params: Params) -> tuple[Any, Params]:
     """Fold the learned scale and bias of pre-norms into the layers that read them, without changing the output.
 
-    `(x̂ ∘ s + b) W + c` becomes `x̂ W' + c'` with `W' = s ∘ W` and `c' = b W + c`; the norm keeps a scale of 1 and a
-    bias of 0. After a LayerNorm, the columns of W' are centered too, because x̂ has mean 0, so that W' contains only
-    what can be read (like `fold_layer_norm` of TransformerLens). The norms of all blocks are folded, and the norm after
-    the last block of a `TransformerLM` or `TransformerPredictor`. For that, a `TransformerLM` is returned with an
-    untied output layer if its embedding is tied, and with a bias there if the norm has a bias. Final norms of other
-    models, norms of queries and keys, and norms of an output network are not folded.
+    `(x̂ ∘ s + b) W + c` becomes `x̂ W' + c'` with `W' = s ∘ W` and `c' = b W + c`; the norm keeps a scale of 1
+    (`OffsetRMSNorm`: 0) and a bias of 0. After a LayerNorm, the columns of W' are centered too, because x̂ has mean 0,
+    so that W' contains only what can be read (like `fold_layer_norm` of TransformerLens). The norms of all blocks are
+    folded, and the norm after the last block of a `TransformerLM` or `TransformerPredictor`. For that, a
+    `TransformerLM` is returned with an untied output layer if its embedding is tied, and with a bias there if the norm
+    has a bias. Final norms of other models, norms of queries and keys, norms of the outputs of sub-layers, and norms
+    of an output network are not folded.
 
     Args:
         model: a model with pre-norm.
@@ -58,11 +61,13 @@ def fold_norms(model: nn.Module, params: Params) -> tuple[Any, Params]:
     norm = settings.make_norm()
     flat: Flat = flatten_dict(unstack_layers(params))
     places = dict.fromkeys(path[:-1] for path in flat if path[-2:-1] == ("norm",))
-    if places and type(norm).__call__ not in (nn.LayerNorm.__call__, nn.RMSNorm.__call__):
+    if places and type(norm).__call__ not in NORMS:
         raise InputError(
             f"settings.norm makes a {type(norm).__name__}; only LayerNorm and RMSNorm are folded"
         )
-    fold = functools.partial(_fold, flat, is_centered=isinstance(norm, nn.LayerNorm))
+    offset = 1 if isinstance(norm, OffsetRMSNorm) else 0
+    is_centered = isinstance(norm, nn.LayerNorm)
+    fold = functools.partial(_fold, flat, is_centered=is_centered, offset=offset)
     for place in places:
         sublayer = place[-2].removesuffix("_residual")
         if sublayer != place[-2]:
@@ -88,7 +93,7 @@ def _with_output_layer(model: TransformerLM, flat: Flat) -> TransformerLM:
     return model.clone(tie_embeddings=False, embeddings=embeddings)
 
 
-def _fold(flat: Flat, norm: Path, readers: list[Path], *, is_centered: bool) -> None:
+def _fold(flat: Flat, norm: Path, readers: list[Path], *, is_centered: bool, offset: int) -> None:
     name = "/".join(norm)
     scale, shift = flat.get((*norm, "scale")), flat.get((*norm, "bias"))
     readers = [reader for reader in readers if (*reader, "kernel") in flat]
@@ -104,9 +109,9 @@ def _fold(flat: Flat, norm: Path, readers: list[Path], *, is_centered: bool) -> 
                 )
             flat[*reader, "bias"] = flat[*reader, "bias"] + shift @ kernel
         if scale is not None:
-            kernel = scale[:, None] * kernel
+            kernel = (offset + scale[:, None]) * kernel
         flat[*reader, "kernel"] = kernel - kernel.mean(0) if is_centered else kernel
     if scale is not None:
-        flat[*norm, "scale"] = jnp.ones_like(scale)
+        flat[*norm, "scale"] = jnp.full_like(scale, 1 - offset)
     if shift is not None:
         flat[*norm, "bias"] = jnp.zeros_like(shift)

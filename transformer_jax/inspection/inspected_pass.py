@@ -26,10 +26,12 @@ from transformer_jax.nn.attention import AttentionCall, MultiheadAttention
 from transformer_jax.nn.blocks import Block
 from transformer_jax.nn.cached_decoding import argument
 from transformer_jax.nn.encoder import Stack
+from transformer_jax.nn.layer_kinds import OffsetRMSNorm
 from transformer_jax.nn.layers import Tapped, add_bias
 
 Call: TypeAlias = Callable[..., Any]  # a bound method of a module
-NORMS = nn.LayerNorm.__call__, nn.RMSNorm.__call__  # methods that subclasses may inherit
+# methods that subclasses may inherit
+NORMS = nn.LayerNorm.__call__, nn.RMSNorm.__call__, OffsetRMSNorm.__call__
 HEAD_RESULTS = "head_results"
 OWN_PACKAGE = f"{__name__.partition('.')[0]}."
 
@@ -244,7 +246,9 @@ def _normalized(module: Any, x: Array, change: Callable[[Array], Array]) -> Arra
         centred -= centred.mean(-1, keepdims=True)
     variance = jnp.square(centred).mean(-1, keepdims=True)
     factor = change(jax.lax.rsqrt(variance + module.epsilon))
-    learned = module.variables.get("params", {})
+    learned = dict(module.variables.get("params", {}))
+    if isinstance(module, OffsetRMSNorm):
+        learned["scale"] = 1 + learned["scale"]
     y = centred * (factor * learned["scale"] if "scale" in learned else factor)
     if "bias" in learned:
         y += learned["bias"]

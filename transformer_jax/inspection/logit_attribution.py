@@ -26,6 +26,7 @@ from transformer_jax.inspection.inspected_call import (
 )
 from transformer_jax.inspection.names import ActivationSite, residual_stream
 from transformer_jax.inspection.patches import swap
+from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.nn.predictor import TransformerPredictor
 from transformer_jax.outside_files import as_input_error
@@ -67,7 +68,8 @@ def attribute_logits(
     Raises:
         InputError: the model has no blocks; a block has no residual connections named after its sub-layers; `of` is
             not linear (split the logits, not their log-softmax); or the model's head is not: a `TransformerMLM` that
-            classifies or whose activation is not ReLU, or a `TransformerPredictor` that pools.
+            classifies or whose activation is not ReLU, a `TransformerLM` with a soft cap of the logits, or a
+            `TransformerPredictor` that pools.
     """
     _check_head(model)
     call = forward_pass(model, variables, inputs, kwargs)
@@ -196,6 +198,12 @@ def _check_head(model: nn.Module) -> None:
                 f"head of the TransformerMLM is {model.head!r}; its logits are not a sum of"
                 " components"
             )
+    if isinstance(model, TransformerLM) and model.embeddings.soft_cap is not None:
+        raise InputError(
+            f"embeddings.soft_cap is {model.embeddings.soft_cap}; capped logits are not a sum of"
+            " components. Split those before the cap: model.clone(embeddings="
+            "dataclasses.replace(model.embeddings, soft_cap=None))"
+        )
     if isinstance(model, TransformerPredictor) and model.pools:
         raise InputError(
             "pools of the TransformerPredictor is True; its logits are not a sum of components"

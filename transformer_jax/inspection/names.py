@@ -95,7 +95,9 @@ def activation_name(path: Iterable[str], name: str) -> str:
     sublayer = ""  # set if the previous part is its residual connection
     for part in (*path, name):
         if sublayer:
-            parts.append({"after": f"after_{sublayer}", "norm": f"{sublayer}_norm"}.get(part, part))
+            if part.endswith("norm"):
+                part = f"{sublayer}_{part}"
+            parts.append(f"after_{sublayer}" if part == "after" else part)
             sublayer = ""
         elif part.endswith(RESIDUAL) and part != RESIDUAL:
             sublayer = part.removesuffix(RESIDUAL)

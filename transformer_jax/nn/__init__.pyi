@@ -3,8 +3,10 @@ from .attention import AttentionSettings as AttentionSettings
 from .attention import MultiheadAttention as MultiheadAttention
 from .blocks import BlockSettings as BlockSettings
 from .cached_decoding import DecodingCache as DecodingCache
+from .causal import AttentionKind as AttentionKind
 from .causal import CausalBlock as CausalBlock
 from .causal import CausalStack as CausalStack
+from .causal import OutputNormBlock as OutputNormBlock
 from .causal import ParallelBlock as ParallelBlock
 from .decoder import DecoderBlock as DecoderBlock
 from .decoder import TransformerDecoder as TransformerDecoder
@@ -16,6 +18,7 @@ from .language_model import CausalCache as CausalCache
 from .language_model import TransformerLM as TransformerLM
 from .layer_kinds import GatedFeedForward as GatedFeedForward
 from .layer_kinds import NoNorm as NoNorm
+from .layer_kinds import OffsetRMSNorm as OffsetRMSNorm
 from .layer_kinds import RMSNorm as RMSNorm
 from .layers import FeedForward as FeedForward
 from .layers import LayerNorm as LayerNorm

@@ -34,6 +34,8 @@ class EmbeddingSettings:
     output_bias: bool | None = None
     # factor of the vectors before the tied projection to logits; 1/√D in T5
     output_scale: Positive = 1.0
+    # bound c of the logits, which become c · tanh(logit / c) (Gemma 2); None: no bound
+    soft_cap: Positive | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -107,6 +109,10 @@ class TokenModel(SettingsModule):
     def logits(self, x: Features, embedding: nn.Embed | None) -> Logits:
         """Project vectors to logits, with the embedding matrix if it is tied."""
         if embedding is None or not self.has_tied_output:
-            return self.tap("logits", self.output_layer(x), "B T V")
-        logits = tied_logits(embedding, x, self.embeddings.output_scale, self.output_bias)
-        return self.tap("logits", logits, "B T V")
+            logits = self.output_layer(x)
+        else:
+            scale = self.embeddings.output_scale
+            logits = tied_logits(embedding, x, scale, self.output_bias)
+        logits = self.tap("logits", logits, "B T V")
+        cap = self.embeddings.soft_cap
+        return logits if cap is None else cap * jnp.tanh(logits / cap)

@@ -84,13 +84,13 @@ class Stack(SettingsModule):
 
             set_up_layers(self)
         else:
-            self.layers = [self.make_block() for _ in range(self.num_layers)]
+            self.layers = [self.make_block(number) for number in range(self.num_layers)]
         self.norm = self.settings.make_norm()  # has parameters only if it is called
         self.positions = self.settings.positions.in_stack(self.num_heads, self.block.looks_ahead)
 
     @nn.nowrap
-    def make_block(self, kind: type[Block] | None = None) -> Block:
-        """Return a block of the stack's class or of `kind`, to be assigned in `setup`."""
+    def make_block(self, number: int = 0, kind: type[Block] | None = None) -> Block:
+        """Return block `number`, of the stack's class or of `kind`, to be assigned in `setup`."""
         sizes = self.input_dim, self.num_heads, self.dim_feedforward
         return (kind or self.block)(*sizes, settings=self.settings)
 

@@ -15,7 +15,7 @@ from transformer_jax.nn.cached_decoding import (
     run_cached,
     start_cache,
 )
-from transformer_jax.nn.causal import CausalBlock, CausalStack
+from transformer_jax.nn.causal import AttentionKind, CausalBlock, CausalStack
 from transformer_jax.nn.embeddings import (
     EmbeddingSettings,
     Logits,
@@ -57,12 +57,15 @@ class TransformerLM(TokenModel):
     # class of the blocks: CausalBlock, or one with the same attributes
     block: type[Block] = CausalBlock
     embeddings: EmbeddingSettings = EmbeddingSettings()
+    # kinds of attention of the layers in order, repeated: with two kinds, they alternate
+    attention_kinds: tuple[AttentionKind, ...] = (AttentionKind(),)
 
     def setup(self) -> None:
         self.embedding = token_embedding(self.vocabulary_size, self.model_dim)
         self.set_up_tokens(self.vocabulary_size)
         sizes = self.num_layers, self.model_dim, self.num_heads, self.dim_feedforward
-        self.decoder = CausalStack(*sizes, None, self.settings, self.final_norm, self.block)
+        parts = self.settings, self.final_norm, self.block, self.attention_kinds
+        self.decoder = CausalStack(*sizes, None, *parts)
 
     def __call__(
         self,

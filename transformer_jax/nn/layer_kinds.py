@@ -45,3 +45,23 @@ class RMSNorm(nn.RMSNorm, Checked):
 
     It has no bias and does not subtract the mean. The mean square is computed in float32 or wider.
     """
+
+
+class OffsetRMSNorm(RMSNorm):
+    """`RMSNorm` that multiplies by 1 + scale, with a scale that starts at 0 (Gemma, Gemma Team 2024).
+
+    The scale is applied before rounding to the dtype of `x`.
+    """
+
+    use_scale: bool = False  # of the inherited call, which only divides by the root mean square
+
+    @nn.compact
+    def __call__(
+        self, x: Float[ArrayLike, "*leading D"], *, mask: Array | None = None
+    ) -> Float[Array, "*leading D"]:
+        """Normalize `x`; elements that are False in `mask` are not in the mean square."""
+        x = jnp.asarray(x)
+        scale = self.param("scale", nn.initializers.zeros, (x.shape[-1],))
+        wide = jnp.promote_types(x.dtype, jnp.float32)
+        normalized = super().__call__(x.astype(wide), mask=mask)
+        return (normalized * (1 + scale)).astype(jnp.result_type(x, scale))

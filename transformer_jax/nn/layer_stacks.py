@@ -53,7 +53,8 @@ def set_up_layers(stack: Any) -> None:
             methods=["__call__"],
         )
         stack.layers = [
-            stack.make_block(shared if number else None) for number in range(stack.num_layers)
+            stack.make_block(number, shared if number else None)
+            for number in range(stack.num_layers)
         ]
     else:
         stack.stacked_layers = stack.make_block()

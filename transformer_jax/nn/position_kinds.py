@@ -89,6 +89,9 @@ class RotaryPositions(Positions):
     in_halves: bool = False  # whether pairs are (x_i, x_{i + d/2}), as in Llama, or neighbours
     # changes the frequencies, for sequences longer than those in training
     scaling: FrequencyScaling | None = None
+    amplitude: Positive = (
+        1.0  # factor of rotated queries and keys (YaRN, Peng et al. 2023, section 3.4)
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,6 +108,22 @@ class RotaryPositions(Positions):
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions:
         return RotaryInAttention(self)
+
+    def turns(self, width: int, first: First, num: int, length: int) -> Float[Array, "*B num w"]:
+        """Return the cosines, then the sines, of the angles of `width` elements at `num` positions from `first` on.
+
+        They are computed in float64 and rounded once to float32.
+
+        Raises:
+            InputError: `first` is known at tracing time and outside 0 … length - num.
+        """
+        frequency = self.base ** (-np.arange(0, width, 2) / width)  # [d/2]
+        if self.scaling is not None:
+            frequency = self.scaling(frequency)
+        angle = np.arange(length)[:, None] * frequency
+        table = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
+        table *= getattr(self.scaling, "amplitude", 1)
+        return positions_of(table.astype(np.float32), first, num)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,8 +219,7 @@ def rotate(
 ) -> Float[Array, "*leading T d"]:
     """Rotate the pair (x_2i, x_2i+1) of each position by the angle `pos · base^(-2i/d)` (Su et al. 2021, equation 34).
 
-    The product of a query and a key then depends only on the difference of their positions. Cosines and sines are
-    computed in float64 and rounded once to float32.
+    The product of a query and a key then depends only on the difference of their positions.
 
     Args:
         x: queries or keys `[..., T, d]`, d even.
@@ -213,12 +231,7 @@ def rotate(
         InputError: `first` is known at tracing time and outside its range.
     """
     *_, num, width = x.shape
-    frequency = kind.base ** (-np.arange(0, width, 2) / width)  # [d/2]
-    if kind.scaling is not None:
-        frequency = kind.scaling(frequency)
-    angle = np.arange(length)[:, None] * frequency
-    table = np.concatenate([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
-    turns = positions_of(table, first, num)
+    turns = kind.turns(width, first, num, length)
     if turns.ndim > 2:
         turns = turns[:, None]  # [B 1 T d], for all heads
     cos, sin = turns[..., : width // 2], turns[..., width // 2 :]  # [T d/2]

@@ -1,20 +1,29 @@
-"""Llama (Touvron et al. 2023) and Qwen 2 and 3, which differ in biases and in norms of queries and keys."""
+"""Llama (Touvron et al. 2023) and the decoders after it: Mistral, Qwen, SmolLM3, OLMo 2 and Gemma."""
 
 import functools
 from typing import Literal
 
-from transformer_jax.argument_checks import Shapes, Size
+from transformer_jax.argument_checks import Positive, Shapes, Size
 from transformer_jax.nn.attention import AttentionSettings
 from transformer_jax.nn.blocks import BlockSettings
+from transformer_jax.nn.causal import CausalBlock, OutputNormBlock
 from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.language_model import TransformerLM
-from transformer_jax.nn.layer_kinds import GatedFeedForward, RMSNorm
+from transformer_jax.nn.layer_kinds import GatedFeedForward, OffsetRMSNorm, RMSNorm
 from transformer_jax.outside_files import Json
-from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
+from transformer_jax.weights.huggingface import decoder_keys, layer_types
+from transformer_jax.weights.huggingface.config_keys import ACTIVATIONS, WORDS, ConfigKeys
+from transformer_jax.weights.huggingface.decoder_keys import DEFAULTS, activation_key
 from transformer_jax.weights.huggingface.family import LETTERS, SIZES, TIED_HEAD, Family, sizes_of
-from transformer_jax.weights.huggingface.rotary import rope_parameters, rotary_positions
+from transformer_jax.weights.huggingface.rotary import FULL, rotary_positions
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
+# of `OutputNormBlock`, before the renames of the norms that precede sub-layers
+OUTPUT_NORMS = (
+    ("self_attn_residual/output_norm", "post_attention_layernorm"),
+    ("feed_forward_residual/output_norm", "post_feedforward_layernorm"),
+    ("feed_forward_residual/norm", "pre_feedforward_layernorm"),
+)
 RENAMES = (
     ("^embedding", "model/embed_tokens"),
     (r"^decoder/layers_(\d+)", r"model/layers/\1"),
@@ -29,79 +38,114 @@ RENAMES = (
     ("feed_forward_residual/norm", "post_attention_layernorm"),
     *TORCH_ENDS,
 )
+CLASSES = {
+    "llama": "Llama",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+    "mistral": "Mistral",
+    "smollm3": "SmolLM3",
+    "olmo2": "Olmo2",
+    "gemma": "Gemma",
+    "gemma2": "Gemma2",
+    "gemma3_text": "Gemma3",
+}
 
 
-def build(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
+def build(kind: str, keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
     """The model of a `config.json`."""
-    kind = keys.take("model_type", str)
-    has_input_bias = kind == "qwen2" or keys.take("attention_bias", bool, False)
-    has_bias = kind == "llama" and keys.take("mlp_bias", bool, False)
+    take = functools.partial(decoder_keys.take, kind, keys)
     sizes = keys.sizes(SIZES)
-    d = 128 if kind == "qwen3" else sizes["model_dim"] // sizes["num_heads"]
-    epsilon = keys.take("rms_norm_eps", float, 1e-6)
-    if kind != "llama":
-        keys.one_of("use_sliding_window", False)
-        keys.take("sliding_window", int | None, None)  # has no effect then
-    keys.take("layer_types", tuple[Literal["full_attention"], ...] | None, None)
+    has_bias = bool(take("attention_bias", bool))
+    epsilon = take("rms_norm_eps", float)
+    norm = OffsetRMSNorm if "gemma" in kind else RMSNorm
+    qk_norm = None
+    if kind in ("qwen3", "gemma3_text"):
+        qk_norm = functools.partial(norm, epsilon)
+    if kind == "olmo2":  # over all heads of [B, H, T, d] together
+        qk_norm = functools.partial(norm, epsilon, reduction_axes=(-3, -1), feature_axes=(-3, -1))
+    name = activation_key(kind)
+    word = keys.one_of(name, DEFAULTS[kind][name], *ACTIVATIONS)
+    if kind == "gemma" and word == "gelu":  # which meant the approximation
+        word = "gelu_new"
+    query_scale = take("query_pre_attn_scalar", Size)
+    take("use_bidirectional_attention", Literal[False, None])
+    layer_type = FULL if kind == "gemma3_text" else None
     return TransformerLM(
         **sizes,
         settings=BlockSettings(
-            norm=RMSNorm,
-            norm_first=True,
-            activation=keys.activation("hidden_act", "silu"),
+            norm=norm,
+            norm_first=kind != "olmo2",
+            activation=ACTIVATIONS[word],
             layer_norm_epsilon=epsilon,
-            positions=rotary_positions(keys, keys.take("rope_theta", int | float, 10_000.0)),
-            feed_forward=functools.partial(GatedFeedForward, use_bias=has_bias),
+            positions=rotary_positions(
+                keys, take("rope_theta", int | float), layer_type=layer_type
+            ),
+            feed_forward=functools.partial(GatedFeedForward, use_bias=bool(take("mlp_bias", bool))),
             attention=AttentionSettings(
-                num_kv_heads=keys.take("num_key_value_heads", Size | None, None)
-                or sizes["num_heads"],
-                qk_norm=functools.partial(RMSNorm, epsilon) if kind == "qwen3" else None,
-                head_width=keys.take("head_dim", Size | None, None) or d,
-                input_bias=has_input_bias,
-                output_bias=has_input_bias and kind != "qwen2",
+                num_kv_heads=take("num_key_value_heads", Size | None) or sizes["num_heads"],
+                qk_norm=qk_norm,
+                head_width=take("head_dim", Size | None)
+                or sizes["model_dim"] // sizes["num_heads"],
+                input_bias=has_bias or kind == "qwen2",
+                output_bias=has_bias,
+                scale=query_scale and query_scale**-0.5,
             ),
         ),
-        tie_embeddings=keys.take("tie_word_embeddings", bool, False),
-        embeddings=EmbeddingSettings(is_scaled=False, output_bias=False),
+        final_norm=True if kind == "olmo2" else None,
+        tie_embeddings=take("tie_word_embeddings", bool),
+        block=OutputNormBlock if kind in ("olmo2", "gemma2", "gemma3_text") else CausalBlock,
+        embeddings=EmbeddingSettings(
+            is_scaled="gemma" in kind,
+            output_bias=False,
+            soft_cap=take("final_logit_softcapping", Positive | None),
+        ),
+        attention_kinds=layer_types.attention_kinds(kind, keys, sizes["num_layers"]),
     )
 
 
-def configure(model: TransformerLM) -> Json:
+def configure(kind: str, model: TransformerLM) -> Json:
     """The `config.json` of a model."""
-    attention, feed_forward = model.settings.attention, model.settings.feed_forward
-    config = {
-        **sizes_of(model, SIZES),
-        "num_key_value_heads": attention.num_kv_heads,
+    settings, attention = model.settings, model.settings.attention
+    entries = {
+        activation_key(kind): WORDS[settings.activation],
+        "attention_bias": attention.input_bias,
+        "final_logit_softcapping": model.embeddings.soft_cap,
         "head_dim": attention.head_width,
-        "hidden_act": WORDS[model.settings.activation],
-        "rms_norm_eps": model.settings.layer_norm_epsilon,
-        "rope_parameters": rope_parameters(model.settings.positions),
+        "mlp_bias": settings.feed_forward(1, 0.0, settings.activation).use_bias,
+        "num_key_value_heads": attention.num_kv_heads,
+        "query_pre_attn_scalar": round((attention.scale or 1.0) ** -2),
+        "rms_norm_eps": settings.layer_norm_epsilon,
         "tie_word_embeddings": model.tie_embeddings,
     }
-    if attention.input_bias and not attention.output_bias:
-        return config | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
-    config["attention_bias"] = attention.input_bias
-    if attention.qk_norm is not None:
-        return config | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
-    has_bias = feed_forward(1, 0.0, model.settings.activation).use_bias
-    return config | {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
-        "mlp_bias": has_bias,
-    }
+    entries |= layer_types.entries_of(kind, model)
+    config = {name: entry for name, entry in entries.items() if name in DEFAULTS[kind]}
+    return config | sizes_of(model, SIZES) | {"architectures": [f"{CLASSES[kind]}ForCausalLM"]}
 
 
 def layout(model: TransformerLM) -> Layout:
     """Names of the model's arrays."""
-    return Layout(RENAMES, transposed=True)
+    has_output_norms = issubclass(model.block, OutputNormBlock)
+    norms = [
+        f"decoder/layers_{number}/self_attn/{name}_norm/scale"
+        for number in range(model.num_layers)
+        for name in ("query", "key")
+    ]
+    return Layout(
+        (*OUTPUT_NORMS, *RENAMES) if has_output_norms else RENAMES,
+        transposed=True,
+        reshaped=dict.fromkeys(norms, (-1,)),  # [heads, d] is [heads · d] there
+    )
 
 
-LLAMA = Family(
-    ("llama", "qwen2", "qwen3"),
-    build,
-    configure,
-    layout,
-    prefix="model.",
-    copies={TIED_HEAD: "model.embed_tokens.weight"},
-    ignored=r"rotary_emb\.inv_freq$",
+DECODERS = tuple(
+    Family(
+        (kind,),
+        functools.partial(build, kind),
+        functools.partial(configure, kind),
+        layout,
+        prefix="model.",
+        copies={TIED_HEAD: "model.embed_tokens.weight"},
+        ignored=r"rotary_emb\.inv_freq$",
+    )
+    for kind in DEFAULTS
 )

@@ -23,7 +23,7 @@ from transformer_jax.weights.huggingface.family import Family
 from transformer_jax.weights.huggingface.gpt2 import GPT2
 from transformer_jax.weights.huggingface.gpt_neox import GPT_NEOX
 from transformer_jax.weights.huggingface.hub import local_directory
-from transformer_jax.weights.huggingface.llama import LLAMA
+from transformer_jax.weights.huggingface.llama import DECODERS
 from transformer_jax.weights.huggingface.marian import MARIAN
 from transformer_jax.weights.huggingface.stored_arrays import StoredArrays
 from transformer_jax.weights.huggingface.t5 import T5
@@ -32,7 +32,7 @@ from transformer_jax.weights.layouts import abstract_params
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"  # beside the weights
 SENTENCE_CONFIG = "config_sentence_transformers.json"  # of a model of `sentence-transformers`
-ALL = GPT2, GPT_NEOX, LLAMA, BERT, ROBERTA, ALBERT, VIT, T5, MARIAN
+ALL = GPT2, GPT_NEOX, *DECODERS, BERT, ROBERTA, ALBERT, VIT, T5, MARIAN
 FAMILIES = {name: family for family in ALL for name in family.model_types}
 
 

@@ -1,16 +1,23 @@
 """Rotary positions in a `config.json`: `rope_parameters`, or `rope_theta` and `rope_scaling` in older files."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jaxtyping import Float
 
 from transformer_jax.argument_checks import Positive, Size
 from transformer_jax.errors import InputError
 from transformer_jax.nn.position_kinds import RotaryPositions
+from transformer_jax.nn.positions import First
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys
+
+FULL, SLIDING = "full_attention", "sliding_attention"  # types of layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +46,63 @@ class Llama3Scaling:
         return frequencies * (kept + (1 - kept) / self.factor)
 
 
-SCALINGS = {"linear": LinearScaling, "llama3": Llama3Scaling}
+@dataclasses.dataclass(frozen=True)
+class YarnScaling:
+    """Low frequencies divided by a factor, high ones kept, others interpolated by index (Peng et al. 2023, *YaRN*)."""
+
+    factor: Positive
+    original_max_position_embeddings: Size  # length of the sequences before scaling
+    attention_factor: Positive | None = None  # the amplitude; None: 1 + 0.1 ln(factor)
+    beta_fast: Positive = 32  # fewest turns of a high frequency within the original length
+    beta_slow: Positive = 1  # most turns of a low frequency within the original length
+    truncate: bool = True  # whether the range of interpolated indices is extended to whole numbers
+
+    @property
+    def amplitude(self) -> float:
+        """Factor of rotated queries and keys."""
+        return self.attention_factor or 1 + 0.1 * math.log(max(self.factor, 1))
+
+    def __call__(self, frequencies: np.ndarray) -> np.ndarray:
+        if len(frequencies) == 1:  # the highest one
+            return frequencies
+        bounds = self.original_max_position_embeddings / np.array([self.beta_fast, self.beta_slow])
+        high, low = -np.log(bounds / (2 * np.pi)) / np.log(frequencies[1])  # indices
+        if self.truncate:
+            high, low = np.floor(high), np.ceil(low)
+        high, low = max(high, 0), min(low, 2 * len(frequencies) - 1)
+        width = low - high or 0.001
+        kept = 1 - np.clip((np.arange(len(frequencies)) - high) / width, 0, 1)
+        return frequencies * (kept + (1 - kept) / self.factor)
+
+
+@dataclasses.dataclass(frozen=True)
+class DynamicPositions(RotaryPositions):
+    """Rotary positions whose base grows with the sequence once it is longer than in training (dynamic NTK scaling).
+
+    In cached decoding, each pass has the base for its last position, and cached keys keep theirs, as in `transformers`.
+    """
+
+    factor: Positive = 1.0
+    trained_len: Size = 2048  # length up to which the base is kept
+
+    def turns(self, width: int, first: First, num: int, length: int) -> Float[Array, "*B num w"]:
+        end = jnp.asarray(first)[..., None] + num  # [*B 1]
+        position = jnp.maximum(end - num + np.arange(num), 0)
+        growth = 1 + self.factor * jnp.maximum(end / self.trained_len - 1, 0)
+        index = np.arange(0, width, 2)
+        frequency = self.base ** (-index / width) * growth ** (-index / max(width - 2, 1))
+        angle = position[..., None] * frequency[..., None, :]
+        return jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=-1)
+
+
+SCALINGS = {"linear": LinearScaling, "llama3": Llama3Scaling, "yarn": YarnScaling}
 
 
 def rotary_positions(
-    keys: ConfigKeys, base: int | float, fraction: float | None = None
+    keys: ConfigKeys,
+    base: int | float,
+    fraction: float | None = None,
+    layer_type: str | None = None,
 ) -> RotaryPositions:
     """The rotary positions that a config describes.
 
@@ -51,29 +110,44 @@ def rotary_positions(
         keys: keys of the config.
         base: the default of `rope_theta` in `rope_parameters`.
         fraction: the default of `partial_rotary_factor`; None for a family that ignores it and rotates whole heads.
+        layer_type: the type of layers whose entries to read, in a family with `rope_parameters` by type.
 
     Raises:
         InputError: the config has a kind of positions or an entry that is not supported, or that its family ignores.
     """
     older = keys.take("rope_scaling", Mapping | None, None)
     newer = keys.take("rope_parameters", Mapping | None, None)
+    source = f"rope_parameters in {keys.source}"
+    if layer_type is not None:
+        newer = ConfigKeys(newer or {}, source).take(layer_type, Mapping | None, None)
+        newer = newer or {"rope_type": "default"}
+        older = {**newer, **(older or {})} if layer_type == FULL else None
     entries = dict(older or newer or {})  # the older one wins in `transformers` too
     if "type" in entries:
         entries.setdefault("rope_type", entries.pop("type"))
-    rope = ConfigKeys(entries, f"rope_parameters in {keys.source}")
-    kind = rope.one_of("rope_type", "default", *SCALINGS)
+    rope = ConfigKeys(entries, source)
+    kind = rope.one_of("rope_type", "default", "dynamic", *SCALINGS)
     base = float(rope.take("rope_theta", int | float, base))
     if fraction is None:
         rotated = rope.one_of("partial_rotary_factor", 1.0)
     else:
         rotated = rope.take("partial_rotary_factor", int | float, fraction)
-    scaling = None
-    if kind != "default":
-        fields = dataclasses.fields(SCALINGS[kind])
-        scaling = SCALINGS[kind](*(rope.take(field.name, field.type) for field in fields))
+    positions = RotaryPositions(base, rotated, in_halves=True)
+    max_len = keys.take("max_position_embeddings", Size)
+    if kind == "dynamic":
+        factor = rope.take("factor", Positive)
+        positions = DynamicPositions(**vars(positions), factor=factor, trained_len=max_len)
+    elif kind != "default":
+        values = {}
+        for field in dataclasses.fields(SCALINGS[kind]):
+            default: Any = ... if field.default is dataclasses.MISSING else field.default
+            if field.name == "original_max_position_embeddings":
+                default = max_len
+            values[field.name] = rope.take(field.name, field.type, default)
+        positions = dataclasses.replace(positions, scaling=SCALINGS[kind](**values))
     for name in rope.others():
         raise InputError(f"{rope.source} has {name}, which is not supported")
-    return RotaryPositions(base, rotated, in_halves=True, scaling=scaling)
+    return positions
 
 
 def rope_parameters(positions: Any) -> Json:
@@ -88,7 +162,9 @@ def rope_parameters(positions: Any) -> Json:
         "rope_theta": positions.base,
         "partial_rotary_factor": positions.fraction,
     }
-    if positions.scaling is not None:
+    if isinstance(positions, DynamicPositions):
+        entry |= {"rope_type": "dynamic", "factor": positions.factor}
+    elif positions.scaling is not None:
         names = {kind: name for name, kind in SCALINGS.items()}
         entry |= {"rope_type": names[type(positions.scaling)], **vars(positions.scaling)}
     return entry

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -76,10 +77,11 @@ def save_transformers(
             the model's or not finite, or the directory cannot be written or has another file.
     """
     source = None if original is None else local_directory(original)
-    family, content, like = family_of(
-        model, {} if source is None else _kept_entries(source), config or {}
-    )
-    if source is not None and family_in(source / CONFIG)[0] is not family:
+    given = None if source is None else family_in(source / CONFIG)[0]
+    kept = {} if source is None else _kept_entries(source)
+    families = ALL if given is None else (given, *ALL)
+    family, content, like = family_of(model, kept, config or {}, families)
+    if given not in (None, family):
         raise InputError(
             f"original is {original}, a model of another family; it must be a"
             f" {family.model_types[0]}"
@@ -125,7 +127,7 @@ def _kept_entries(directory: Path) -> Json:
 
 
 def family_of(
-    model: SettingsModule, kept: Json, given: Json
+    model: SettingsModule, kept: Json, given: Json, families: Sequence[Family] = ALL
 ) -> tuple[Family, Json, dict[str, jax.ShapeDtypeStruct]]:
     """Find the family whose `config.json` describes exactly this model; return it, the whole config, and the arrays.
 
@@ -133,6 +135,7 @@ def family_of(
         model: the model.
         kept: entries of the original; its labels are left out if their number differs from the model's.
         given: entries that take precedence.
+        families: those that are tried, in this order.
 
     Raises:
         InputError: no family describes the model, or a given entry could change what the model computes.
@@ -148,7 +151,7 @@ def family_of(
     )
     plain = model.clone(settings=settings, parent=None)
     like = abstract_params(plain)
-    for family in ALL:
+    for family in families:
         try:
             config = {"model_type": family.model_types[0], **family.configure(plain)}
             has_labels = len(kept.get("id2label") or ()) == len(config.get("id2label", ()))
