@@ -151,9 +151,8 @@ def _rows(
 ) -> Float[Array, "targets sources"]:
     """Return the incoming edges of features and logits; the last column is what biases add."""
     params = flatten_dict(variables["params"])
-    ends = np.cumsum(
-        [len(sizes) for *_, sizes in active] + [array.shape[1] for array in rest.values()]
-    )
+    lengths = [jnp.size(sizes) for *_, sizes in active]
+    ends = np.cumsum(lengths + [array.shape[1] for array in rest.values()])
     position, best = logits
 
     def read(scales: Array) -> Array:

@@ -94,7 +94,7 @@ def folded(dictionary: SparseDictionary | FoldedDictionary) -> FoldedDictionary:
         )
     encoder, bias, b = dictionary.encoder, dictionary.encoder_bias, dictionary.decoder_bias
     is_transcoder = dictionary.output_dim is not None
-    threshold = 0.0
+    threshold: Array | float = 0.0
     if dictionary.k is None:  # g > 0 if and only if p > c - c' exp(r)
         scale = jnp.exp(dictionary.log_scale)
         encoder = encoder * scale

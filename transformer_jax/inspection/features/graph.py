@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any, TypeAlias
 
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Bool, Float
 
 from transformer_jax.argument_checks import Probability, check_arguments
@@ -22,9 +21,10 @@ NODE = np.dtype(
 Nodes: TypeAlias = "np.recarray[Any, Any]"
 
 
-def nodes_of(*fields: ArrayLike) -> Nodes:
+def nodes_of(*fields: object) -> Nodes:
     """Make nodes of the values of all fields, which are broadcast."""
-    return np.rec.fromarrays(np.broadcast_arrays(*fields), dtype=NODE)
+    columns: Any = np.broadcast_arrays(*fields)
+    return np.rec.fromarrays(columns, dtype=NODE)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class AttributionGraph:
             kept &= reads & (is_edge.any(0) | stay)
             is_edge &= np.outer(kept, kept)
         return AttributionGraph(
-            self.nodes[kept],
+            self.nodes[kept].view(np.recarray),
             (self.edges * is_edge)[np.ix_(kept, kept)],
             self.biases[kept],
             self.probabilities[kept],

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
+from jax import Array
 
 from transformer_jax.argument_checks import Positive, check_arguments
 from transformer_jax.errors import InputError
@@ -20,7 +20,7 @@ from transformer_jax.outside_files import (
 )
 from transformer_jax.weights.files import read_weights
 
-Stored = dict[str, np.ndarray]  # arrays of a file by name, in float32
+Stored = dict[str, Array]  # arrays of a file by name, in float32
 COMMON = {"W_enc", "b_enc", "W_dec", "b_dec"}
 PARTS = {"jump": "threshold", "skip": "W_skip"}  # array by a part of the architecture's name
 # Values of a config's keys that we compute; the first is the default.
@@ -118,7 +118,7 @@ def load_transcoders(directory: str | Path) -> Transcoders:
         if arrays["W_dec"].ndim == 3:  # of a cross-layer transcoder [F, layers, D]
             _, number, width = arrays["W_dec"].shape
             arrays["W_dec"] = arrays["W_dec"].reshape(-1, number * width)
-            arrays["b_dec"] = np.pad(arrays["b_dec"], (0, (number - 1) * width))
+            arrays["b_dec"] = jnp.pad(arrays["b_dec"], (0, (number - 1) * width))
         layers.append(_dictionary(arrays, config, activation))
     reads, writes = (
         [our_name(f"blocks.{layer}.{config.get(hook)}") for layer in range(len(layers))]
@@ -132,7 +132,7 @@ def _fold(arrays: Stored, config: Json, scale: float | None) -> None:
     if config["apply_b_dec_to_input"]:
         arrays["b_enc"] -= arrays["b_dec"] @ arrays["W_enc"]
     if config["architecture"] == "topk" and config["rescale_acts_by_decoder_norm"]:
-        norms = np.linalg.norm(arrays["W_dec"], axis=1)
+        norms = jnp.linalg.norm(arrays["W_dec"], axis=1)
         arrays["W_enc"] *= norms
         arrays["b_enc"] *= norms
         arrays["W_dec"] /= norms[:, None]
@@ -141,7 +141,7 @@ def _fold(arrays: Stored, config: Json, scale: float | None) -> None:
         arrays["W_dec"] /= scale
         arrays["b_dec"] /= scale
     if "threshold" in arrays:
-        arrays["threshold"] = np.maximum(arrays["threshold"], 0)  # SAELens applies ReLU, too
+        arrays["threshold"] = jnp.maximum(arrays["threshold"], 0)  # SAELens applies ReLU, too
 
 
 def _check_config(file: Path, config: Json, values: Values) -> None:
@@ -169,7 +169,7 @@ def _arrays(
         for name, array in read_weights(file).arrays.items():
             name = name.removesuffix(ending).removeprefix("activation_function.")
             if name != "scaling_factor" or (array != 1).any():  # older files have one without use
-                arrays[name] = array.astype(np.float32)
+                arrays[name] = jnp.asarray(array, jnp.float32)
     if not needed <= arrays.keys() <= needed | optional or not _fit(arrays):
         found = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
         raise InputError(
@@ -198,7 +198,10 @@ def _dictionary(
     if kind == "topk" and k not in range(1, len(arrays["b_enc"]) + 1):
         raise InputError(f"k of the config is {k}; with topk it must be 1 … {len(arrays['b_enc'])}")
     return FoldedDictionary(
-        *(jnp.asarray(arrays[name]) for name in ("W_enc", "b_enc", "W_dec", "b_dec")),
+        arrays["W_enc"],
+        arrays["b_enc"],
+        arrays["W_dec"],
+        arrays["b_dec"],
         is_transcoder,
         arrays.get("threshold", 0.0),
         k,

@@ -134,10 +134,11 @@ def loss_recovered(
         call = Computation(
             functools.partial(metric_sums, fitted.task, "loss", params, constants, batch)
         )
+        spliced: dict[str, Change]
         if isinstance(given, Transcoders):
             spliced, zeroed = given.patches(), dict.fromkeys(given.writes, zero())
         else:
-            spliced, zeroed = {name: splice(given)}, {name: zero()}
+            spliced, zeroed = {str(name): splice(given)}, {str(name): zero()}
         return tuple(call.run(patches=patches)[0] for patches in ({}, spliced, zeroed))
 
     losses = total(sums, fitted.params, constants, batches, given)

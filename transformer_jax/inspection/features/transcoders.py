@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jax import Array
+from jax.typing import ArrayLike
 
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.features.dictionary import Features, SparseDictionary
 from transformer_jax.inspection.features.folded import FoldedDictionary, folded
+from transformer_jax.inspection.patches import Change
 from transformer_jax.trees import pytree_class, static_field
 
 
@@ -51,7 +53,7 @@ class Transcoders:
         return [layer.encode(activations[name]) for layer, name in pairs]
 
     def decode(
-        self, features: Sequence[Features], activations: Mapping[str, Array]
+        self, features: Sequence[ArrayLike], activations: Mapping[str, Array]
     ) -> Mapping[str, Array]:
         """Decode features of all layers to the activations that are replaced, by name.
 
@@ -66,9 +68,7 @@ class Transcoders:
                 written[target] += part
         return written
 
-    def patches(
-        self, outputs: Callable[[int, Array], Array] | None = None
-    ) -> dict[str, Callable[[Array], Array]]:
+    def patches(self, outputs: Callable[[int, Array], Array] | None = None) -> dict[str, Change]:
         """Return patches with which a pass continues with the transcoders' outputs: the replacement model.
 
         Each transcoder reads what the pass has computed with the replaced layers before it.
@@ -87,8 +87,12 @@ class Transcoders:
         def write(name: str, x: Array) -> Array:
             return written.pop(name)
 
-        readers = {name: functools.partial(read, layer) for layer, name in enumerate(self.reads)}
-        return readers | {name: functools.partial(write, name) for name in self.writes}
+        patches: dict[str, Change] = {}
+        for layer, name in enumerate(self.reads):
+            patches[name] = functools.partial(read, layer)
+        for name in self.writes:
+            patches[name] = functools.partial(write, name)
+        return patches
 
     def parts(self, layer: int, output: Array) -> Iterator[tuple[str, Array]]:
         """Split the output of one transcoder by the activations that it replaces, with their names."""

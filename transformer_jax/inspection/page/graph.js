@@ -60,6 +60,7 @@ function graphView(parent, { title, nodes: given, edges: [sources, targets, weig
     head.append(element("th", name, { colSpan: 2 }));
     table.append(head);
     const own = edges.filter((edge) => edge[end] === chosen).sort((a, b) => Math.abs(b[2]) - Math.abs(a[2]));
+    table.hidden = !own.length;
     for (const edge of own) {
       const line = element("tr"), box = element("td"), button = element("button", nodes[edge[other]].label, { type: "button" });
       button.addEventListener("click", () => choose(edge[other]));
@@ -92,6 +93,6 @@ function graphView(parent, { title, nodes: given, edges: [sources, targets, weig
   });
   const box = element("div", "", { className: "graph" });
   box.append(picture);
-  parent.replaceChildren(element("h1", title), element("p", ABOUT + ` Replacement score: ${number(score)}.`, { className: "note" }), box, details);
+  parent.replaceChildren(element("h1", title), element("p", ABOUT + ` Replacement score of this graph: ${number(score)}.`, { className: "note" }), box, details);
   choose(nodes.length - 1);
 }
