@@ -21,7 +21,7 @@ NODE = np.dtype(
 Nodes: TypeAlias = "np.recarray[Any, Any]"
 
 
-def nodes_of(*fields: object) -> Nodes:
+def nodes_of(*fields: Any) -> Nodes:
     """Make nodes of the values of all fields, which are broadcast."""
     columns: Any = np.broadcast_arrays(*fields)
     return np.rec.fromarrays(columns, dtype=NODE)
