@@ -113,15 +113,13 @@ def loss_recovered(
         InputError: no activation has the name; the dictionary is not bound, or has another width; or there are no
             parameters or no batches.
     """
-    given = dictionary if isinstance(dictionary, Transcoders) else folded(dictionary)
-    if not isinstance(given, Transcoders):
-        if name is None or given.is_transcoder != (reads is not None):
-            raise InputError(
-                f"name is {name!r} and reads is {reads!r}; a dictionary needs a name, and a"
-                " transcoder, and no other, reads"
-            )
-        if reads is not None:
-            given = Transcoders.of([given], [reads], [name])
+    given: FoldedDictionary | Transcoders
+    if isinstance(dictionary, Transcoders):
+        given = dictionary
+    elif reads is None:
+        given = folded(dictionary)
+    else:
+        given = Transcoders.of([dictionary], [reads], [str(name)])
     fitted = fitted_of(trainer)
     batches, constants = padded_batches(fitted, loader)
 

@@ -37,7 +37,7 @@ class Transcoders:
         """Collect transcoders, in the order of the layers, with the activations that each reads and replaces.
 
         Raises:
-            InputError: the numbers differ or are 0, or a dictionary is not bound.
+            InputError: the numbers differ or are 0, or a dictionary is an autoencoder or not bound.
         """
         layers = tuple(map(folded, dictionaries))
         if not 0 < len(layers) == len(reads) == len(writes):
@@ -45,6 +45,8 @@ class Transcoders:
                 f"dictionaries, reads and writes have {len(layers)}, {len(reads)} and {len(writes)}"
                 " entries; they must have the same number, at least one"
             )
+        if not all(layer.is_transcoder for layer in layers):
+            raise InputError("dictionaries has an autoencoder; all must be transcoders")
         return cls(layers, tuple(reads), tuple(writes))
 
     def encode(self, activations: Mapping[str, Array]) -> list[Features]:
