@@ -207,6 +207,13 @@ def test_mistakes_are_named():
         InputError, match="inputs have 2 texts, or the model has cross-attention; a graph is of one text"
     ):
         attribution_graph(model, variables, np.repeat(x, 2, 0), transcoders=transcoders)
+    normalized = drawn_dictionary(0, is_normalized=True), transcoders.layers[1]
+    for changed, message in (
+        ({"position": 7}, "position is 7; the text has 7 positions"),
+        ({"transcoders": Transcoders.of(normalized, transcoders.reads, transcoders.writes)}, "standardizes its input"),
+    ):
+        with pytest.raises(InputError, match=message):
+            attribution_graph(model, variables, x, **{"transcoders": transcoders} | changed)
     other = Transcoders.of(transcoders.layers, transcoders.reads, transcoders.reads)
     with pytest.raises(
         InputError, match=r"transcoders replace encoder\.layers\.0\.after_attention, .*; they may replace"

@@ -59,10 +59,11 @@ def attribution_graph(
         **kwargs: as in `capture`.
 
     Raises:
-        InputError: as in `attribute_logits`; there are several texts, or cross-attention; or the transcoders replace
-            anything but outputs of feed-forwards.
+        InputError: as in `attribute_logits`; there are several texts, or cross-attention; the text has no such
+            position; or the transcoders are not linear where they are active, or replace anything but outputs of
+            feed-forwards.
     """
-    stream, networks, fixed = _sites(model, variables, inputs, kwargs, transcoders)
+    stream, networks, fixed = _sites(model, variables, inputs, kwargs, transcoders, position)
     inspected = Inspected(model, variables)
     names = [stream, *networks, *transcoders.reads, *fixed]
     output, values = inspected.apply(capture, *inputs, names=names, **kwargs)
@@ -70,7 +71,7 @@ def attribution_graph(
     decoded = transcoders.decode(features, values)
     # What is written beside features: the errors, then the tokens. JAX would sort a plain dict.
     rest = OrderedDict((name, values[name] - decoded[name]) for name in [*networks, stream])
-    frozen = OrderedDict((name, values[name]) for name in fixed)
+    frozen = {name: values[name] for name in fixed}
     length = values[stream].shape[1]
 
     nodes, layers, active = [], [], []
@@ -103,13 +104,16 @@ def _sites(
     inputs: Sequence[object],
     kwargs: Mapping[str, Any],
     transcoders: Transcoders,
+    position: int,
 ) -> tuple[str, list[str], list[str]]:
     """Return the names of the first block's input, of the outputs of feed-forwards, and of what is fixed."""
     check_head(model)
     sites = {each.name: each for each in forward_pass(model, variables, inputs, kwargs).sites()}
     stream, *writers = components_of(sites)
     networks = [name for name in writers if not name.endswith(OUTPUTS)]
-    num_texts = sites[stream].shape[0]
+    num_texts, length, _ = sites[stream].shape
+    if not -length <= position < length:
+        raise InputError(f"position is {position}; the text has {length} positions")
     if num_texts != 1 or any("cross_attention" in name for name in writers):
         raise InputError(
             f"inputs have {num_texts} texts, or the model has cross-attention; a graph is of one"
@@ -120,6 +124,8 @@ def _sites(
             f"transcoders replace {', '.join(transcoders.writes)}; they may replace"
             f" {', '.join(networks)}"
         )
+    if any(layer.is_normalized for layer in transcoders.layers):
+        raise InputError("transcoders has one that standardizes its input, which is not linear")
     return stream, networks, [name for name in sites if name.endswith((".weights", ".scale"))]
 
 

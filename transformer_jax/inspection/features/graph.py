@@ -93,7 +93,8 @@ def graph_of(nodes: np.ndarray, rows: np.ndarray, probabilities: np.ndarray) -> 
     """Make a graph of the incoming edges of features and logits, the last column of which is that of biases."""
     is_target = np.isin(nodes["kind"], ("feature", "logit"))
     num_sources = rows.shape[1] - 1
-    edges, (biases, weights) = np.zeros((len(nodes), len(nodes))), np.zeros((2, len(nodes)))
+    edges = np.zeros((len(nodes), len(nodes)), np.float32)
+    biases, weights = np.zeros((2, len(nodes)))
     edges[is_target, :num_sources], biases[is_target] = rows[:, :-1], rows[:, -1]
     weights[num_sources:] = probabilities
     return AttributionGraph(nodes.view(np.recarray), edges, biases, weights)
