@@ -343,7 +343,10 @@ def test_the_code_on_features_finds_the_known_ones_and_its_identities_hold(tmp_p
     assert abs(names["changed"] - names["clean"]).max() > 0.1
     assert names["of_transcoder"].recovered > 0.5
     assert names["transcoded"].shape == names["clean"].shape
-    assert (tmp_path / "features.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    np.testing.assert_allclose(names["values"], names["graph"].nodes.value, atol=1e-4)
+    assert names["mirrored"] == 13
+    for page in ("features.html", "graph.html"):
+        assert (tmp_path / page).read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 @pytest.fixture(scope="module")

@@ -342,6 +342,10 @@ MORE_CALLS = [
         inspection.SparseDictionary, {"num_features": 3, "input_dim": 2}, num_features=COUNTS, input_dim=COUNTS[:6]
     ),
     Call.of(inspection.splice, {"dictionary": None}, dictionary=(None, 3)),
+    Call.of(inspection.load_dictionary, {"directory": "x"}, directory=(None, 3), scale=(0, "x")),
+    Call.of(inspection.load_transcoders, {"directory": "x"}, directory=(None, 3)),
+    Call.of(partial(of_pass, inspection.attribution_graph), {**PASS, "transcoders": None}, transcoders=(None, 3)),
+    Call.of(inspection.graph_page, {"graph": None, "positions": "ab", "logits": "ab"}, graph=(None, 3)),
     Call.of(inspection.feature_page, {"trainer": None, "dictionary": None, "name": "x"}, trainer=(None, 3)),
     Call.of(partial(of_pass, inspection.inspect_model), PASS, "model variables", vocabulary=(3,), position=("x", None)),
     Call.of(inspection.show_heads, {"weights": MAPS[0][0], "tokens": "abc"}, tokens=("abc", 3), weights=("x", None)),

@@ -71,7 +71,7 @@ def attribute_logits(
             classifies or whose activation is not ReLU, a `TransformerLM` with a soft cap of the logits, or a
             `TransformerPredictor` that pools.
     """
-    _check_head(model)
+    check_head(model)
     call = forward_pass(model, variables, inputs, kwargs)
     sites = {each.name: each for each in call.sites()}
     components = components_of(sites)
@@ -189,7 +189,7 @@ def components_of(names: Collection[str]) -> list[str]:
     return written
 
 
-def _check_head(model: nn.Module) -> None:
+def check_head(model: nn.Module) -> None:
     """Raise an `InputError` if what comes after the last stack is more than norms, linear layers and ReLUs."""
     if isinstance(model, TransformerMLM):
         activation = model.settings.activation

@@ -94,6 +94,8 @@ def test_mistakes_are_named():
         splice(dictionary(output_dim=12, k=3))
     with pytest.raises(InputError, match="reads is given; only a transcoder needs it"):
         splice(dictionary(k=3), reads=jnp.zeros((2, 7, 12)))
+    with pytest.raises(InputError, match="dictionaries has an autoencoder; all must be transcoders"):
+        loss_recovered(load_run("reverse"), dictionary(32, k=3), NAME, reads=READ)
     patch = splice(dictionary(output_dim=5, k=3), reads=jnp.zeros((2, 7, 12)))
     with pytest.raises(
         InputError, match=rf"dictionary gives \(2, 7, 5\); to replace {NAME}, it must give \(2, 7, 12\)"

@@ -22,8 +22,10 @@ from inspection_pages import (
 from playwright.sync_api import expect
 
 from transformer_jax.inspection import (
+    AttributionGraph,
     View,
     ablate_heads,
+    graph_page,
     induction_circuit,
     inspect_model,
     show_grid,
@@ -31,6 +33,7 @@ from transformer_jax.inspection import (
     show_tokens,
     zero,
 )
+from transformer_jax.inspection.features.graph import nodes_of
 
 pytestmark = pytest.mark.slow
 
@@ -279,6 +282,31 @@ def test_values_beyond_the_colours_are_named_and_the_others_told_apart(browser, 
     with opened(browser, tmp_path / "tokens.html") as (page, problems, *_):
         expect(page.locator(".note")).to_contain_text("1 cell is beyond the scale: 0 “ the”: 22000.")
         assert problems == []
+
+
+def test_a_chosen_node_of_a_graph_lists_its_edges_and_leads_to_the_others(browser, tmp_path):
+    nodes = nodes_of(["feature", "error", "token", "logit"], [0, 0, 0, 1], [0, 1, 0, 1], [7, 0, 0, 2], [1.5, 0, 0, 3])
+    edges = np.zeros((4, 4))
+    edges[0, 2], edges[3, 0], edges[3, 1] = 1.25, 2.5, -0.5
+    graph = AttributionGraph(nodes, edges, np.zeros(4), np.array([0, 0, 0, 0.75]))
+    graph_page(graph, ["the", "<b>"], {2: "cat"}, features={"0.7": "an animal"}).save(tmp_path / "graph.html")
+    with opened(browser, tmp_path / "graph.html") as (page, problems, requests):
+        expect(page.locator(".details")).to_contain_text("logit “cat”")
+        rows = page.locator(".details tr:visible").all_inner_texts()
+        assert rows == [
+            "reads from",
+            "feature 0.7 at 0 “the”: an animal\t2.500",
+            "error of layer 0 at 1 “<b>”\t-0.5000",
+        ]
+        page.get_by_role("button", name="feature 0.7 at 0 “the”: an animal").first.press("Enter")
+        expect(page.locator(".details h2")).to_have_text("feature 0.7 at 0 “the”: an animal")
+        expect(page.locator(".details p")).to_have_text("Value 1.500; influence 0.6250.")  # 0.75 · 2.5 / 3
+        rows = page.locator(".details tr:visible").all_inner_texts()
+        assert rows == ["reads from", "token at 0 “the”\t1.250", "is read by", "logit “cat”\t2.500"]
+        page.locator(".details button").first.click()
+        expect(page.locator(".details h2")).to_have_text("token at 0 “the”")
+        expect(page.locator(".edge.on")).to_have_count(1)
+        assert (problems, len(requests)) == ([], 1)
 
 
 @pytest.mark.parametrize("height", [700, 1400])

@@ -84,7 +84,7 @@ class SparseDictionary(Checked):
             magnitudes = nn.relu(projected * jnp.exp(self.log_scale) + self.encoder_bias)
             return jnp.where(projected + self.gate_bias > 0, magnitudes, 0)
         before = projected + self.encoder_bias
-        return jnp.where(_largest(jax.lax.stop_gradient(before), self.k), nn.relu(before), 0)
+        return jnp.where(largest(jax.lax.stop_gradient(before), self.k), nn.relu(before), 0)
 
     def decode(self, features: Float[ArrayLike, "*leading F"]) -> Float[Array, "*leading D"]:
         """Decode features to activations."""
@@ -119,7 +119,7 @@ class SparseDictionary(Checked):
         return (x if self.output_dim is not None else x - self.decoder_bias) @ self.encoder
 
 
-def _largest(x: Features, k: int) -> Bool[Array, "*leading F"]:
+def largest(x: Features, k: int) -> Bool[Array, "*leading F"]:
     """Mask of the k largest: on two CPU cores, `jax.lax.top_k` took 5 times as long as this loop (k = 8, F = 256)."""
 
     def take(_: Int[Array, ""], rest: Features) -> Features:

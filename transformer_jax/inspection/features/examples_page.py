@@ -12,13 +12,13 @@ from transformer_jax.config import percent
 from transformer_jax.errors import InputError
 from transformer_jax.fitted.fitted import Fitted, fitted_of
 from transformer_jax.inspection.features.dictionary import SparseDictionary
-from transformer_jax.inspection.features.splicing import unbound
+from transformer_jax.inspection.features.folded import FoldedDictionary, folded
 from transformer_jax.inspection.inspected_call import Computation
 from transformer_jax.inspection.page.page import Page, chosen_examples
 from transformer_jax.inspection.page.view import filled
 from transformer_jax.training.inspected_example import InspectedExample
 from transformer_jax.training.task import Task
-from transformer_jax.trees import Inputs, Params, Variables
+from transformer_jax.trees import Inputs, Params
 
 READ = 256  # examples of the test set
 MOST = 100  # features shown if none are named
@@ -27,7 +27,7 @@ MOST = 100  # features shown if none are named
 @check_arguments
 def feature_page(
     trainer: Task | Fitted,
-    dictionary: SparseDictionary,
+    dictionary: SparseDictionary | FoldedDictionary,
     name: str,
     examples: Sequence[InspectedExample] | None = None,
     *,
@@ -38,7 +38,7 @@ def feature_page(
 
     Args:
         trainer: trainer of the model, with parameters, or what `fit` has returned.
-        dictionary: bound to its variables: `trainer.dictionary` of a `DictionaryTrainer`.
+        dictionary: `trainer.dictionary` of a `DictionaryTrainer`, or from `load_dictionary`.
         name: name of the activation `[B, T, D]` that the dictionary reads.
         examples: as `trainer.examples(inputs)` returns them; None for the first 256 of its test set.
         features: numbers of the features to show; None for at most 100 features that are above 0 anywhere, in
@@ -86,25 +86,25 @@ def _stack_of(name: str) -> str:
 
 def _features(
     fitted: Fitted,
-    dictionary: SparseDictionary,
+    dictionary: SparseDictionary | FoldedDictionary,
     name: str,
     examples: Sequence[InspectedExample],
 ) -> list[Float[np.ndarray, "_T F"]]:
     """The features at all shown positions of each example."""
-    module, of_dictionary = unbound(dictionary)
+    plain = folded(dictionary)
 
     @jax.jit
     def features(
-        params: Params, of_dictionary: Variables, inputs: Inputs
+        params: Params, dictionary: FoldedDictionary, inputs: Inputs
     ) -> Float[jax.Array, "T F"]:
         _, seen = Computation(lambda: fitted.task.apply(params, inputs)).run([name])
         if name not in seen or seen[name].ndim != 3:
             raise InputError(f"name is {name!r}; it must be the name of one activation [B, T, D]")
-        return module.bind(of_dictionary).encode(seen[name][0])
+        return dictionary.encode(seen[name][0])
 
     values = []
     for example in examples:
-        array = np.asarray(features(fitted.params, of_dictionary, example.inputs))
+        array = np.asarray(features(fitted.params, plain, example.inputs))
         values.append(array[list(example.shown(_stack_of(name), len(array)))])
     return values
 

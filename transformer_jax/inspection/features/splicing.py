@@ -13,12 +13,14 @@ from transformer_jax.data.batch import Batch, Samples
 from transformer_jax.errors import InputError
 from transformer_jax.fitted.fitted import Fitted, fitted_of
 from transformer_jax.inspection.features.dictionary import SparseDictionary
+from transformer_jax.inspection.features.folded import FoldedDictionary, folded
+from transformer_jax.inspection.features.transcoders import Transcoders
 from transformer_jax.inspection.inspected_call import Computation
 from transformer_jax.inspection.names import ActivationSite
 from transformer_jax.inspection.patches import Change, Patch, parts_of, zero
 from transformer_jax.inspection.patching.ablation import metric_sums, padded_batches, total
 from transformer_jax.training.task import Task
-from transformer_jax.trees import Arrays, Params, Variables, pytree_class, static_field
+from transformer_jax.trees import Arrays, Params, pytree_class, static_field
 
 
 class LossRecovered(NamedTuple):
@@ -38,16 +40,14 @@ class LossRecovered(NamedTuple):
 class Spliced(Patch):
     """Replace an activation by a dictionary's reconstruction."""
 
-    module: SparseDictionary = static_field()
+    dictionary: FoldedDictionary
     keep_error: bool = static_field()
-    variables: Variables
     change: tuple[Patch, ...]
     reads: Array | None
 
     def apply(self, x: Array, site: ActivationSite) -> Array:
-        dictionary = self.module.bind(self.variables)
-        features = dictionary.encode(x if self.reads is None else self.reads)
-        made = dictionary.decode(features)
+        source = x if self.reads is None else self.reads
+        made, features = self.dictionary(source)
         if made.shape != x.shape:
             raise InputError(
                 f"dictionary gives {made.shape}; to replace {site.name}, it must give {x.shape}"
@@ -56,7 +56,7 @@ class Spliced(Patch):
         of_features = site._replace(name=f"features of {site.name}", shape=features.shape)
         for part in self.change:
             changed = part.apply(changed, of_features)
-        spliced = dictionary.decode(changed)
+        spliced = self.dictionary.decode(changed, source)
         if self.keep_error:
             spliced += jax.lax.stop_gradient(x - made)
         return spliced.astype(x.dtype)
@@ -64,7 +64,7 @@ class Spliced(Patch):
 
 @check_arguments
 def splice(
-    dictionary: SparseDictionary,
+    dictionary: SparseDictionary | FoldedDictionary,
     *,
     keep_error: bool = False,
     change: Change | None = None,
@@ -73,7 +73,7 @@ def splice(
     """Make a patch that replaces an activation by a dictionary's reconstruction.
 
     Args:
-        dictionary: bound to its variables: `trainer.dictionary`.
+        dictionary: `trainer.dictionary`, or from `load_dictionary`.
         keep_error: whether to add the dictionary's reconstruction error, computed with unchanged features; then the
             pass is unchanged, to rounding, if the features are. The error gets no gradient (Marks et al. 2024).
         change: change of the features `[B, T, F]`, as of any activation, such as `zero(units=[3])` or a function.
@@ -83,62 +83,61 @@ def splice(
     Raises:
         InputError: the dictionary is not bound, or `reads` is missing or not needed.
     """
-    module, variables = unbound(dictionary)
-    if (reads is None) != (module.output_dim is None):
+    plain = folded(dictionary)
+    if (reads is None) == plain.is_transcoder:
         raise InputError(
             f"reads is {'None' if reads is None else 'given'}; only a transcoder needs it"
         )
-    return Spliced(module, keep_error, variables, () if change is None else parts_of(change), reads)
-
-
-def unbound(dictionary: SparseDictionary) -> tuple[SparseDictionary, Variables]:
-    """Return a dictionary's module and its variables.
-
-    Raises:
-        InputError: the dictionary has no variables.
-    """
-    if dictionary.scope is None:
-        raise InputError(
-            "dictionary has no variables; it must be bound to variables: dictionary.bind(variables)"
-        )
-    return dictionary.unbind()
+    return Spliced(plain, keep_error, () if change is None else parts_of(change), reads)
 
 
 @check_arguments
 def loss_recovered(
     trainer: Task | Fitted,
-    dictionary: SparseDictionary,
-    name: str,
+    dictionary: SparseDictionary | FoldedDictionary | Transcoders,
+    name: str | None = None,
     loader: Iterable[Samples] | None = None,
     *,
     reads: str | None = None,
 ) -> LossRecovered:
-    """Compute a task's mean loss over a data set with an activation replaced by a dictionary's reconstruction.
+    """Compute a task's mean loss over a data set with activations replaced by dictionaries' reconstructions.
 
     Args:
         trainer: trainer of the model, trained, or from `load_run`; or what `fit` has returned.
-        dictionary: as in `splice`.
-        name: name of the activation to replace.
+        dictionary: as in `splice`; or transcoders of several layers, which all replace their activations.
+        name: name of the activation to replace; None for transcoders of several layers, which know it.
         loader: loader of batches; None for the task's test set.
-        reads: name of the activation that a transcoder reads.
+        reads: name of the activation that a single transcoder reads.
 
     Raises:
         InputError: no activation has the name; the dictionary is not bound, or has another width; or there are no
             parameters or no batches.
     """
-    module, variables = unbound(dictionary)
+    given: FoldedDictionary | Transcoders
+    if isinstance(dictionary, Transcoders):
+        given = dictionary
+    elif reads is None:
+        given = folded(dictionary)
+    else:
+        given = Transcoders.of([dictionary], [reads], [str(name)])
     fitted = fitted_of(trainer)
     batches, constants = padded_batches(fitted, loader)
 
     def sums(
-        params: Params, constants: Arrays, batch: Batch, variables: Variables
+        params: Params,
+        constants: Arrays,
+        batch: Batch,
+        given: FoldedDictionary | Transcoders,
     ) -> tuple[Array, ...]:
         call = Computation(
             functools.partial(metric_sums, fitted.task, "loss", params, constants, batch)
         )
-        clean, seen = call.run([] if reads is None else [reads])
-        patch = splice(module.bind(variables), reads=None if reads is None else seen[reads])
-        return clean, *(call.run(patches={name: each})[0] for each in (patch, zero()))
+        spliced: dict[str, Change]
+        if isinstance(given, Transcoders):
+            spliced, zeroed = given.patches(), dict.fromkeys(given.writes, zero())
+        else:
+            spliced, zeroed = {str(name): splice(given)}, {str(name): zero()}
+        return tuple(call.run(patches=patches)[0] for patches in ({}, spliced, zeroed))
 
-    losses = total(sums, fitted.params, constants, batches, variables)
+    losses = total(sums, fitted.params, constants, batches, given)
     return LossRecovered(*(float(loss / weight) for loss, weight in losses))

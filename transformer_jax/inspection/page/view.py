@@ -22,7 +22,7 @@ from transformer_jax.runs.own_files import write_whole
 BEGINNING = (
     '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta http-equiv="Content-'
 )
-SCRIPTS = "elements.js", "value_map.js", "views.js", "page.js", "start.js"
+SCRIPTS = "elements.js", "value_map.js", "views.js", "graph.js", "page.js", "start.js"
 HEIGHT = 700  # pixels; height of a view in a notebook, until its script adjusts it
 STEP = 1e-4  # resolution of the weights, as in `elements.js`
 MAX_WEIGHT = 6.5  # 16 bits hold slightly more

@@ -1,0 +1,194 @@
+"""Compute attribution graphs: which features and tokens a prediction is made of (Ameisen et al. 2025)."""
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float
+
+from transformer_jax.argument_checks import Probability, Size, check_arguments
+from transformer_jax.errors import InputError
+from transformer_jax.inspection.activations import capture
+from transformer_jax.inspection.features.graph import AttributionGraph, graph_of, nodes_of
+from transformer_jax.inspection.features.transcoders import Transcoders
+from transformer_jax.inspection.inspected import Inspected
+from transformer_jax.inspection.inspected_call import OUTPUTS, Captured, forward_pass
+from transformer_jax.inspection.logit_attribution import check_head, components_of
+from transformer_jax.inspection.patches import add, zero
+from transformer_jax.trees import Variables
+
+# of a layer's active features: position, column in a dictionary of them, and value
+Active: TypeAlias = tuple[ArrayLike, ArrayLike, ArrayLike]
+
+
+@check_arguments
+def attribution_graph(
+    model: nn.Module,
+    variables: Variables,
+    *inputs: object,
+    transcoders: Transcoders,
+    position: int = -1,
+    max_logits: Size = 10,
+    probability: Probability = 0.95,
+    max_features: Size = 4096,
+    batch: Size = 16,
+    **kwargs: object,
+) -> AttributionGraph:
+    """Compute the direct effects of features, errors and tokens on each other and on the logits of one text.
+
+    The attention weights, the scales of the norms, and the errors of the transcoders are fixed at their values in the
+    text's pass. Then everything that a transcoder reads, and the logits, are linear in what features, errors and tokens
+    write: an edge is what one of them adds to a feature or logit. It takes a backward pass for each feature and logit.
+    What makes the attention weights is not explained. Logits are taken minus their mean over the vocabulary.
+
+    Args:
+        model, variables, *inputs: as in `transformer_jax.capture`; one text.
+        transcoders: of the feed-forwards; the output of a layer without transcoder is an error as a whole.
+        position: position of the logits.
+        max_logits, probability: the most probable logits, up to this number or this total probability.
+        max_features: number of active features; those that write the shortest vectors beyond it count as errors.
+        batch: number of backward passes at a time; more need more memory.
+        **kwargs: as in `capture`.
+
+    Raises:
+        InputError: as in `attribute_logits`; there are several texts, or cross-attention; the text has no such
+            position; or the transcoders are not linear where they are active, or replace anything but outputs of
+            feed-forwards.
+    """
+    stream, networks, fixed = _sites(model, variables, inputs, kwargs, transcoders, position)
+    inspected = Inspected(model, variables)
+    names = [stream, *networks, *transcoders.reads, *fixed]
+    output, values = inspected.apply(capture, *inputs, names=names, **kwargs)
+    features = _largest_features(transcoders, values, max_features)
+    decoded = transcoders.decode(features, values)
+    # What is written beside features: the errors, then the tokens. JAX would sort a plain dict.
+    rest = OrderedDict((name, values[name] - decoded[name]) for name in [*networks, stream])
+    frozen = {name: values[name] for name in fixed}
+    length = values[stream].shape[1]
+
+    nodes, layers, active = [], [], []
+    for layer, of_layer, name in zip(transcoders.layers, features, transcoders.writes, strict=True):
+        positions, numbers = np.nonzero(of_layer[0])
+        used, columns = np.unique(numbers, return_inverse=True)
+        layers.append(layer.only(used))
+        sizes = of_layer[0, positions, numbers]
+        active.append((positions, columns, sizes))
+        nodes.append(nodes_of("feature", networks.index(name), positions, numbers, sizes))
+    nodes.append(nodes_of("error", *np.indices((len(networks), length)).reshape(2, -1), 0, 0))
+    nodes.append(nodes_of("token", 0, np.arange(length), 0, 0))
+
+    logits = np.asarray(output[0, position], np.float32)
+    probabilities = np.asarray(jax.nn.softmax(logits))
+    best = np.argsort(-probabilities, kind="stable")[:max_logits]
+    best = best[: 1 + np.searchsorted(np.cumsum(probabilities[best]), probability)]
+    some = dataclasses.replace(transcoders, layers=tuple(layers))
+    rows = inspected.apply(
+        _rows, inputs, kwargs, some, active, rest, frozen, (position, best), batch
+    )
+    values_of_best = (logits - logits.mean())[best]
+    nodes.append(nodes_of("logit", len(networks), position % length, best, values_of_best))
+    return graph_of(np.concatenate(nodes), np.asarray(rows), probabilities[best])
+
+
+def _sites(
+    model: nn.Module,
+    variables: Variables,
+    inputs: Sequence[object],
+    kwargs: Mapping[str, Any],
+    transcoders: Transcoders,
+    position: int,
+) -> tuple[str, list[str], list[str]]:
+    """Return the names of the first block's input, of the outputs of feed-forwards, and of what is fixed."""
+    check_head(model)
+    sites = {each.name: each for each in forward_pass(model, variables, inputs, kwargs).sites()}
+    stream, *writers = components_of(sites)
+    networks = [name for name in writers if not name.endswith(OUTPUTS)]
+    num_texts, length, _ = sites[stream].shape
+    if not -length <= position < length:
+        raise InputError(f"position is {position}; the text has {length} positions")
+    if num_texts != 1 or any("cross_attention" in name for name in writers):
+        raise InputError(
+            f"inputs have {num_texts} texts, or the model has cross-attention; a graph is of one"
+            " text in one stack"
+        )
+    if not set(transcoders.writes) <= set(networks):
+        raise InputError(
+            f"transcoders replace {', '.join(transcoders.writes)}; they may replace"
+            f" {', '.join(networks)}"
+        )
+    if any(layer.is_normalized for layer in transcoders.layers):
+        raise InputError("transcoders has one that standardizes its input, which is not linear")
+    return stream, networks, [name for name in sites if name.endswith((".weights", ".scale"))]
+
+
+def _largest_features(
+    transcoders: Transcoders, values: Captured, count: int
+) -> list[Float[np.ndarray, "1 T F"]]:
+    """Return the features that write the longest vectors; the others are 0."""
+    features = [np.asarray(of_layer) for of_layer in transcoders.encode(values)]
+    sizes = [
+        np.abs(of_layer) * np.linalg.norm(layer.decoder, axis=1)
+        for of_layer, layer in zip(features, transcoders.layers, strict=True)
+    ]
+    ranked = np.sort(np.concatenate([size.ravel() for size in sizes]))
+    least = ranked[-min(count, len(ranked))]
+    return [np.where(size < least, 0, of) for size, of in zip(sizes, features, strict=True)]
+
+
+def _rows(
+    model: nn.Module,
+    variables: Variables,
+    inputs: Sequence[object],
+    kwargs: Mapping[str, Any],
+    transcoders: Transcoders,
+    active: Sequence[Active],
+    rest: Captured,
+    fixed: Captured,
+    logits: tuple[int, Array],
+    batch: int,
+) -> Float[Array, "targets sources"]:
+    """Return the incoming edges of features and logits; the last column is what biases add."""
+    params = flatten_dict(variables["params"])
+    lengths = [jnp.size(sizes) for *_, sizes in active]
+    ends = np.cumsum(lengths + [array.shape[1] for array in rest.values()])
+    position, best = logits
+
+    def read(scales: Array) -> Array:
+        """What features and logits read if what each node writes, and each bias, is scaled."""
+        *parts, of_biases = jnp.split(scales, ends)
+        before = {}
+
+        def output(layer: int, x: Array) -> Array:
+            dictionary = transcoders.layers[layer]
+            positions, numbers, sizes = active[layer]
+            linear = x @ dictionary.encoder + of_biases * dictionary.encoder_bias
+            before[layer] = linear[0, positions, numbers]
+            features = jnp.zeros_like(linear).at[0, positions, numbers].set(parts[layer] * sizes)
+            bias = of_biases * dictionary.decoder_bias
+            return dataclasses.replace(dictionary, decoder_bias=bias).decode(features, x)
+
+        patches: dict[str, Any] = dict(fixed) | transcoders.patches(output)
+        for (name, array), part in zip(rest.items(), parts[len(active) :], strict=True):
+            patches[name] = [patches.get(name, zero()), add(part[:, None] * array)]
+        scaled = {
+            path: leaf * of_biases if path[-1].endswith("bias") else leaf
+            for path, leaf in params.items()
+        }
+        given = {**variables, "params": unflatten_dict(scaled)}
+        result, _ = forward_pass(model, given, inputs, kwargs).run(patches=patches)
+        of_logits = result[0, position, best] - result[0, position].mean()
+        return jnp.concatenate([*(before[layer] for layer in range(len(active))), of_logits])
+
+    values, pull = jax.vjp(read, jnp.ones(ends[-1] + 1))
+    numbers = jnp.arange(len(values))
+    return jax.lax.map(
+        lambda number: pull(jax.nn.one_hot(number, len(values)))[0], numbers, batch_size=batch
+    )

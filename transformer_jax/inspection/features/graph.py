@@ -1,0 +1,107 @@
+"""Graphs of features, errors, tokens and logits: influence, score and pruning (Ameisen et al. 2025)."""
+
+import dataclasses
+from typing import Any, TypeAlias
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from transformer_jax.argument_checks import Probability, check_arguments
+
+# Fields of a node. An error is what the transcoders do not explain of a feed-forward's output.
+NODE = np.dtype(
+    [
+        ("kind", "U7"),  # feature, error, token or logit
+        ("layer", int),  # of a feature or error
+        ("position", int),
+        ("number", int),  # of a feature or logit
+        ("value", float),  # of a feature or logit
+    ]
+)
+Nodes: TypeAlias = "np.recarray[Any, Any]"
+
+
+def nodes_of(*fields: Any) -> Nodes:
+    """Make nodes of the values of all fields, which are broadcast."""
+    columns: Any = np.broadcast_arrays(*fields)
+    return np.rec.fromarrays(columns, dtype=NODE)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AttributionGraph:
+    """Direct effects of nodes on each other.
+
+    The value of a feature or logit is the sum of its edges and its bias, if the graph is not pruned.
+    """
+
+    nodes: Nodes  # `nodes.kind` has the kinds of all nodes, `nodes[0].kind` that of the first
+    edges: Float[np.ndarray, "N N"]  # [target, source]
+    biases: Float[np.ndarray, " N"]
+    probabilities: Float[np.ndarray, " N"]  # of the logits; 0 for other nodes
+
+    @property
+    def influence(self) -> Float[np.ndarray, " N"]:
+        """Influence of each node on the logits, weighted by their probabilities.
+
+        It sums the products of shares along all paths; a share is the absolute value of an edge, divided by the sum of
+        those of all edges to the same target.
+        """
+        shares, total, reached = self._shares(), 0 * self.probabilities, self.probabilities
+        while reached.any():  # no path is longer than the model is deep
+            reached = reached @ shares
+            total = total + reached
+        return total
+
+    @property
+    def replacement_score(self) -> float:
+        """Influence of the tokens as a share of that of tokens and errors: 1 if the features explain everything."""
+        tokens, errors = (self.influence[self.nodes.kind == kind] for kind in ("token", "error"))
+        return float(tokens.sum() / (tokens.sum() + errors.sum()))
+
+    @check_arguments
+    def pruned(self, nodes: Probability = 0.8, edges: Probability = 0.98) -> "AttributionGraph":
+        """Return the graph of the most influential nodes and edges; tokens and logits stay.
+
+        Args:
+            nodes: share of the influence of all nodes that the kept nodes have together.
+            edges: share of the influence of all edges that the kept edges have together.
+        """
+        stay = np.isin(self.nodes.kind, ("token", "logit"))
+        kept = _largest(self.influence, nodes) | stay
+        among = dataclasses.replace(self, edges=self.edges * np.outer(kept, kept))
+        influence = among.influence + self.probabilities
+        is_edge = _largest(among._shares() * influence[:, None], edges)
+        count = -1
+        while count != kept.sum():  # a node without edges to it or from it goes, with the others
+            count = kept.sum()
+            reads = is_edge.any(1) | (self.nodes.kind != "feature")
+            kept &= reads & (is_edge.any(0) | stay)
+            is_edge &= np.outer(kept, kept)
+        return AttributionGraph(
+            self.nodes[kept].view(np.recarray),
+            (self.edges * is_edge)[np.ix_(kept, kept)],
+            self.biases[kept],
+            self.probabilities[kept],
+        )
+
+    def _shares(self) -> Float[np.ndarray, "N N"]:
+        sizes = np.abs(self.edges)
+        return sizes / np.maximum(sizes.sum(1, keepdims=True), 1e-30)
+
+
+def graph_of(nodes: np.ndarray, rows: np.ndarray, probabilities: np.ndarray) -> AttributionGraph:
+    """Make a graph of the incoming edges of features and logits, the last column of which is that of biases."""
+    is_target = np.isin(nodes["kind"], ("feature", "logit"))
+    num_sources = rows.shape[1] - 1
+    edges = np.zeros((len(nodes), len(nodes)), np.float32)
+    biases, weights = np.zeros((2, len(nodes)))
+    edges[is_target, :num_sources], biases[is_target] = rows[:, :-1], rows[:, -1]
+    weights[num_sources:] = probabilities
+    return AttributionGraph(nodes.view(np.recarray), edges, biases, weights)
+
+
+def _largest(scores: Float[np.ndarray, "..."], share: float) -> Bool[np.ndarray, "..."]:
+    """Mask of the largest scores that have this share of the sum together."""
+    order = np.sort(scores, axis=None)[::-1]
+    count = np.searchsorted(np.cumsum(order), share * order.sum())
+    return (scores >= order[min(count, order.size - 1)]) & (scores > 0)
