@@ -25,7 +25,7 @@ WORDS = {"none": None, "true": True, "false": False}  # words on a command line
 
 T = TypeVar("T")
 Marks = dict[str, Any]  # metadata of a field: the arguments of `setting`
-Check = Callable[[str, Any], None]  # takes the name and the (converted) value of a field
+Check = Callable[[str, Any], object]  # takes the name and the (converted) value of a field
 
 
 def setting(

@@ -64,7 +64,9 @@ def save_adapters(
             " linear layers of the model, as a training with lora has"
         )
     task = next((TASKS[end] for end in TASKS if architecture.endswith(end)), None)
-    whole = {path: each for path, each in adapters.items() if not isinstance(each, Adapter)}
+    whole = {
+        path: np.asarray(each) for path, each in adapters.items() if not isinstance(each, Adapter)
+    }
     # a class without a head has no prefix in its names
     prefix = family.prefix if architecture.endswith("Model") and task is None else ""
     named = layout.to_theirs(whole).items()
@@ -107,7 +109,7 @@ def _fused(parts: Sequence[Any], layout: Layout) -> tuple[np.ndarray, np.ndarray
             rows, columns = part.shape
             part = Adapter(np.zeros((rows, 0)), np.zeros((0, columns)), 0.0)
         adapters.append(part)
-    scale = max(float(part.scale) for part in adapters)
+    scale = max(float(np.asarray(part.scale)) for part in adapters)
     b = block_diag(*[part.b * (part.scale / scale) for part in adapters])
     if len(parts) > 1:
         b = fuse(np.split(b, len(parts), axis=1), layout.num_groups)
