@@ -108,7 +108,9 @@ def test_folded_norms_leave_the_logits_and_have_nothing_learned(case):
         np.testing.assert_allclose(kernel.mean(0), 0, atol=1e-6)
 
 
-@pytest.mark.parametrize(("family", "seed"), [("gpt2", 0), ("gpt_neox", 2), ("llama", 0), ("t5", 0), ("vit", 1)])
+@pytest.mark.parametrize(
+    ("family", "seed"), [("gpt2", 0), ("gpt_neox", 2), ("llama", 0), ("gemma2", 0), ("t5", 0), ("vit", 1)]
+)
 def test_real_models_are_folded_too_and_their_heads_write_by_ov(family, seed):
     model, variables, inputs = ours(family, seed)
     folded, params = fold_norms(model, variables["params"])

@@ -21,7 +21,7 @@ from transformer_jax import (
     greedy_decode,
 )
 from transformer_jax.decoding import AfterPrefix, after_prefix, grow_after_prefix
-from transformer_jax.nn import CausalCache, EmbeddingSettings
+from transformer_jax.nn import AttentionKind, CausalCache, EmbeddingSettings, NoPositions
 
 B, T, D, H, F, L, V = 3, 5, 24, 4, 13, 2, 11
 TOKENS = np.random.default_rng(0).integers(V, size=(B, T))
@@ -70,10 +70,19 @@ def test_cached_decoding_equals_the_full_pass(row):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("positions", [LearnedPositions(), RotaryPositions(), ALiBiPositions()], ids=type)
-def test_prompts_of_unequal_lengths_are_padded_at_the_left(positions):
+@pytest.mark.parametrize(
+    ("positions", "kinds"),
+    [
+        (LearnedPositions(), (AttentionKind(),)),
+        (RotaryPositions(), (AttentionKind(),)),
+        (ALiBiPositions(), (AttentionKind(soft_cap=0.3),)),
+        (RotaryPositions(), (AttentionKind(window=2, positions=RotaryPositions(13.0)), AttentionKind(soft_cap=0.3))),
+        (RotaryPositions(), (AttentionKind(positions=NoPositions()), AttentionKind(window=1))),
+    ],
+)
+def test_prompts_of_unequal_lengths_are_padded_at_the_left(positions, kinds):
     """Each text has the same logits as alone, from its first token on."""
-    model = model_with(BlockSettings(positions=positions))
+    model = model_with(BlockSettings(positions=positions), attention_kinds=kinds)
     params = drawn(model, TOKENS)
     texts = [TOKENS[0, :1], TOKENS[1, :3]]  # and two more tokens each
     prefix = np.array([[V - 1, V - 1, *texts[0]], texts[1]])
@@ -136,6 +145,33 @@ def test_texts_in_a_row_are_as_alone(positions):
 
 
 # Options.
+
+
+@pytest.mark.slow
+def test_layers_see_the_keys_of_their_windows_and_the_kinds_are_repeated():
+    model = model_with(num_layers=3, attention_kinds=(AttentionKind(window=2), AttentionKind()))
+    maps = jax.jit(lambda params: model.apply(params, TOKENS, method="get_attention_maps"))(drawn(model, TOKENS))
+    causal = np.tri(T, dtype=bool)
+    near = causal & ~np.tri(T, k=-2, dtype=bool)
+    for weights, is_seen in zip(maps, (near, causal, near), strict=True):
+        np.testing.assert_array_equal(weights > 0, np.broadcast_to(is_seen, weights.shape))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"attention_kinds": ()}, r"attention_kinds is \(\); it must have at least one"),
+        (
+            {"attention_kinds": (AttentionKind(), AttentionKind(3)), "settings": BlockSettings(scan_layers=True)},
+            "with share_layers or scan_layers, it must have a single kind",
+        ),
+    ],
+)
+def test_kinds_of_attention_that_layers_cannot_have_are_an_error(more, message):
+    with pytest.raises(InputError, match=message):
+        jax.eval_shape(model_with(**more).init, jax.random.key(0), TOKENS)
+    with pytest.raises(InputError, match="window is 0; it must be at least 1"):
+        AttentionKind(window=0)
 
 
 def test_the_parameters_are_one_matrix_and_the_blocks():
