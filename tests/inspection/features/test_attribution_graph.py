@@ -36,12 +36,10 @@ def drawn_dictionary(seed: int, output: int = 12, *, skip: bool = False, **field
 
 def drawn_transcoders(kind: str, stack: str) -> Transcoders:
     layers = [drawn_dictionary(0, threshold=0.3), drawn_dictionary(20, k=3)]
-    if kind == "skip":
-        layers = [drawn_dictionary(0, skip=True), drawn_dictionary(20)]
     if kind == "crossing":
         layers = [drawn_dictionary(0, 24), drawn_dictionary(20)]
-    if kind == "one":
-        layers = layers[1:]
+    if kind == "skip":  # and layer 0 has no transcoder
+        layers = [drawn_dictionary(0, skip=True)]
     numbers = range(2 - len(layers), 2)
     reads, writes = (
         [f"{stack}.layers.{n}.{name}" for n in numbers] for name in ("after_attention", "feed_forward.output")
@@ -53,7 +51,6 @@ CASES = [
     ("predictor", "post_norm", "plain"),
     ("predictor", "pre_norm", "crossing"),
     ("language model", "pre_norm", "skip"),
-    ("language model", "post_norm", "one"),
 ]
 
 
@@ -79,9 +76,9 @@ def test_values_are_sums_of_edges_and_an_edge_is_what_a_node_adds(name, settings
 
     _, seen = inspected.capture(x, ["*.weights", "*.scale", *transcoders.writes, *transcoders.reads])
     first = transcoders.layers[0]
-    own = (kinds == "feature") & (graph.nodes.layer == graph.nodes.layer[0])
+    own = (kinds == "feature") & (graph.nodes.layer == 0)
     source = int(np.where(own, abs(graph.edges).sum(0), 0).argmax())  # the feature of the first layer that does most
-    if first.skip is None:  # with it, what is written would not be fixed
+    if kind != "skip":  # with it, what is written would not be fixed
         node = graph.nodes[source]
         fixed = {name: swap(array) for name, array in seen.items() if name not in transcoders.reads}
         for name, part in transcoders.parts(0, first.decoder[node.number] * node.value * SHARE):
@@ -91,7 +88,7 @@ def test_values_are_sums_of_edges_and_an_edge_is_what_a_node_adds(name, settings
         changes = np.zeros(len(kinds))
         changes[kinds == "logit"] = (change - change.mean())[shown.number]
         for layer, (name, dictionary) in enumerate(zip(transcoders.reads, transcoders.layers, strict=True)):
-            own = (kinds == "feature") & (graph.nodes.layer == layer + 2 - len(transcoders.layers))
+            own = (kinds == "feature") & (graph.nodes.layer == layer)
             nodes, moved = graph.nodes[own], np.asarray(seen[name] - read[name])[0]
             changes[own] = (moved[nodes.position] * np.asarray(dictionary.encoder.T)[nodes.number]).sum(1)
         np.testing.assert_allclose(graph.edges[:, source], changes / SHARE, atol=1e-3)

@@ -15,8 +15,9 @@ function graphView(parent, { title, nodes: given, edges: [sources, targets, weig
     const value = kind === "feature" || kind === "logit" ? `Value ${number(size)}; influence` : "Influence";
     return { kind, row, position, label, share, says: `${value} ${number(influence[index])}.` };
   });
+  const { namespaceURI } = element("div", "", { innerHTML: "<svg></svg>" }).firstChild;
   const drawn = (tag, properties) => {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    const made = document.createElementNS(namespaceURI, tag);
     for (const [name, value] of Object.entries(properties)) made.setAttribute(name, value);
     return made;
   };
