@@ -6,7 +6,9 @@ from random import Random
 
 import pytest
 from compiled_models import assert_close
-from published_configs import BERT, GOOGLE, GPT2, LLAMA, NEOX, OPUS, PUBLISHED, QWEN25, ROBERTA, T5, VIT
+from published_configs import (
+    BART, BERT, DISTILBERT, GOOGLE, GPT2, LLAMA, MPNET, MT5, NEOX, OPUS, PUBLISHED, QWEN25, ROBERTA, T5, VIT,
+)  # fmt: skip
 from repository import REPOSITORY
 
 from transformer_jax import InputError
@@ -65,6 +67,14 @@ def test_a_published_config_opens_with_the_published_number_of_parameters(tmp_pa
         (T5, {"head_dim": 32}, "head_dim in .* is 32; it must be one of 64, None"),
         (OPUS, {"decoder_vocab_size": 7}, "decoder_vocab_size in .* is 7"),
         (OPUS, {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings in .* is False"),
+        (DISTILBERT, {"tie_word_embeddings": False}, "tie_word_embeddings in .* is False"),
+        (DISTILBERT, {"hidden_size": 64}, "hidden_size in .* is 64; it must be one of 768, None"),
+        (DISTILBERT, {"activation": "maxout"}, "activation in .* is 'maxout'; it must be one of gelu, "),
+        (MPNET, {"relative_attention_num_buckets": 16}, "_num_buckets in .* is 16; it must be one of 32"),
+        (BART, {"architectures": ["BartForCausalLM"]}, "BartForCausalLM; it must end in one of BartForConditional"),
+        (BART, {"decoder_layers": 0}, "decoder_layers in .* is 0; it must be at least 1"),
+        (MT5, {"architectures": ["MT5EncoderModel"]}, "is MT5EncoderModel; it must end in one of ForConditional"),
+        (MT5, {"feed_forward_proj": "geglu"}, "feed_forward_proj in .* is 'geglu'; it must be one of gated-gelu, "),
         (ROBERTA, {"model_type": None}, "model_type in .* is None; it must be one of gpt2, "),
         (GOOGLE, {"type_vocab_size": 1}, "model_type in .* is None"),  # a RoBERTa, by its keys
         (GOOGLE, {"architectures": ["AlbertForMaskedLM"]}, "model_type in .* is None"),
@@ -126,7 +136,10 @@ def names_read(kind, run):
 
 
 @pytest.mark.slow  # it imports `transformers`
-@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama", "bert", "albert", "vit", "t5", "marian"])
+@pytest.mark.parametrize(
+    "family",
+    ["gpt2", "gpt_neox", "llama", "bert", "albert", "distilbert", "mpnet", "vit", "t5", "mt5", "bart", "marian"],
+)
 def test_every_key_that_transformers_reads_is_honoured_refused_or_changes_nothing_there(family):
     import torch
     import transformers

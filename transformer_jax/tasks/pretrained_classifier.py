@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.errors import check_value
 from transformer_jax.outside_files import Json
 from transformer_jax.tasks.pretrained import PretrainedText
@@ -32,6 +33,11 @@ class PretrainedClassifier(PretrainedText):
     def classes(self) -> Classes:
         """How the logits become answers, by the model's files."""
         return read_classes(self.directory, self.model.num_classes)
+
+    def model_inputs(self, inputs: Any) -> tuple[Any, ...]:
+        ids, is_token, types = inputs
+        mask = None if is_token is None else padding_mask(is_token)
+        return ids, mask, types if self.model.num_types else None
 
     def is_one(self, inputs: Any) -> bool:
         return isinstance(inputs, (str, tuple) if self._takes_pairs else str)
@@ -77,4 +83,5 @@ class PretrainedClassifier(PretrainedText):
     def _logits(self, inputs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[np.ndarray]:
         """Logits of the classes of each text, or of each of its tokens and padding, from its tokens and types."""
         texts, types = zip(*inputs, strict=True)
-        return self._encoder.answers(self.params, texts, types)
+        given = types if self.model.num_types else None
+        return self._encoder.answers(self.params, texts, given)

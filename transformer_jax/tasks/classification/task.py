@@ -12,11 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from jax.typing import ArrayLike
 from jaxtyping import Float, PRNGKeyArray
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.data.batch import Batch
 from transformer_jax.data.length_buckets import choose_shapes
 from transformer_jax.data.loader import Loader
@@ -181,10 +179,6 @@ class ClassificationTrainer(PretrainedClassifier):
         if self.coding.architecture is not None:
             files[ARCHITECTURE] = self.coding.architecture.text()
         return files
-
-    def model_inputs(self, inputs: TextInputs) -> tuple[ArrayLike, Array | None, ArrayLike]:
-        ids, is_token, types = inputs
-        return ids, None if is_token is None else padding_mask(is_token), types
 
     def loss_function(
         self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool

@@ -76,10 +76,9 @@ def save_transformers(
             the model's or not finite, or the directory cannot be written or has another file.
     """
     source = None if original is None else local_directory(original)
-    family, content, like = _family_of(
-        model, {} if source is None else _kept_entries(source), config or {}
-    )
-    if source is not None and family_in(source / CONFIG)[0] is not family:
+    first, kept = (None, {}) if source is None else _kept_entries(source)
+    family, content, like = _family_of(model, first, kept, config or {})
+    if first is not None and first is not family:
         raise InputError(
             f"original is {original}, a model of another family; it must be a"
             f" {family.model_types[0]}"
@@ -116,21 +115,23 @@ def _found(directory: Path, patterns: tuple[str, ...]) -> set[Path]:
     return paths.union(*map(directory.glob, patterns))
 
 
-def _kept_entries(directory: Path) -> Json:
-    """Entries of a `config.json` that affect neither what the model computes nor how it is stored."""
+def _kept_entries(directory: Path) -> tuple[Family, Json]:
+    """The family of a `config.json`, and the entries that affect neither the computation nor how it is stored."""
     family, keys = family_in(directory / CONFIG)
     family.create(keys, {})
     keys.finish()
-    return {name: value for name, value in keys.others().items() if name not in OF_FILES}
+    others = keys.others().items()
+    return family, {name: value for name, value in others if name not in OF_FILES}
 
 
 def _family_of(
-    model: SettingsModule, kept: Json, given: Json
+    model: SettingsModule, first: Family | None, kept: Json, given: Json
 ) -> tuple[Family, Json, dict[str, jax.ShapeDtypeStruct]]:
     """Find the family whose `config.json` describes exactly this model; return it, the whole config, and the arrays.
 
     Args:
         model: the model.
+        first: family of the original, which is tried first, since models of two families may be the same.
         kept: entries of the original; its labels are left out if their number differs from the model's.
         given: entries that take precedence.
 
@@ -148,7 +149,7 @@ def _family_of(
     )
     plain = model.clone(settings=settings, parent=None)
     like = abstract_params(plain)
-    for family in ALL:
+    for family in ALL if first is None else (first, *ALL):
         try:
             config = {"model_type": family.model_types[0], **family.configure(plain)}
             has_labels = len(kept.get("id2label") or ()) == len(config.get("id2label", ()))
