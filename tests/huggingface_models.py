@@ -138,15 +138,17 @@ def t5(s: Sizes, pick: Random) -> tuple[Any, Any]:
 
 
 def mt5(s: Sizes, pick: Random) -> tuple[Any, Any]:
-    _, config = t5(s, pick)
-    shared = {name: value for name, value in config.to_dict().items() if name not in ("model_type", "architectures")}
-    return transformers.MT5ForConditionalGeneration, transformers.MT5Config(**shared)
+    return transformers.MT5ForConditionalGeneration, as_config(t5(s, pick)[1], transformers.MT5Config)
 
 
 def bart(s: Sizes, pick: Random) -> tuple[Any, Any]:
-    _, of_marian = marian(s, pick)
-    shared = {name: value for name, value in of_marian.to_dict().items() if name in transformers.BartConfig().to_dict()}
-    return transformers.BartForConditionalGeneration, transformers.BartConfig(**shared)
+    return transformers.BartForConditionalGeneration, as_config(marian(s, pick)[1], transformers.BartConfig)
+
+
+def as_config(config: Any, kind: type[Any]) -> Any:
+    """Return a config of another family with the same values of the keys that both families have."""
+    names = kind().to_dict().keys() - {"architectures", "model_type", "transformers_version"}
+    return kind(**{name: value for name, value in config.to_dict().items() if name in names})
 
 
 def marian(s: Sizes, pick: Random) -> tuple[Any, Any]:

@@ -362,7 +362,8 @@ PUBLISHED: dict[str, tuple[Json, int | str]] = {
     "google/mt5-base": (
         MT5 | {"d_ff": 2048, "d_model": 768, "num_decoder_layers": 12, "num_heads": 12, "num_layers": 12,
                "output_past": True}, 582_401_280),
-    "google/umt5-small": (MT5 | {"architectures": ["UMT5ForConditionalGeneration"], "model_type": "umt5"}, "model_type"),
+    "google/umt5-small": (
+        MT5 | {"architectures": ["UMT5ForConditionalGeneration"], "model_type": "umt5"}, "model_type"),
     "facebook/bart-base": (BART, 139_420_416),
     "facebook/bart-large": (BART_LARGE, 406_291_456),
     "facebook/bart-large-cnn": (BART_LARGE | CNN, 406_340_696),

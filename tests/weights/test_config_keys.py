@@ -7,8 +7,22 @@ from random import Random
 import pytest
 from compiled_models import assert_close
 from published_configs import (
-    BART, BERT, DISTILBERT, GOOGLE, GPT2, LLAMA, MPNET, MT5, NEOX, OPUS, PUBLISHED, QWEN25, ROBERTA, T5, VIT,
-)  # fmt: skip
+    BART,
+    BERT,
+    DISTILBERT,
+    GOOGLE,
+    GPT2,
+    LLAMA,
+    MPNET,
+    MT5,
+    NEOX,
+    OPUS,
+    PUBLISHED,
+    QWEN25,
+    ROBERTA,
+    T5,
+    VIT,
+)
 from repository import REPOSITORY
 
 from transformer_jax import InputError
@@ -106,7 +120,8 @@ WITHOUT_EFFECT = {
     "initializer_range": 0.5, "is_decoder": True, "is_encoder_decoder": False, "layerdrop": 0.5,
     "max_position_embeddings": 3, "max_window_layers": 0, "num_heads": 3, "output_cross_attentions": False,
     "output_hidden_states": False, "pad_token_id": 3, "pooler_output_size": 3, "problem_type": "regression",
-    "rope_parameters": {"partial_rotary_factor": 0.5}, "resid_pdrop": 0.5, "rope_theta": 3.0, "start_token_id": 3,
+    "qa_dropout": 0.5, "rope_parameters": {"partial_rotary_factor": 0.5}, "resid_pdrop": 0.5, "rope_theta": 3.0,
+    "seq_classif_dropout": 0.5, "sinusoidal_pos_embds": True, "start_token_id": 3,
     "summary_activation": "tanh", "summary_first_dropout": 0.5, "summary_proj_to_labels": False,
     "summary_type": "last", "summary_use_proj": False, "tie_word_embeddings": True, "use_cache": False,
     "vision_aspect_ratio": "x", "vision_feature_layer": 3, "vocab_size": 3,

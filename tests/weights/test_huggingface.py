@@ -103,7 +103,7 @@ def test_64_tokens_continue_a_prompt_as_in_transformers(family, pick):
     np.testing.assert_array_equal(found.tokens, expected[:, T:])
 
 
-@on_drawn_models("t5", "marian", number=-(-NUM_MODELS // 2))
+@on_drawn_models("t5", "mt5", "bart", "marian", number=-(-NUM_MODELS // 2))
 def test_translations_are_those_of_transformers_by_beam_search(family, pick):
     theirs = drawn(family, pick)
     model, variables = opened(theirs)
@@ -352,14 +352,17 @@ def test_an_xlm_roberta_is_a_roberta(tmp_path):
     assert_close(applied(model, variables, *inputs), passed(other, **named).output, 1e-5)
 
 
-KINDS = "Bert", "Roberta", "XLMRoberta", "Albert"
+KINDS = "Bert", "Roberta", "XLMRoberta", "Albert", "DistilBert", "MPNet"
+
+
+OWN_SIZES = {"Albert": {"embedding_size": 5}, "DistilBert": {"hidden_dim": 7, "num_labels": 2}}
 
 
 def tiny(name):
     """Make a model of `transformers` of the class that is named."""
     kind = next(kind for kind in KINDS if name.startswith(kind))
     sizes = {"vocab_size": 13, "hidden_size": 6, "num_attention_heads": 2, "num_hidden_layers": 1}
-    sizes |= {"intermediate_size": 7, "num_labels": 3} | ({"embedding_size": 5} if kind == "Albert" else {})
+    sizes |= {"intermediate_size": 7, "num_labels": 3} | OWN_SIZES.get(kind, {})
     torch.manual_seed(0)
     return getattr(transformers, name)(getattr(transformers, f"{kind}Config")(**sizes)).eval()
 
