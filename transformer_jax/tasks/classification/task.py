@@ -247,10 +247,11 @@ class ClassificationTrainer(PretrainedClassifier):
         model = self.model.clone(has_pooler=self.model.pad_token is None)
         save_transformers(directory, model, {"params": params}, config=config)
         pad = self.model.pad_token or self.tokenizer.token_to_id(PAD) or 0
+        types = ["token_type_ids"] if self.model.num_types else []
         about = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": self.coding.longest,
-            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+            "model_input_names": ["input_ids", *types, "attention_mask"],
             "pad_token": self.tokenizer.id_to_token(pad),
         }
         with writing_into("directory", directory):
