@@ -28,7 +28,7 @@ from transformer_jax.decoding.token_by_token import Decoded, greedy_decode, samp
 from transformer_jax.errors import InputError, check_value, meant, shortened
 from transformer_jax.outside_files import Json, read_json
 from transformer_jax.tasks.language_model.continuation import DRAWS
-from transformer_jax.weights.huggingface.pretrained import CONFIG, family_in
+from transformer_jax.weights.huggingface.pretrained import CONFIG
 
 GENERATION = "generation_config.json"
 DEFAULT_NEW = 64  # tokens, if neither the call nor the file says how many
@@ -210,7 +210,7 @@ def read_generation(directory: Path) -> Json:
     file = directory / GENERATION
     if os.path.lexists(file):
         return read_json(file)
-    keys = {**family_in(directory / CONFIG)[0].generation, **read_json(directory / CONFIG)}
+    keys = read_json(directory / CONFIG)
     if keys.get("force_bos_token_to_be_generated"):  # in files of the first BARTs
         keys["forced_bos_token_id"] = keys.get("bos_token_id")
     return keys

@@ -51,5 +51,4 @@ BART = marian.MARIAN._replace(
     configure=configure,
     layout=layout,
     ignored=r"(encoder|decoder)\.version$",
-    generation=TOKENS | {"bos_token_id": 0, "eos_token_id": 2, "forced_eos_token_id": 2},
 )

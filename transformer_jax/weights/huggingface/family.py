@@ -67,8 +67,6 @@ class Family(NamedTuple):
     fixed: Mapping[str, object] = {}
     # other names of config keys in `transformers`; a file with both must give both the same value
     aliases: Mapping[str, str] = {}
-    # keys of generation with their values in `transformers` for files that lack them
-    generation: Mapping[str, int] = {}
 
     def create(self, keys: ConfigKeys, shapes: Shapes) -> SettingsModule:
         """Create the model of a `config.json` and of arrays with these shapes."""

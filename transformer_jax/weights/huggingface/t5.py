@@ -177,9 +177,4 @@ T5 = Family(
         "num_hidden_layers": "num_layers",
     },
 )
-MT5 = T5._replace(
-    model_types=("mt5",),
-    build=build_mt5,
-    configure=configure_mt5,
-    generation={"decoder_start_token_id": 0, "eos_token_id": 1},
-)
+MT5 = T5._replace(model_types=("mt5",), build=build_mt5, configure=configure_mt5)
