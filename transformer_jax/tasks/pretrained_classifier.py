@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.errors import check_value
 from transformer_jax.outside_files import Json
 from transformer_jax.tasks.pretrained import PretrainedText
@@ -35,9 +34,8 @@ class PretrainedClassifier(PretrainedText):
         return read_classes(self.directory, self.model.num_classes)
 
     def model_inputs(self, inputs: Any) -> tuple[Any, ...]:
-        ids, is_token, types = inputs
-        mask = None if is_token is None else padding_mask(is_token)
-        return ids, mask, types if self.model.num_types else None
+        arguments = super().model_inputs(inputs)
+        return arguments if self.model.num_types else arguments[:2]
 
     def is_one(self, inputs: Any) -> bool:
         return isinstance(inputs, (str, tuple) if self._takes_pairs else str)

@@ -5,6 +5,7 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -15,6 +16,7 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from transformer_jax.argument_checks import check_arguments
+from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.data.batch import Batch
 from transformer_jax.data.length_buckets import choose_shapes
 from transformer_jax.data.loader import Loader
@@ -179,6 +181,11 @@ class ClassificationTrainer(PretrainedClassifier):
         if self.coding.architecture is not None:
             files[ARCHITECTURE] = self.coding.architecture.text()
         return files
+
+    def model_inputs(self, inputs: TextInputs) -> tuple[Any, ...]:
+        ids, is_token, types = inputs
+        mask = None if is_token is None else padding_mask(is_token)
+        return super().model_inputs((ids, mask, types))
 
     def loss_function(
         self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool
