@@ -76,7 +76,10 @@ def save_transformers(
             the model's or not finite, or the directory cannot be written or has another file.
     """
     source = None if original is None else local_directory(original)
-    first, kept = (None, {}) if source is None else _kept_entries(source)
+    first: Family | None = None
+    kept: Json = {}
+    if source is not None:
+        first, kept = _kept_entries(source)
     family, content, like = _family_of(model, first, kept, config or {})
     if first is not None and first is not family:
         raise InputError(
