@@ -155,6 +155,24 @@ def albert(s: Sizes, pick: Random) -> tuple[Any, Any]:
     return getattr(transformers, "Albert" + head), config
 
 
+def distilbert(s: Sizes, pick: Random) -> tuple[Any, Any]:
+    head = pick.choice(["ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "Model"])
+    config = transformers.DistilBertConfig(
+        vocab_size=s.vocabulary, dim=s.width, n_heads=s.heads, n_layers=s.layers, hidden_dim=s.hidden,
+        activation=pick.choice(["gelu", "relu"]), max_position_embeddings=29, num_labels=5,
+    )  # fmt: skip
+    return getattr(transformers, "DistilBert" + head), config
+
+
+def mpnet(s: Sizes, pick: Random) -> tuple[Any, Any]:
+    head = pick.choice(["ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "Model"])
+    config = transformers.MPNetConfig(
+        **s.named(), hidden_act="gelu", max_position_embeddings=29, layer_norm_eps=pick.choice([1e-12, 1e-3]),
+        num_labels=5,
+    )  # fmt: skip
+    return getattr(transformers, "MPNet" + head), config
+
+
 def vit(s: Sizes, pick: Random) -> tuple[Any, Any]:
     sizes = {name: size for name, size in s.named().items() if name != "vocab_size"}
     config = transformers.ViTConfig(
@@ -174,6 +192,20 @@ def t5(s: Sizes, pick: Random) -> tuple[Any, Any]:
     return transformers.T5ForConditionalGeneration, config
 
 
+def mt5(s: Sizes, pick: Random) -> tuple[Any, Any]:
+    return transformers.MT5ForConditionalGeneration, as_config(t5(s, pick)[1], transformers.MT5Config)
+
+
+def bart(s: Sizes, pick: Random) -> tuple[Any, Any]:
+    return transformers.BartForConditionalGeneration, as_config(marian(s, pick)[1], transformers.BartConfig)
+
+
+def as_config(config: Any, kind: type[Any]) -> Any:
+    """Return a config of another family with the same values of the keys that both families have."""
+    names = kind().to_dict().keys() - {"architectures", "model_type", "transformers_version"}
+    return kind(**{name: value for name, value in config.to_dict().items() if name in names})
+
+
 def marian(s: Sizes, pick: Random) -> tuple[Any, Any]:
     config = transformers.MarianConfig(
         vocab_size=s.vocabulary, d_model=s.width, encoder_layers=s.layers, decoder_layers=pick.choice([1, s.layers]),
@@ -186,25 +218,28 @@ def marian(s: Sizes, pick: Random) -> tuple[Any, Any]:
 
 
 DECODERS = {each.__name__: each for each in (gpt2, gpt_neox, llama, mistral, smollm3, olmo2, gemma2, gemma3)}
-FAMILIES = DECODERS | {each.__name__: each for each in (bert, albert, vit, t5, marian)}
+FAMILIES = DECODERS | {each.__name__: each for each in (bert, albert, distilbert, mpnet, vit, t5, bart, marian)}
 
 
 def drawn(family: str, pick: Random) -> Any:
     """Draw a model of a family: its sizes, options and weights, including norms and biases."""
     options = [13, 31], [1, 2, 3], [4, 6], [1, 2], [11, 17]
-    model_class, config = FAMILIES[family](Sizes(*map(pick.choice, options)), pick)
+    kinds = FAMILIES | {"mt5": mt5}  # mT5 is T5 but for names and defaults
+    model_class, config = kinds[family](Sizes(*map(pick.choice, options)), pick)
     torch.manual_seed(pick.randrange(1000))
     config._attn_implementation = "eager"
     model = model_class(config).eval()
-    if family == "t5" and not config.scale_decoder_outputs and pick.choice([False, True]):  # as in T5 1.1
+    is_t5 = family in ("t5", "mt5")
+    if is_t5 and not getattr(config, "scale_decoder_outputs", False) and pick.choice([False, True]):  # as in T5 1.1
         model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
     with torch.no_grad():
         for parameter in model.parameters():
             # T5's matrices start large. If they changed more, T5's own float32 maps would be 1e-5 off those in float64.
-            if family != "t5" or parameter.ndim == 1:
+            if not is_t5 or parameter.ndim == 1:
                 parameter.add_(0.2 * torch.randn_like(parameter))
-        if family == "marian":
+        if family in ("bart", "marian"):
             model.final_logits_bias.normal_()
+        if family == "marian":
             for side in (model.model.encoder, model.model.decoder):
                 side.embed_positions.weight.copy_(side.embed_positions.create_weight())  # which is no parameter
     return model
@@ -264,7 +299,10 @@ def inputs_of(model: Any, pick: Random) -> tuple[tuple[Any, ...], dict[str, np.n
     tokens = rng.integers(2, model.vocabulary_size, size=(2, length))
     if isinstance(model, TransformerLM):
         return (tokens, padding_mask(valid)), theirs | {"input_ids": tokens}
-    tokens, types = np.where(valid, tokens, 1), rng.integers(model.num_types, size=tokens.shape)  # RoBERTa's padding
+    tokens = np.where(valid, tokens, 1)  # RoBERTa's padding
+    if not model.num_types:
+        return (tokens, padding_mask(valid)), theirs | {"input_ids": tokens}
+    types = rng.integers(model.num_types, size=tokens.shape)
     return (tokens, padding_mask(valid), types), theirs | {"input_ids": tokens, "token_type_ids": types}
 
 

@@ -200,6 +200,46 @@ ROBERTA: Json = BERT | {
 LARGE: Json = {
     "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "num_hidden_layers": 24,
 }  # fmt: skip
+DISTILBERT: Json = {
+    "activation": "gelu", "architectures": ["DistilBertForMaskedLM"], "attention_dropout": 0.1, "dim": 768,
+    "dropout": 0.1, "hidden_dim": 3072, "initializer_range": 0.02, "max_position_embeddings": 512,
+    "model_type": "distilbert", "n_heads": 12, "n_layers": 6, "pad_token_id": 0, "qa_dropout": 0.1,
+    "seq_classif_dropout": 0.2, "sinusoidal_pos_embds": False, "tie_weights_": True,
+    "transformers_version": "4.10.0.dev0", "vocab_size": 30522,
+}  # fmt: skip
+SST2: Json = {
+    "architectures": ["DistilBertForSequenceClassification"], "finetuning_task": "sst-2", "output_past": True,
+    "id2label": {"0": "NEGATIVE", "1": "POSITIVE"}, "label2id": {"NEGATIVE": 0, "POSITIVE": 1},
+}  # fmt: skip
+MPNET: Json = {
+    "architectures": ["MPNetForMaskedLM"], "attention_probs_dropout_prob": 0.1, "bos_token_id": 0, "eos_token_id": 2,
+    "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 768, "initializer_range": 0.02,
+    "intermediate_size": 3072, "layer_norm_eps": 1e-05, "max_position_embeddings": 514, "model_type": "mpnet",
+    "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 1, "relative_attention_num_buckets": 32,
+    "transformers_version": "4.8.2", "vocab_size": 30527,
+}  # fmt: skip
+BART: Json = {
+    "_num_labels": 3, "activation_dropout": 0.1, "activation_function": "gelu", "add_bias_logits": False,
+    "add_final_layer_norm": False, "architectures": ["BartModel"], "attention_dropout": 0.1, "bos_token_id": 0,
+    "classif_dropout": 0.1, "classifier_dropout": 0.0, "d_model": 768, "decoder_attention_heads": 12,
+    "decoder_ffn_dim": 3072, "decoder_layerdrop": 0.0, "decoder_layers": 6, "decoder_start_token_id": 2,
+    "dropout": 0.1, "early_stopping": True, "encoder_attention_heads": 12, "encoder_ffn_dim": 3072,
+    "encoder_layerdrop": 0.0, "encoder_layers": 6, "eos_token_id": 2, "forced_bos_token_id": 0,
+    "forced_eos_token_id": 2, "gradient_checkpointing": False, "id2label": {"0": "LABEL_0"}, "init_std": 0.02,
+    "is_encoder_decoder": True, "label2id": {"LABEL_0": 0}, "max_position_embeddings": 1024, "model_type": "bart",
+    "no_repeat_ngram_size": 3, "normalize_before": False, "normalize_embedding": True, "num_beams": 4,
+    "num_hidden_layers": 6, "pad_token_id": 1, "scale_embedding": False,
+    "task_specific_params": {"summarization": {"length_penalty": 1.0, "max_length": 128, "min_length": 12}},
+    "transformers_version": "4.12.0.dev0", "use_cache": True, "vocab_size": 50265,
+}  # fmt: skip
+BART_LARGE: Json = BART | {
+    "d_model": 1024, "decoder_attention_heads": 16, "decoder_ffn_dim": 4096, "decoder_layers": 12,
+    "encoder_attention_heads": 16, "encoder_ffn_dim": 4096, "encoder_layers": 12, "num_hidden_layers": 12,
+}  # fmt: skip
+CNN: Json = {
+    "architectures": ["BartForConditionalGeneration"], "force_bos_token_to_be_generated": True, "length_penalty": 2.0,
+    "max_length": 142, "min_length": 56, "output_past": True, "prefix": " ", "vocab_size": 50264,
+}  # fmt: skip
 XLM: Json = {
     "architectures": ["XLMRobertaForMaskedLM"], "model_type": "xlm-roberta", "output_past": True, "vocab_size": 250002,
     "transformers_version": "4.17.0.dev0",
@@ -237,6 +277,14 @@ FLAN: Json = {
     "transformers_version": "4.23.1",
 }  # fmt: skip
 T5_LATER_BASE: Json = T5_BASE | {"d_ff": 2048, "num_decoder_layers": 12}
+MT5: Json = {
+    "_name_or_path": "/home/patrick/hugging_face/mt5/mt5-small", "architectures": ["MT5ForConditionalGeneration"],
+    "d_ff": 1024, "d_kv": 64, "d_model": 512, "decoder_start_token_id": 0, "dropout_rate": 0.1, "eos_token_id": 1,
+    "feed_forward_proj": "gated-gelu", "initializer_factor": 1.0, "is_encoder_decoder": True,
+    "layer_norm_epsilon": 1e-06, "model_type": "mt5", "num_decoder_layers": 8, "num_heads": 6, "num_layers": 8,
+    "pad_token_id": 0, "relative_attention_num_buckets": 32, "tie_word_embeddings": False,
+    "tokenizer_class": "T5Tokenizer", "vocab_size": 250112,
+}  # fmt: skip
 OPUS: Json = {
     "_num_labels": 3, "activation_dropout": 0.0, "activation_function": "swish", "add_bias_logits": False,
     "add_final_layer_norm": False, "architectures": ["MarianMTModel"], "attention_dropout": 0.0,
@@ -375,6 +423,14 @@ PUBLISHED: dict[str, tuple[Json, int | str]] = {
     "albert-base-v2": (
         RXNMAPPER | {"hidden_act": "gelu_new", "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12,
                      "vocab_size": 30000}, 11_092_992),
+    "distilbert-base-uncased": (DISTILBERT, 66_362_880),
+    "distilbert-base-multilingual-cased": (DISTILBERT | {"output_past": True, "vocab_size": 119547}, 134_734_080),
+    "distilbert-base-uncased-finetuned-sst-2-english": (DISTILBERT | SST2, 66_362_880),
+    "distilbert-base-cased-distilled-squad": (
+        DISTILBERT | {"architectures": ["DistilBertForQuestionAnswering"], "sinusoidal_pos_embds": True,
+                      "vocab_size": 28996}, "architectures"),
+    "microsoft/mpnet-base": (MPNET, 108_895_872),
+    "sentence-transformers/all-mpnet-base-v2": (MPNET | {"_name_or_path": "microsoft/mpnet-base"}, 108_895_872),
     "google/vit-base-patch16-224": (VIT | VIT_CLASSES, 85_798_656),
     "google/vit-base-patch16-224-in21k": (VIT, 85_798_656),
     "google/vit-large-patch16-224": (VIT | VIT_CLASSES | LARGE, 303_301_632),
@@ -384,6 +440,21 @@ PUBLISHED: dict[str, tuple[Json, int | str]] = {
     "google/t5-v1_1-base": (T5_LATER | T5_LATER_BASE, 247_577_856),
     "google/flan-t5-small": (T5_LATER | FLAN, 76_961_152),
     "google/flan-t5-base": (T5_LATER | FLAN | T5_LATER_BASE, 247_577_856),
+    "google/mt5-small": (MT5, 300_176_768),
+    "google/mt5-base": (
+        MT5 | {"d_ff": 2048, "d_model": 768, "num_decoder_layers": 12, "num_heads": 12, "num_layers": 12,
+               "output_past": True}, 582_401_280),
+    "google/umt5-small": (
+        MT5 | {"architectures": ["UMT5ForConditionalGeneration"], "model_type": "umt5"}, "model_type"),
+    "facebook/bart-base": (BART, 139_420_416),
+    "facebook/bart-large": (BART_LARGE, 406_291_456),
+    "facebook/bart-large-cnn": (BART_LARGE | CNN, 406_340_696),
+    "facebook/bart-large-mnli": (
+        BART_LARGE | {"architectures": ["BartForSequenceClassification"],
+                      "id2label": {"0": "contradiction", "1": "neutral", "2": "entailment"}}, "architectures"),
+    "facebook/mbart-large-50": (
+        BART_LARGE | {"architectures": ["MBartForConditionalGeneration"], "model_type": "mbart",
+                      "add_final_layer_norm": True, "normalize_before": True, "vocab_size": 250054}, "model_type"),
     "Helsinki-NLP/opus-mt-en-de": (OPUS, 73_944_309),
     "Helsinki-NLP/opus-mt-de-en": (OPUS | {"extra_pos_embeddings": 58101}, 73_944_309),
     "Helsinki-NLP/opus-mt-en-ROMANCE": (opus(65001, num_beams=4), 77_484_009),

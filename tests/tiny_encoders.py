@@ -15,7 +15,7 @@ ST = "sentence_transformers."
 
 
 def saved(directory, head, **config):
-    """Save a BERT of 13 tokens with a head and a tokenizer, and return both as `transformers` has them."""
+    """Save a model of 13 tokens, of this class, and a tokenizer; return both as `transformers` has them."""
     pieces = tokenizers.Tokenizer(WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="</s>"))
     pieces.pre_tokenizer = Whitespace()
     pieces.post_processor = TemplateProcessing(
@@ -24,7 +24,10 @@ def saved(directory, head, **config):
     torch.manual_seed(0)
     sizes = {"vocab_size": 13, "hidden_size": 10, "num_attention_heads": 2, "num_hidden_layers": 1}
     sizes |= {"intermediate_size": 7, "max_position_embeddings": 17, "initializer_range": 0.7}
-    model = getattr(transformers, head)(transformers.BertConfig(**sizes, **config)).eval()
+    model_class = getattr(transformers, head)
+    if head.startswith("DistilBert"):
+        sizes["hidden_dim"] = sizes.pop("intermediate_size")
+    model = model_class(model_class.config_class(**sizes, **config)).eval()
     model.save_pretrained(directory)
     pieces.save(str(directory / "tokenizer.json"))
     return model, transformers.PreTrainedTokenizerFast(tokenizer_object=pieces, unk_token="</s>")
@@ -33,6 +36,8 @@ def saved(directory, head, **config):
 def logits_of(model, tokenizer, *texts):
     encoding = tokenizer.backend_tokenizer.encode(*texts)
     inputs = {"input_ids": torch.tensor([encoding.ids]), "token_type_ids": torch.tensor([encoding.type_ids])}
+    if not hasattr(model.config, "type_vocab_size"):
+        del inputs["token_type_ids"]
     with torch.no_grad():
         return model(**inputs).logits[0]
 

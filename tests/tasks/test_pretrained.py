@@ -92,6 +92,21 @@ def test_an_encoder_decoder_translates_a_text_as_transformers_does(translator):
     assert run.predict(TEXT, max_new=11, beam_width=3) == run.tokenizer.decode(expected.tolist())
 
 
+@pytest.mark.parametrize("family", ["bart", "mt5"])
+def test_a_config_alone_says_how_to_generate_even_in_the_words_of_the_first_barts(family, tmp_path):
+    directory = saved(with_vocabulary(family), tmp_path)
+    (directory / "generation_config.json").unlink()
+    config = json.loads((directory / "config.json").read_text())
+    for name in ("decoder_start_token_id", "eos_token_id", "forced_eos_token_id"):
+        config.pop(name, None)
+    config |= {"force_bos_token_to_be_generated": True, "bos_token_id": 7, "no_repeat_ngram_size": 2, "max_length": 13}
+    (directory / "config.json").write_text(json.dumps(config))
+    theirs, run = transformers.AutoModelForSeq2SeqLM.from_pretrained(directory), load_transformers(directory)
+    expected = theirs.generate(torch.tensor([run.tokenizer.encode(TEXT).ids]), do_sample=False)[0]
+    assert expected[1] == 7
+    assert run.predict(TEXT) == run.tokenizer.decode(expected[1:].tolist())
+
+
 @pytest.mark.parametrize("kind", ["causal", "translator", "masked"])
 def test_texts_of_unequal_lengths_are_answered_as_one_by_one_by_two_programs(kind, request, monkeypatch):
     run, traced = load_transformers(request.getfixturevalue(kind)), []

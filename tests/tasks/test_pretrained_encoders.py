@@ -190,3 +190,24 @@ def test_a_text_beyond_the_limit_is_called_what_it_is_and_is_cut_to_the_tokenize
     theirs.save_pretrained(tmp_path)  # whose first two positions are not for tokens
     with pytest.raises(InputError, match=r"the text 'w5 .* has 28 tokens; the model takes at most 27"):
         load_transformers(tmp_path).predict("w5 " * 26)
+
+
+@pytest.mark.parametrize("kind", ["DistilBert", "MPNet"])
+def test_an_encoder_without_token_types_answers_pairs_with_maps_and_embeds_texts(kind, tmp_path):
+    names, pair = dict(enumerate("abc")), ("w4 w11", "w5 w6")
+    model, tokenizer = saved(tmp_path / "classes", f"{kind}ForSequenceClassification", id2label=names)
+    run, expected = load_transformers(tmp_path / "classes"), logits_of(model, tokenizer, *pair).softmax(-1)
+    assert run.predict(pair) == names[int(expected.argmax())]
+    (answer,) = run.answers(run.examples([pair]))
+    assert answer.probability == pytest.approx(float(expected.max()), abs=1e-5)
+    assert list(run.attention(pair).key_labels["encoder"]) == ["[CLS]", "w4", "w11", "[SEP]", "w5", "w6", "[SEP]"]
+    model, tokenizer = saved(tmp_path / "vectors", f"{kind}Model")
+    flags = {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}  # as all-mpnet-base-v2 has them
+    sentence_files(tmp_path / "vectors", flags, None, max_seq_length=7, do_lower_case=False)
+    vectors = load_transformers(tmp_path / "vectors").embed(list(TEXTS))
+    for text, vector in zip(TEXTS, vectors, strict=True):
+        ids = tokenizer.backend_tokenizer.encode(text).ids
+        with torch.no_grad():
+            outputs = model(torch.tensor([[*ids[:6], ids[-1]] if len(ids) > 7 else ids])).last_hidden_state[0]
+        mean = outputs.mean(0)
+        np.testing.assert_allclose(vector, mean / mean.norm(), atol=1e-5)

@@ -7,7 +7,9 @@ from random import Random
 import pytest
 from compiled_models import assert_close
 from published_configs import (
+    BART,
     BERT,
+    DISTILBERT,
     GEMMA,
     GEMMA2,
     GEMMA3,
@@ -15,6 +17,8 @@ from published_configs import (
     GPT2,
     LLAMA,
     MISTRAL,
+    MPNET,
+    MT5,
     NEOX,
     OLMO2,
     OPUS,
@@ -102,6 +106,14 @@ def test_a_published_config_opens_with_the_published_number_of_parameters(tmp_pa
         (T5, {"head_dim": 32}, "head_dim in .* is 32; it must be one of 64, None"),
         (OPUS, {"decoder_vocab_size": 7}, "decoder_vocab_size in .* is 7"),
         (OPUS, {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings in .* is False"),
+        (DISTILBERT, {"tie_word_embeddings": False}, "tie_word_embeddings in .* is False"),
+        (DISTILBERT, {"hidden_size": 64}, "hidden_size in .* is 64; it must be one of 768, None"),
+        (DISTILBERT, {"activation": "maxout"}, "activation in .* is 'maxout'; it must be one of gelu, "),
+        (MPNET, {"relative_attention_num_buckets": 16}, "_num_buckets in .* is 16; it must be one of 32"),
+        (BART, {"architectures": ["BartForCausalLM"]}, "BartForCausalLM; it must end in one of BartForConditional"),
+        (BART, {"decoder_layers": 0}, "decoder_layers in .* is 0; it must be at least 1"),
+        (MT5, {"architectures": ["MT5EncoderModel"]}, "is MT5EncoderModel; it must end in one of ForConditional"),
+        (MT5, {"feed_forward_proj": "geglu"}, "feed_forward_proj in .* is 'geglu'; it must be one of gated-gelu, "),
         (ROBERTA, {"model_type": None}, "model_type in .* is None; it must be one of gpt2, "),
         (GOOGLE, {"type_vocab_size": 1}, "model_type in .* is None"),  # a RoBERTa, by its keys
         (GOOGLE, {"architectures": ["AlbertForMaskedLM"]}, "model_type in .* is None"),
@@ -162,7 +174,8 @@ WITHOUT_EFFECT = {
     "initializer_range": 0.5, "is_decoder": True, "is_encoder_decoder": False, "layerdrop": 0.5,
     "max_position_embeddings": 3, "max_window_layers": 0, "num_heads": 3, "output_cross_attentions": False,
     "output_hidden_states": False, "pad_token_id": 3, "pooler_output_size": 3, "problem_type": "regression",
-    "rope_parameters": {"partial_rotary_factor": 0.5}, "resid_pdrop": 0.5, "rope_theta": 3.0, "start_token_id": 3,
+    "qa_dropout": 0.5, "rope_parameters": {"partial_rotary_factor": 0.5}, "resid_pdrop": 0.5, "rope_theta": 3.0,
+    "seq_classif_dropout": 0.5, "sinusoidal_pos_embds": True, "start_token_id": 3,
     "summary_activation": "tanh", "summary_first_dropout": 0.5, "summary_proj_to_labels": False,
     "summary_type": "last", "summary_use_proj": False, "tie_word_embeddings": True, "use_cache": False,
     "vision_aspect_ratio": "x", "vision_feature_layer": 3, "vocab_size": 3,
@@ -192,8 +205,8 @@ def names_read(kind, run):
 
 
 DRAWN = [
-    "gpt2", "gpt_neox", "llama", "mistral", "smollm3", "olmo2", "gemma2", "gemma3", "bert", "albert", "vit", "t5",
-    "marian",
+    "gpt2", "gpt_neox", "llama", "mistral", "smollm3", "olmo2", "gemma2", "gemma3", "bert", "albert", "distilbert",
+    "mpnet", "vit", "t5", "mt5", "bart", "marian",
 ]  # fmt: skip
 
 

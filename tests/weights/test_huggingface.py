@@ -118,7 +118,7 @@ def test_64_tokens_continue_a_prompt_as_in_transformers(family, pick):
     np.testing.assert_array_equal(found.tokens, expected[:, T:])
 
 
-@on_drawn_models("t5", "marian", number=-(-NUM_MODELS // 2))
+@on_drawn_models("t5", "mt5", "bart", "marian", number=-(-NUM_MODELS // 2))
 def test_translations_are_those_of_transformers_by_beam_search(family, pick):
     theirs = drawn(family, pick)
     model, variables = opened(theirs)
@@ -368,14 +368,50 @@ def test_an_xlm_roberta_is_a_roberta(tmp_path):
     assert_close(applied(model, variables, *inputs), passed(other, **named).output, 1e-5)
 
 
-KINDS = "Bert", "Roberta", "XLMRoberta", "Albert"
+def test_an_mt5_stays_one_beside_its_original_and_has_its_embeddings_under_any_of_their_names(tmp_path):
+    theirs = drawn("mt5", Random(0))
+    theirs.save_pretrained(tmp_path / "original")
+    model, variables = from_transformers(tmp_path / "original")
+    for original, kind in ((None, "t5"), (tmp_path / "original", "mt5")):  # T5 1.1 computes the same
+        save_transformers(tmp_path / kind, model, variables, original=original)
+        again = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / kind)
+        assert again.config.model_type == kind
+        assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in theirs.state_dict().items())
+    arrays = load_file(tmp_path / "original" / "model.safetensors")
+    arrays["decoder.embed_tokens.weight"] = arrays.pop("shared.weight")
+    save_file(arrays, tmp_path / "original" / "model.safetensors")
+    jax.tree.map(np.testing.assert_array_equal, from_transformers(tmp_path / "original")[1], variables)
+
+
+def test_a_bare_bart_predicts_tokens_without_a_bias(tmp_path):
+    theirs = drawn("bart", Random(0))
+    theirs.final_logits_bias.zero_()
+    theirs.model.save_pretrained(tmp_path)  # as facebook/bart-base
+    model, variables = from_transformers(tmp_path)
+    assert repr(model_of_config(tmp_path / "config.json")) == repr(model)
+    inputs, named = inputs_of(model, Random(0))
+    assert_close(applied(model, variables, *inputs), passed(theirs, **named).output, 1e-5)
+
+
+def test_distances_of_an_mpnet_beyond_the_exact_buckets_are_those_of_transformers():
+    theirs = tiny("MPNetModel")
+    torch.nn.init.normal_(theirs.encoder.relative_attention_bias.weight)
+    model, variables = opened(theirs)
+    tokens = np.random.default_rng(0).integers(2, 13, (1, 151))
+    assert_close(applied(model, variables, tokens), passed(theirs, input_ids=tokens).output, 1e-5)
+
+
+KINDS = "Bert", "Roberta", "XLMRoberta", "Albert", "DistilBert", "MPNet"
+
+
+OWN_SIZES = {"Albert": {"embedding_size": 5}, "DistilBert": {"hidden_dim": 7, "num_labels": 2}}
 
 
 def tiny(name):
     """Make a model of `transformers` of the class that is named."""
     kind = next(kind for kind in KINDS if name.startswith(kind))
     sizes = {"vocab_size": 13, "hidden_size": 6, "num_attention_heads": 2, "num_hidden_layers": 1}
-    sizes |= {"intermediate_size": 7, "num_labels": 3} | ({"embedding_size": 5} if kind == "Albert" else {})
+    sizes |= {"intermediate_size": 7, "num_labels": 3} | OWN_SIZES.get(kind, {})
     torch.manual_seed(0)
     return getattr(transformers, name)(getattr(transformers, f"{kind}Config")(**sizes)).eval()
 

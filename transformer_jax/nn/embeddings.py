@@ -36,6 +36,9 @@ class EmbeddingSettings:
     output_scale: Positive = 1.0
     # bound c of the logits, which become c · tanh(logit / c) (Gemma 2); None: no bound
     soft_cap: Positive | None = None
+    has_norm: bool = False  # norm of the embeddings with their positions, before dropout
+    # whether source and target of an encoder-decoder share learned positions and the norm
+    shares_positions: bool = True
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -81,6 +84,7 @@ class TokenModel(SettingsModule):
     def set_up_tokens(self, num_logits: int | None) -> None:
         """Create all submodules except the embeddings; `num_logits` is None for a model without logits."""
         self.positional_encoding = self.settings.positions.encoding(self.model_dim, self.max_len)
+        self.embedding_norm = self.settings.make_norm()  # has parameters only if it is called
         self.embedding_dropout = Dropout(self.settings.dropout_prob)
         self.output_layer: Any = None
         self.output_bias = None
@@ -97,13 +101,25 @@ class TokenModel(SettingsModule):
         *,
         train: bool,
         positions: First = FIRST_OF_PASS,
+        prefix: str = "",
     ) -> Features:
-        """Embed tokens, add positions and apply dropout."""
+        """Embed tokens, add positions, normalize if the settings say so, and apply dropout.
+
+        Args:
+            embedding: the embedding.
+            tokens: ids of the tokens.
+            train: whether dropout is applied.
+            positions: position of the first token, or of each token.
+            prefix: of the names of the submodules for positions and norm.
+        """
         x = rows_of(embedding.embedding, jnp.asarray(tokens))
         if self.embeddings.is_scaled:
             x = x * math.sqrt(embedding.features)
-        if self.positional_encoding is not None:
-            x = self.positional_encoding(x, positions)
+        positional_encoding = getattr(self, f"{prefix}positional_encoding")
+        if positional_encoding is not None:
+            x = positional_encoding(x, positions)
+        if self.embeddings.has_norm:
+            x = getattr(self, f"{prefix}embedding_norm")(x)
         return self.embedding_dropout(x, train=train)
 
     def logits(self, x: Features, embedding: nn.Embed | None) -> Logits:

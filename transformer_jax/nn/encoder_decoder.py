@@ -50,9 +50,9 @@ class Transformer(TokenModel):
     """Encoder-decoder Transformer, with embeddings and a projection to logits if vocabularies are given.
 
     Token embeddings are scaled by √D (unless `embeddings` says otherwise), followed by positions and dropout; features
-    enter the stacks unchanged. Source and target share learned positions; positions inside attention act in
-    self-attention only. The defaults are the paper's base model. Dropout, 0.1 by default, also applies to the
-    embeddings.
+    enter the stacks unchanged. Source and target share learned positions, too, unless `embeddings` says otherwise;
+    positions inside attention act in self-attention only. The defaults are the paper's base model. Dropout, 0.1 by
+    default, also applies to the embeddings.
 
     Raises:
         InputError: at construction, if a number of heads does not divide `model_dim`, a size is below 1, a setting is
@@ -115,6 +115,10 @@ class Transformer(TokenModel):
             block=self.decoder_block,
         )
         self.set_up_tokens(self.target_vocabulary_size)
+        if not self.embeddings.shares_positions:
+            positions = self.settings.positions.encoding(self.model_dim, self.max_len)
+            self.target_positional_encoding = positions
+            self.target_embedding_norm = self.settings.make_norm()
         if self.source_vocabulary_size is not None:
             self.source_embedding = token_embedding(self.source_vocabulary_size, self.model_dim)
         if self.target_vocabulary_size is not None and not self.tie_embeddings:
@@ -277,7 +281,9 @@ class Transformer(TokenModel):
             self._check_tokens(side, sequence, "[B, T]", side)
             embedding_side = "source" if self.tie_embeddings else side
             embedding = getattr(self, f"{embedding_side}_embedding")
-            x = self.embedded(embedding, sequence, train=train)
+            has_own = side == "target" and not self.embeddings.shares_positions
+            prefix = "target_" if has_own else ""
+            x = self.embedded(embedding, sequence, train=train, prefix=prefix)
         else:
             check_sequence(side, sequence, self.model_dim)
             x = jnp.asarray(sequence)

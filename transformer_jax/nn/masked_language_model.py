@@ -13,8 +13,8 @@ from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.blocks import Block, BlockSettings, SettingsModule
 from transformer_jax.nn.embeddings import TokenIds, rows_of, tied_logits, token_embedding
 from transformer_jax.nn.encoder import EncoderBlock, TransformerEncoder
-from transformer_jax.nn.layers import Dense, Dropout, Features, Tapped
-from transformer_jax.nn.position_kinds import LearnedEncoding, LearnedPositions
+from transformer_jax.nn.layers import ActivationFunction, Dense, Dropout, Features, Tapped
+from transformer_jax.nn.position_kinds import LearnedEncoding, LearnedPositions, RelativePositions
 
 Head = Literal["tokens", "classes", "token_classes", "none"]
 Pooling = Literal["mean", "first", "last", "max", "mean_sqrt"]
@@ -38,18 +38,21 @@ def pooled(x: Features, is_token: Bool[Array, "B T"], pooling: Pooling) -> Float
 class Pooler(Tapped):
     """Pooler `tanh(x_0 W + b)`, with x_0 the vector at the first position (Devlin et al. 2019, section 3)."""
 
+    activation: ActivationFunction = nn.tanh
+
     @nn.compact
     def __call__(self, x: Features) -> Float[Array, "B D"]:
         """Pool each row to one vector, `[B, D]`."""
-        return self.tap("output", nn.tanh(Dense(x.shape[-1], name="dense")(x[:, 0])), "B D")
+        hidden = Dense(x.shape[-1], name="dense")(x[:, 0])
+        return self.tap("output", self.activation(hidden), "B D")
 
 
 class TransformerMLM(SettingsModule):
     """Token encoder that predicts every token from all tokens, or classifies the text or its tokens.
 
     The sum of token embeddings, learned positions and token types (if there are any) passes through a norm, dropout and
-    the encoder (Devlin et al. 2019). Embeddings of another width are projected to the encoder's (Lan et al. 2020,
-    section 3.1). The heads are
+    the encoder (Devlin et al. 2019), which may have relative positions too (Song et al. 2020). Embeddings of another
+    width are projected to the encoder's (Lan et al. 2020, section 3.1). The heads are
 
     - `tokens`: `Norm(activation(x W + b)) Eᵀ + c`, with the embedding matrix E;
     - `classes`: `Dropout(Pooler(x)) W + b`, for the text; with `pooling`, `Dropout(pooled(x)) W + b`;
@@ -58,7 +61,8 @@ class TransformerMLM(SettingsModule):
 
     Raises:
         InputError: at construction, if `num_heads` does not divide `model_dim`, a size is below 1, a setting is
-            invalid, the positions are not `LearnedPositions`, or the head classifies and `num_classes` is 0.
+            invalid, the positions are neither `LearnedPositions` nor `RelativePositions`, or the head classifies and
+            `num_classes` is 0.
     """
 
     vocabulary_size: Size  # V
@@ -81,12 +85,14 @@ class TransformerMLM(SettingsModule):
     pad_token: Count | None = None
     embedding_dim: Size | None = None  # width of the embeddings, which are projected to D; None: D
     block: type[Block] = EncoderBlock  # class of the blocks
+    pooler_activation: ActivationFunction = nn.tanh
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.settings.positions, LearnedPositions):
+        if not isinstance(self.settings.positions, LearnedPositions | RelativePositions):
             raise InputError(
-                f"settings.positions is {self.settings.positions}; it must be LearnedPositions()"
+                f"settings.positions is {self.settings.positions}; it must be LearnedPositions(), or"
+                " RelativePositions() for both"
             )
         if self.classifies and not self.num_classes:
             raise InputError(f"num_classes is 0; with head={self.head!r} it must be at least 1")
@@ -120,7 +126,7 @@ class TransformerMLM(SettingsModule):
         sizes = self.num_layers, self.model_dim, self.num_heads, self.dim_feedforward
         self.encoder = TransformerEncoder(*sizes, settings=self.settings, block=self.block)
         if self.uses_pooler:
-            self.pooler = Pooler()
+            self.pooler = Pooler(self.pooler_activation)
         if self.classifies:
             self.output_dropout = Dropout(self.settings.dropout_prob)
             self.output_layer = Dense(self.num_classes)

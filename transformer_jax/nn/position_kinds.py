@@ -25,7 +25,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from transformer_jax.argument_checks import Positive, Size
+from transformer_jax.argument_checks import Count, Positive, Size
 from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.positions import (
@@ -51,13 +51,15 @@ class LearnedEncoding(AddedPositions):
     """
 
     deviation: Positive = math.sqrt(0.5)  # standard deviation of the initial vectors
+    num_unused: Count = 0  # vectors before that of position 0
 
     def setup(self) -> None:
         init = nn.initializers.normal(self.deviation)
-        self.embedding = self.param("embedding", init, (self.max_len, self.d_model))
+        shape = self.num_unused + self.max_len, self.d_model
+        self.embedding = self.param("embedding", init, shape)
 
     def table(self, length: int) -> Float[Array, "T D"]:
-        return jnp.asarray(self.embedding)[:length]
+        return jnp.asarray(self.embedding)[self.num_unused : self.num_unused + length]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +71,11 @@ class LearnedPositions(Positions):
     """
 
     max_len: Size | None = None  # number of learned positions; None: as many as the model accepts
+    num_unused: Count = 0  # vectors before that of position 0, which some files have, e.g. BART's
 
     def encoding(self, d_model: int, max_len: int) -> LearnedEncoding:
-        return LearnedEncoding(d_model, min(self.max_len or max_len, max_len))
+        length = min(self.max_len or max_len, max_len)
+        return LearnedEncoding(d_model, length, num_unused=self.num_unused)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -208,7 +208,12 @@ def read_generation(directory: Path) -> Json:
         InputError: the file cannot be read.
     """
     file = directory / GENERATION
-    return read_json(file if os.path.lexists(file) else directory / CONFIG)
+    if os.path.lexists(file):
+        return read_json(file)
+    keys = read_json(directory / CONFIG)
+    if keys.get("force_bos_token_to_be_generated"):  # in files of the first BARTs
+        keys["forced_bos_token_id"] = keys.get("bos_token_id")
+    return keys
 
 
 def generation_of(

@@ -37,6 +37,10 @@ class PretrainedClassifier(PretrainedText):
         """Whether the answer to a text is one or several of its labels, so that `top` has a meaning."""
         return self._takes_pairs and self.classes.problem != SCORES
 
+    def model_inputs(self, inputs: Any) -> tuple[Any, ...]:
+        arguments = super().model_inputs(inputs)
+        return arguments if self.model.num_types else arguments[:2]
+
     def is_one(self, inputs: Any) -> bool:
         return isinstance(inputs, (str, tuple) if self._takes_pairs else str)
 
@@ -81,4 +85,5 @@ class PretrainedClassifier(PretrainedText):
     def _logits(self, inputs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[np.ndarray]:
         """Logits of the classes of each text, or of each of its tokens and padding, from its tokens and types."""
         texts, types = zip(*inputs, strict=True)
-        return self._encoder.answers(self.params, texts, types)
+        given = types if self.model.num_types else None
+        return self._encoder.answers(self.params, texts, given)

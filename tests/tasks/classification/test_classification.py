@@ -197,3 +197,20 @@ def test_the_pooling_is_that_of_the_files_and_a_run_needs_them_no_more(tmp_path,
     assert (run.predict(["w4 w5", "w6"]), run.model.pooling) == (trainer.predict(["w4 w5", "w6"]), "mean")
     _, again = train_classification(max_epochs=1, **settings)
     assert again["test"] == results["test"]
+
+
+@pytest.mark.parametrize("kind", ["DistilBert", "MPNet"])
+def test_an_encoder_without_token_types_is_fine_tuned_on_pairs_and_saved(kind, tmp_path):
+    saved(tmp_path / "base", f"{kind}ForMaskedLM")
+    data = written(tmp_path / "data.tsv", [f"is {number % 2}" for number in range(40)])
+    trainer, _ = train_classification(
+        data=data, second_text_column="other", init_from=str(tmp_path / "base"), checkpoint_dir=tmp_path,
+        max_epochs=1, batch_size=7,
+    )  # fmt: skip
+    trainer.save_transformers(tmp_path / "saved")
+    pair = "w4 w7", "w5"
+    found = transformers.pipeline("text-classification", str(tmp_path / "saved"))(
+        {"text": pair[0], "text_pair": pair[1]}
+    )
+    (answer,) = trainer.answers(trainer.examples([pair]))
+    assert (answer.text, answer.probability) == (found["label"], pytest.approx(found["score"], abs=1e-5))

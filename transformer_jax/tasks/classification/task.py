@@ -5,6 +5,7 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -12,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from jax.typing import ArrayLike
 from jaxtyping import Float, PRNGKeyArray
 
 from transformer_jax.argument_checks import check_arguments
@@ -183,9 +183,10 @@ class ClassificationTrainer(PretrainedClassifier):
             files[ARCHITECTURE] = self.coding.architecture.text()
         return files
 
-    def model_inputs(self, inputs: TextInputs) -> tuple[ArrayLike, Array | None, ArrayLike]:
+    def model_inputs(self, inputs: TextInputs) -> tuple[Any, ...]:
         ids, is_token, types = inputs
-        return ids, None if is_token is None else padding_mask(is_token), types
+        mask = None if is_token is None else padding_mask(is_token)
+        return super().model_inputs((ids, mask, types))
 
     def loss_function(
         self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool
@@ -254,10 +255,11 @@ class ClassificationTrainer(PretrainedClassifier):
         model = self.model.clone(has_pooler=self.model.pad_token is None)
         save_transformers(directory, model, {"params": params}, config=config)
         pad = self.model.pad_token or self.tokenizer.token_to_id(PAD) or 0
+        types = ["token_type_ids"] if self.model.num_types else []
         about = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": self.coding.longest,
-            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+            "model_input_names": ["input_ids", *types, "attention_mask"],
             "pad_token": self.tokenizer.id_to_token(pad),
         }
         with writing_into("directory", directory):

@@ -4,13 +4,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformer_jax.argument_checks import Shapes
-from transformer_jax.errors import InputError
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.masked_language_model import Head, TransformerMLM
 from transformer_jax.nn.position_kinds import LearnedPositions
+from transformer_jax.nn.positions import Positions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
-from transformer_jax.weights.huggingface.family import SIZES, Family, Renames, labels_of, sizes_of
+from transformer_jax.weights.huggingface.family import (
+    SIZES,
+    Family,
+    Renames,
+    check_head,
+    labels_of,
+    sizes_of,
+)
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
 BLOCKS: Renames = (
@@ -68,7 +75,9 @@ FIXED = {
     "position_embedding_type": "absolute",  # others have arrays, which `transformers` 5 drops
 }
 REFUSED = "ForMultipleChoice", "ForNextSentencePrediction", "ForQuestionAnswering"
-BARE = "AlbertModel", "BertModel", "RobertaModel", "XLMRobertaModel"
+BARE = (
+    "AlbertModel", "BertModel", "DistilBertModel", "MPNetModel", "RobertaModel", "XLMRobertaModel",
+)  # fmt: skip
 CLASSIFIERS = "classifier.weight", "classifier.out_proj.weight"  # the latter for texts in RoBERTa
 
 
@@ -95,11 +104,7 @@ def head_fields(keys: ConfigKeys, shapes: Shapes, tokens: str) -> dict[str, Any]
         InputError: the head of the architecture is not supported.
     """
     name = keys.architecture
-    if name.endswith(REFUSED):
-        raise InputError(
-            f"architectures in {keys.source} is {name}; it must end in one of"
-            f" {', '.join(ENDS.values())}"
-        )
+    check_head(keys, REFUSED, ENDS.values())
     num_classes = next((shapes[each][0] for each in CLASSIFIERS if each in shapes), 0)
     if name in BARE:
         return {"head": "none"}
@@ -119,6 +124,8 @@ def masked_model(
     activation: str = "gelu",
     share_layers: bool = False,
     pad_token: int | None = None,
+    positions: Positions | None = None,
+    has_types: bool = True,
 ) -> TransformerMLM:
     """The model of a `config.json`, with the head of its architecture.
 
@@ -131,15 +138,17 @@ def masked_model(
         activation: default of the key `hidden_act`.
         share_layers: whether all layers share their arrays.
         pad_token: id of padding, which has no position; None if positions count padding.
+        positions: kind of positions; None for learned ones alone.
+        has_types: whether the family has token types.
     """
     return TransformerMLM(
         **keys.sizes(sizes),
-        num_types=keys.take("type_vocab_size", int),
+        num_types=keys.take("type_vocab_size", int) if has_types else 0,
         settings=BlockSettings(
             activation=keys.activation("hidden_act", activation),
             layer_norm_epsilon=keys.take("layer_norm_eps", float, 1e-12),
             share_layers=share_layers,
-            positions=LearnedPositions(),
+            positions=positions or LearnedPositions(),
         ),
         **head_fields(keys, shapes, tokens),
         has_pooler=pooler in shapes,
@@ -152,7 +161,7 @@ def masked_config(model: TransformerMLM, name: str, sizes: Mapping[str, str] = S
     return {
         "architectures": [name + ENDS[model.head]],
         **sizes_of(model, sizes),
-        "type_vocab_size": model.num_types,
+        **({"type_vocab_size": model.num_types} if model.num_types else {}),
         "hidden_act": WORDS[model.settings.activation],
         "layer_norm_eps": model.settings.layer_norm_epsilon,
         **labels_of(model),
@@ -177,13 +186,13 @@ def layout(model: TransformerMLM) -> Layout:
 
 def build_roberta(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
     """The RoBERTa of a `config.json`."""
-    model = masked_model(
-        keys,
-        shapes,
-        tokens="lm_head.dense.weight",
-        pooler="roberta.pooler.dense.weight",
-        pad_token=keys.take("pad_token_id", int, 1),
-    )
+    pooler = "roberta.pooler.dense.weight"
+    return roberta_like(keys, shapes, pooler=pooler, pad_token=keys.take("pad_token_id", int, 1))
+
+
+def roberta_like(keys: ConfigKeys, shapes: Shapes, **options: Any) -> TransformerMLM:
+    """A model with RoBERTa's heads; the options are those of `masked_model`."""
+    model = masked_model(keys, shapes, tokens="lm_head.dense.weight", **options)
     if model.head == "tokens":  # this head has gelu, whatever the config says
         keys.one_of("hidden_act", "gelu")
     # A classifier of texts has its own pooler.
@@ -224,6 +233,6 @@ ROBERTA = Family(
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
-    ignored=r"position_ids$|^lm_head\.|^classifier\.|^roberta\.pooler\.",
+    ignored=r"position_ids$|^lm_head\.|^classifier\.|^\w+\.pooler\.",
     fixed=FIXED,
 )

@@ -1,9 +1,10 @@
 """Model families: conversion between `config.json` and our models, and the names of the arrays."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from transformer_jax.argument_checks import Shapes
+from transformer_jax.errors import InputError
 from transformer_jax.nn.blocks import SettingsModule
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys
@@ -37,6 +38,15 @@ def labels_of(model: Any) -> Json:  # a model with classes, or without
     """Config entry that gives the number of classes; empty for a model without classes."""
     labels = {str(label): f"LABEL_{label}" for label in range(model.num_classes)}
     return {"id2label": labels} if labels else {}
+
+
+def check_head(keys: ConfigKeys, refused: tuple[str, ...], supported: Iterable[str]) -> None:
+    """Raise an `InputError` if the class in a `config.json` ends in one of `refused`, which names those supported."""
+    name = keys.architecture
+    if name.endswith(refused):
+        raise InputError(
+            f"architectures in {keys.source} is {name}; it must end in one of {', '.join(supported)}"
+        )
 
 
 class Family(NamedTuple):

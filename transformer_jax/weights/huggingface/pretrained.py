@@ -17,22 +17,27 @@ from transformer_jax.nn.blocks import SettingsModule
 from transformer_jax.outside_files import Json, as_input_error, read_json
 from transformer_jax.trees import Variables
 from transformer_jax.weights.huggingface.albert import ALBERT
+from transformer_jax.weights.huggingface.bart import BART
 from transformer_jax.weights.huggingface.bert import BERT, ROBERTA, is_first_bert
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys
+from transformer_jax.weights.huggingface.distilbert import DISTILBERT
 from transformer_jax.weights.huggingface.family import Family
 from transformer_jax.weights.huggingface.gpt2 import GPT2
 from transformer_jax.weights.huggingface.gpt_neox import GPT_NEOX
 from transformer_jax.weights.huggingface.hub import local_directory
 from transformer_jax.weights.huggingface.llama import DECODERS
 from transformer_jax.weights.huggingface.marian import MARIAN
+from transformer_jax.weights.huggingface.mpnet import MPNET
 from transformer_jax.weights.huggingface.stored_arrays import StoredArrays
-from transformer_jax.weights.huggingface.t5 import T5
+from transformer_jax.weights.huggingface.t5 import MT5, T5
 from transformer_jax.weights.huggingface.vit import VIT
 from transformer_jax.weights.layouts import abstract_params
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"  # beside the weights
 SENTENCE_CONFIG = "config_sentence_transformers.json"  # of a model of `sentence-transformers`
-ALL = GPT2, GPT_NEOX, *DECODERS, BERT, ROBERTA, ALBERT, VIT, T5, MARIAN
+ALL = (
+    GPT2, GPT_NEOX, *DECODERS, BERT, ROBERTA, ALBERT, DISTILBERT, MPNET, VIT, T5, MT5, BART, MARIAN,
+)  # fmt: skip
 FAMILIES = {name: family for family in ALL for name in family.model_types}
 
 
@@ -166,13 +171,16 @@ def _drop_copies(
     shapes: Shapes,
     expected: Collection[str],
 ) -> None:
-    """Leave out the arrays that duplicate others.
+    """Leave out the arrays that duplicate others; a file may have a duplicate only.
 
     Raises:
         InputError: a duplicate differs from its original.
     """
     for copy, original in family.copies.items():
-        if copy not in shapes or copy in expected or original not in shapes:
+        if copy not in shapes or copy in expected:
+            continue
+        if original not in shapes:
+            names[original], shapes[original] = names[copy], shapes.pop(copy)
             continue
         if not np.array_equal(stored.read(names[copy]), stored.read(names[original])):
             raise InputError(

@@ -77,8 +77,8 @@ def save_transformers(
             the model's or not finite, or the directory cannot be written or has another file.
     """
     source = None if original is None else local_directory(original)
-    given = None if source is None else family_in(source / CONFIG)[0]
-    kept = {} if source is None else _kept_entries(source)
+    given, kept = (None, {}) if source is None else _kept_entries(source)
+    # models of two families may be the same
     families = ALL if given is None else (given, *ALL)
     family, content, like = family_of(model, kept, config or {}, families)
     if given not in (None, family):
@@ -118,12 +118,13 @@ def _found(directory: Path, patterns: tuple[str, ...]) -> set[Path]:
     return paths.union(*map(directory.glob, patterns))
 
 
-def _kept_entries(directory: Path) -> Json:
-    """Entries of a `config.json` that affect neither what the model computes nor how it is stored."""
+def _kept_entries(directory: Path) -> tuple[Family, Json]:
+    """The family of a `config.json`, and the entries that affect neither the computation nor how it is stored."""
     family, keys = family_in(directory / CONFIG)
     family.create(keys, {})
     keys.finish()
-    return {name: value for name, value in keys.others().items() if name not in OF_FILES}
+    others = keys.others().items()
+    return family, {name: value for name, value in others if name not in OF_FILES}
 
 
 def family_of(

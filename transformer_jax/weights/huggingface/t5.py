@@ -1,4 +1,7 @@
-"""T5 (Raffel et al. 2020): one matrix embeds source and target; since T5 1.1 the logits have a separate matrix."""
+"""T5 and mT5 (Raffel et al. 2020, Xue et al. 2021): one matrix embeds source and target.
+
+Since T5 1.1 the logits have a separate matrix.
+"""
 
 import functools
 import math
@@ -14,7 +17,13 @@ from transformer_jax.nn.layers import FeedForward
 from transformer_jax.nn.position_kinds import RelativePositions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ACTIVATIONS, WORDS, ConfigKeys, Layers
-from transformer_jax.weights.huggingface.family import LETTERS, TIED_HEAD, Family, sizes_of
+from transformer_jax.weights.huggingface.family import (
+    LETTERS,
+    TIED_HEAD,
+    Family,
+    check_head,
+    sizes_of,
+)
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
 RENAMES = (
@@ -35,6 +44,9 @@ RENAMES = (
     ("DenseReluDense_residual/norm", "layer_norm"),
     ("DenseReluDense/contract", "DenseReluDense/wo"),
 )
+REFUSED = (
+    "EncoderModel", "ForQuestionAnswering", "ForSequenceClassification", "ForTokenClassification",
+)  # fmt: skip
 T5_SIZES = {
     "source_vocabulary_size": "vocab_size",
     "target_vocabulary_size": "vocab_size",
@@ -46,16 +58,34 @@ T5_SIZES = {
 
 
 def build(keys: ConfigKeys, shapes: Shapes) -> Transformer:
-    """The model of a `config.json`."""
+    """The T5 of a `config.json`."""
+    is_scaled = keys.take(
+        "scale_decoder_outputs", bool, keys.take("tie_word_embeddings", bool, True)
+    )
+    return _model(keys, shapes, "relu", is_scaled)
+
+
+def build_mt5(keys: ConfigKeys, shapes: Shapes) -> Transformer:
+    """The mT5 of a `config.json`; it never scales, whatever `tie_word_embeddings` says."""
+    return _model(keys, shapes, "gated-gelu", is_scaled=False)
+
+
+def _model(keys: ConfigKeys, shapes: Shapes, feed_forward: str, is_scaled: bool) -> Transformer:
+    """The model of a `config.json`.
+
+    Args:
+        keys: keys of the `config.json`.
+        shapes: shapes of the arrays.
+        feed_forward: default of the key `feed_forward_proj`.
+        is_scaled: whether the decoder's output is divided by √D.
+    """
+    check_head(keys, REFUSED, ("ForConditionalGeneration", "T5Model"))
     kinds = [*ACTIVATIONS, *(f"gated-{word}" for word in ACTIVATIONS)]
-    gated, _, word = keys.one_of("feed_forward_proj", "relu", *kinds).rpartition("-")
+    gated, _, word = keys.one_of("feed_forward_proj", feed_forward, *kinds).rpartition("-")
     if gated and word == "gelu":
         word = "gelu_new"
     keys.one_of("dense_act_fn", word)
     keys.one_of("is_gated_act", bool(gated))
-    is_scaled = keys.take(
-        "scale_decoder_outputs", bool, keys.take("tie_word_embeddings", bool, True)
-    )
     sizes = keys.sizes(T5_SIZES)
     scale = 1 / math.sqrt(sizes["model_dim"]) if is_scaled else 1.0
     # without arrays, a separate one
@@ -90,7 +120,7 @@ def build(keys: ConfigKeys, shapes: Shapes) -> Transformer:
 
 
 def configure(model: Transformer) -> Json:
-    """The `config.json` of a model."""
+    """The `config.json` of a T5."""
     settings = model.settings
     positions: Any = settings.positions  # RelativePositions, or this model is not a T5
     word = WORDS[settings.activation]
@@ -109,6 +139,11 @@ def configure(model: Transformer) -> Json:
         "tie_word_embeddings": model.embeddings.output_scale != 1,
         "is_encoder_decoder": True,
     }
+
+
+def configure_mt5(model: Transformer) -> Json:
+    """The `config.json` of an mT5."""
+    return configure(model) | {"architectures": ["MT5ForConditionalGeneration"]}
 
 
 def _is_gated(model: Transformer) -> bool:
@@ -142,3 +177,4 @@ T5 = Family(
         "num_hidden_layers": "num_layers",
     },
 )
+MT5 = T5._replace(model_types=("mt5",), build=build_mt5, configure=configure_mt5)
