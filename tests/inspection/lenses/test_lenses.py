@@ -1,7 +1,6 @@
 """Lenses: the Jacobian lens by its formula in PyTorch, finite differences and a linear model; the tuned lens."""
 
 import itertools
-from pathlib import Path
 from random import Random
 
 import flax.linen as nn

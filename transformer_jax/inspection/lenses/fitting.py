@@ -34,10 +34,10 @@ def shuffled_texts(texts: Texts, seed: int = 0) -> Iterator[Tokens]:
 
 def begin_at_logit_lens(model: Inspected) -> State:
     """Return the fields of the logit lens after all blocks but the last."""
-    layers, width = np.arange(model.model.num_layers - 1), model.model.model_dim
-    bias = np.zeros((len(layers), width), jax.dtypes.canonicalize_dtype(float))
-    maps = np.eye(width, dtype=bias.dtype) + bias[:, None]
-    return Lens(maps, bias, layers, np.array(0))._asdict()
+    shape = model.model.num_layers - 1, model.model.model_dim
+    bias = np.zeros(shape, jax.dtypes.canonicalize_dtype(float))
+    maps = np.eye(shape[1], dtype=bias.dtype) + bias[:, None]
+    return Lens(maps, bias, np.arange(shape[0]), np.array(0))._asdict()
 
 
 def fit_to_texts(
