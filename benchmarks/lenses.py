@@ -44,7 +44,7 @@ def main() -> None:
     """Read the lenses, compute the ranks, and write the picture and print how many answers are in the first 10."""
     (code,) = blocks_in(text_of("docs/lenses.md"), "python")
     if len(sys.argv) > 1:
-        code = code[: code.index("first =")] + code[code.index("def ranks") :]
+        code = code[: code.index("encoded =")] + code[code.index("def ranks") :]
     names: dict = {}
     exec(code, names)
     if len(sys.argv) > 1:
