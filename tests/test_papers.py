@@ -2,7 +2,8 @@
 
 import json
 import re
-from types import SimpleNamespace
+import subprocess
+import time
 
 import make_tables
 import page
@@ -10,6 +11,8 @@ import pronunciations
 import pytest
 from commands import call
 from tables import TABLES
+
+from transformer_jax.errors import InputError
 
 
 def test_the_page_is_made_from_the_committed_results_and_has_each_table_once():
@@ -51,10 +54,42 @@ def test_a_table_is_left_out_where_the_data_that_it_needs_are_not_here(tmp_path,
     assert "| BLEU | 36.5 | not run | 0 | – |" in (tmp_path / "papers.md").read_text(encoding="utf-8")
 
 
+def test_with_a_budget_only_seeds_without_results_are_run_each_by_a_command():
+    papers = make_tables.Papers(rows="Scan_small", budget_minutes=1.0)
+    table = TABLES["Scan_small"]
+    complete = {f"{line.runs}seed{seed}": {} for line in table.lines for seed in (0, 3)}
+    partly = {f"{table.lines[1].runs}seed4": {}}
+    commands = make_tables.commands_of(table, complete | partly, papers)
+    assert [command[-2:] for command in commands] == [["--seeds", str(seed)] for seed in (1, 2, 4)]
+    assert len(make_tables.commands_of(table, complete, make_tables.Papers())) == 1
+
+
+def test_rows_keep_their_order_and_an_unknown_one_is_an_error():
+    assert make_tables.Papers(rows="Scan,ReverseTask").names == ["Scan", "ReverseTask"]
+    with pytest.raises(InputError, match="rows has Skan; it may have ReverseTask, "):
+        _ = make_tables.Papers(rows="Skan").names
+
+
+def test_towards_the_end_of_the_time_commands_are_stopped_or_not_begun(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(make_tables, "LEAST_SECONDS", 0.5)
+    monkeypatch.setattr(make_tables, "SAVING_SECONDS", 0)
+    saved = tmp_path / "saved"
+    waits = f"import signal, pathlib; signal.sigwait([signal.SIGTERM]); pathlib.Path({str(saved)!r}).touch()"
+    mask = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); {waits}"
+    make_tables.train("Scan", ["-c", mask], time.monotonic() + 1.5, shares_device=True)
+    assert saved.exists()
+    make_tables.train("Rasp", ["-c", "raise AssertionError"], time.monotonic() + 0.2, shares_device=True)
+    output = capsys.readouterr().out
+    assert "# Scan: stopped, the same command goes on" in output
+    assert "# Rasp: not begun, 0 seconds are left" in output
+    with pytest.raises(subprocess.CalledProcessError):
+        make_tables.train("Rasp", ["-c", "raise ValueError"], None, shares_device=False)
+
+
 @pytest.mark.slow
 def test_a_quick_table_that_is_made_again_goes_on_and_is_the_same(tmp_path, monkeypatch, capsys):
-    def here(command, **options):
-        outcome = call(command[1].removeprefix("experiments/"), *command[2:])
+    def here(name, command, end, shares_device):
+        outcome = call(command[0].removeprefix("experiments/"), *command[1:])
         print(outcome.stdout, outcome.stderr)
 
     def values() -> list[str]:
@@ -62,7 +97,7 @@ def test_a_quick_table_that_is_made_again_goes_on_and_is_the_same(tmp_path, monk
         table = (tmp_path / "papers.md").read_text(encoding="utf-8").split("<!-- table LargestOfASet -->")[1]
         return re.findall(r"\| (\S+) \| 1 \| \d+ \|", table.split("<!-- end of the table -->")[0])
 
-    monkeypatch.setattr(make_tables, "subprocess", SimpleNamespace(run=here))
+    monkeypatch.setattr(make_tables, "train", here)
     before, first = page.PAGE.read_bytes(), values()
     assert len(first) == 5  # poolings
     capsys.readouterr()

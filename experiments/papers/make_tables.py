@@ -2,6 +2,11 @@
 
 Interrupted runs resume; finished runs are only tested again. Runs are stored under `--checkpoint-dir`, their results
 under `experiments/papers/results/`. `--quick` trains for a few steps and writes only under `--checkpoint-dir`.
+
+On a machine that is lent for a while, only seeds whose results are not kept yet are run, several at once, and stopped
+in time. The same command goes on from what is left of them in `--checkpoint-dir`:
+
+    python experiments/papers/make_tables.py --rows Scan,InductionByLength --at-once 5 --budget-minutes 12
 """
 
 import dataclasses
@@ -13,20 +18,28 @@ import re
 import shlex
 import subprocess
 import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from page import PAGE, RESULTS, kept, picture, text
+from page import PAGE, RESULTS, Table, kept, picture, text
 from tables import TABLES
 
 from transformer_jax import run
 from transformer_jax.cli import parse
+from transformer_jax.errors import InputError
+from transformer_jax.fields import set_checked_fields, setting
+from transformer_jax.tasks.sweep import parse_seeds
 
 ROOT = Path(__file__).parents[2]
 IMAGES = PAGE.parent / "images"
 # keys of a run's results.json that are not kept
 ABOUT_THE_RUN = ("settings", "model", "git_commit", "num_devices")
+LEAST_SECONDS = 120  # in which a command reaches a checkpoint
+SAVING_SECONDS = 30  # in which it saves one when it is stopped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,33 +51,93 @@ class Papers:
     quick: bool = False
     # whose runs are trained; the page is renewed in any case, from the results that are kept
     train: Literal["all", "none", *TABLES] = "all"
+    # tables in place of train, separated by commas, in the order in which their runs are trained
+    rows: str | None = None
+    at_once: int = setting(1, least=1)  # processes, each with one seed
+    # minutes after which runs are stopped, at a checkpoint; none: all are trained to their end
+    budget_minutes: float | None = None
+
+    __post_init__ = set_checked_fields
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the tables whose runs are trained."""
+        if self.rows is None:
+            return {"all": list(TABLES), "none": []}.get(self.train, [self.train])
+        names = self.rows.split(",")
+        for name in names:
+            if name not in TABLES:
+                raise InputError(f"rows has {name}; it may have {', '.join(TABLES)}")
+        return names
 
 
 def make(papers: Papers) -> None:
-    """Run the command of each table, keep the results, and update the page."""
+    """Run the commands of the tables, keep the results, and update the page."""
     below = papers.checkpoint_dir.resolve()
     results, page, images = (
         (below / "results", below / PAGE.name, below) if papers.quick else (RESULTS, PAGE, IMAGES)
     )
-    for name, table in TABLES.items():
-        is_here = table.data is None or ((ROOT / table.data).exists() and not papers.quick)
-        if papers.train in ("all", name) and not is_here:
+    work: list[tuple[str, list[str]]] = []
+    for name in papers.names:
+        table = TABLES[name]
+        if table.data is not None and (papers.quick or not (ROOT / table.data).exists()):
             print(f"# {name}: needs {table.data}", flush=True)
-        elif papers.train in ("all", name):
-            print(f"# {name}", flush=True)
-            more = [
-                "--checkpoint-dir",
-                str(below),
-                *(["--seeds", "0", *table.quick.split()] if papers.quick else []),
-            ]
-            subprocess.run(
-                [sys.executable, *shlex.split(table.command), *more], cwd=ROOT, check=True
-            )
+            continue
+        runs = kept(results / name / "results.json")
+        for command in commands_of(table, runs, papers):
+            work.append((name, [*command, "--checkpoint-dir", str(below)]))
+    end = None if papers.budget_minutes is None else time.monotonic() + 60 * papers.budget_minutes
+    with ThreadPoolExecutor(papers.at_once) as pool:
+        ended = pool.map(lambda each: train(*each, end, papers.at_once > 1), work)
+        for (name, _), _ in zip(work, ended, strict=True):
             keep(below / name, results / name / "results.json")
+    for name, table in TABLES.items():
         if table.picture is not None and (runs := kept(results / name / "results.json")):
             picture(table.picture, runs).savefig(images / f"papers_{name}.png", dpi=80)
     page.write_text(text(TABLES, results), encoding="utf-8")
     print(f"Written: {page}")
+
+
+def commands_of(table: Table, runs: Mapping[str, dict], papers: Papers) -> list[list[str]]:
+    """Commands that train a table's runs: one for all, or one for each seed without a result for each line."""
+    arguments = shlex.split(table.command)
+    if papers.quick:
+        return [[*arguments, *shlex.split(table.quick), "--seeds", "0"]]
+    if papers.at_once == 1 and papers.budget_minutes is None:
+        return [arguments]
+    missing = []
+    for seed in parse_seeds(arguments[arguments.index("--seeds") + 1]):
+        of_seed = [name for name in runs if name.endswith(f"seed{seed}")]
+        if not all(any(name.startswith(line.runs) for name in of_seed) for line in table.lines):
+            missing.append(seed)
+    return [[*arguments, "--seeds", str(seed)] for seed in missing]
+
+
+def train(name: str, command: list[str], end: float | None, shares_device: bool) -> None:
+    """Run a command; towards the end of the time it is stopped, at a checkpoint, or is not begun.
+
+    Args:
+        name: the table.
+        command: arguments of Python.
+        end: the time, by `time.monotonic`.
+        shares_device: whether other commands run at once, so that none may take all of an accelerator's memory.
+    """
+    left = None if end is None else end - time.monotonic() - SAVING_SECONDS
+    if left is not None and left < LEAST_SECONDS:
+        print(f"# {name}: not begun, {left:.0f} seconds are left", flush=True)
+        return
+    print(f"# {name}", flush=True)
+    allocation = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if shares_device else {}
+    process = subprocess.Popen([sys.executable, *command], cwd=ROOT, env=os.environ | allocation)
+    try:
+        status = process.wait(left)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # it saves a checkpoint
+        process.wait()
+        print(f"# {name}: stopped, the same command goes on", flush=True)
+        return
+    if status != 0:
+        raise subprocess.CalledProcessError(status, command)
 
 
 def keep(trained: Path, file: Path) -> None:

@@ -97,7 +97,11 @@ def cells(line: Line, runs: Mapping[str, dict]) -> list[str]:
     ]
     seconds = [run["train_seconds"] + run["compile_seconds"] for run in found]
     time = f"{statistics.mean(seconds):.0f}" if seconds else "–"
-    return [line.label, line.published, *map(spread, columns), str(len(columns[0])), time]
+    label = line.label
+    # these runs began before the initial variance of queries, keys and values was halved
+    if any(run.get("older_weights") for run in found):
+        label = f"{label} †"
+    return [label, line.published, *map(spread, columns), str(len(columns[0])), time]
 
 
 def row(of_cells: Sequence[str]) -> str:

@@ -110,6 +110,10 @@ PRONOUNCE = (
     " --batch-size 256 --lr 1e-3 --max-epochs 12 --eval-every 2 --beam-width 5"
 )
 FEW = "--max-epochs 1 --warmup 1"
+CIFAR100 = (
+    "experiments/anomaly.py --dataset cifar100 --images data/cifar100 --features-by"
+    " experiments/efficientnet_lite0.py:features"
+)
 TABLES = {
     "ReverseTask": Table(
         "experiments/reverse.py --seeds 0..4",
@@ -209,5 +213,43 @@ TABLES = {
         "data/photographs/labels.npy --max-epochs 100 --name Photographs --seeds 0..4",
         [Line("accuracy", "0.9466 (JAX), 0.9442 (PyTorch) on CIFAR-100", "seed", ACCURACY)],
         data="data/photographs",
+    ),
+    # at the budget that the paper has
+    "CIFAR100": Table(
+        f"{CIFAR100} --name CIFAR100 --seeds 0..4",
+        [Line("accuracy", "0.9466 (JAX), 0.9442 (PyTorch), ResNet-34", "seed", ACCURACY)],
+        data="data/cifar100",
+    ),
+    "Multi30k_tiny_8000": Table(
+        f"{TINY} --max-steps 8000 --name Multi30k_tiny_8000 --seeds 0..2",
+        [Line("BLEU", "41.02", "seed", ("bleu",))],
+        data=MULTI30K,
+    ),
+    "Scan": Table(
+        "experiments/papers/scan.py --sweep positions=sinusoidal,relative"
+        " share_layers=false,true --seeds 0..4",
+        SCAN,
+        ("as short", "longer", "longer, of known length"),
+    ),
+    "InductionByLength": Table(
+        "experiments/papers/length.py --longest 1024 --sweep positions=learned,rotary --seeds 0..2",
+        [line for line in INDUCTION if line.published != "–"],
+        [f"{length} tokens" for length in LENGTHS],
+    ),
+    "Pronunciations_60": Table(
+        f"{PRONOUNCE} --num-layers 4 --max-epochs 60 --name Pronunciations_60 --seeds 0..2",
+        [
+            Line("errors per phoneme", "0.0523", "seed", ("word_error_rate",)),
+            Line("words right", "0.779", "seed", ("exact_match",)),
+        ],
+        data=CMUDICT,
+    ),
+    "LargestOfASet_falling": Table(
+        f"{SETS} --supplement --schedule cosine --name LargestOfASet_falling --sweep"
+        " pooling=pma,max,sum,mean --seeds 0..4",
+        LARGEST,
+    ),
+    "Rasp": Table(
+        f"experiments/papers/rasp.py --sweep problem={','.join(PROGRAMS)} --seeds 0..2", RASP
     ),
 }

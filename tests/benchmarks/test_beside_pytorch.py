@@ -5,9 +5,11 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from tiny_encoders import saved
 
 import characters
 import decoding
+import labels
 import photographs
 import translation
 import translation_epochs
@@ -57,6 +59,21 @@ def test_sets_of_images_from_files_are_learned_beside_the_tutorials_loops(tmp_pa
     assert set(found["milliseconds of a step"]) == {"ours", "tutorial in JAX", "tutorial in PyTorch"}
     assert min(found["test accuracy"].values()) > 0.9
     assert found["classes"]["linear classifier"] > 0.99  # the means of the classes are far apart
+
+
+def test_an_encoder_is_fine_tuned_beside_pytorch(tmp_path):
+    _, tokenizer = saved(tmp_path / "encoder", "BertModel")
+    tokenizer.pad_token, tokenizer.model_input_names = "[PAD]", ["input_ids", "token_type_ids", "attention_mask"]
+    tokenizer.save_pretrained(tmp_path / "encoder")
+    words = itertools.product(range(4, 13), repeat=3)  # the label is the first of them, if it is small
+    rows = [f"{' '.join(f'w{word}' for word in text)}\t{min(text[0], 6)}\n" for text in words]
+    for name, part in (("train", rows[::2]), ("val", rows[1::4]), ("test", rows[3::4])):
+        (tmp_path / f"{name}.tsv").write_text("".join(part))
+    files = {"data": tmp_path / "train.tsv", "val_data": tmp_path / "val.tsv", "test_data": tmp_path / "test.tsv"}
+    config = labels.LabelsConfig(**files, init_from=str(tmp_path / "encoder"), batch_size=7, max_epochs=12, lr=1e-2)
+    found = labels.measure(config, 0)
+    assert set(found["seconds of an epoch"]) == {"transformer-jax", "PyTorch"}
+    assert min(found["test accuracy"].values()) > 0.9  # 0.78 have the most frequent label
 
 
 def test_the_reference_sees_no_later_characters_and_learns():

@@ -86,6 +86,13 @@ def test_a_batch_by_tokens_has_one_group_and_as_many_rows_as_fit_but_for_the_las
     assert all(len(set(GROUPS[batch])) == 1 for batch in batches)
 
 
+def test_a_dropped_batch_leaves_out_other_samples_in_each_epoch():
+    groups = np.arange(37) // 36  # the last sample alone is in the highest group
+    epochs = [list(chain(*sampler(drop_last=True, groups=groups).epoch(epoch))) for epoch in range(7)]
+    assert {len(set(epoch)) for epoch in epochs} == {35}
+    assert set().union(*epochs) == set(range(37))
+
+
 def test_groups_are_shuffled_and_without_shuffling_groups_and_samples_keep_their_order():
     lowest = [GROUPS[batch].min() for batch in grouped().epoch(0)]
     assert lowest != sorted(lowest)

@@ -106,6 +106,9 @@ class EpochBatchSampler:
         batches = np.arange(len(self))
         if self.shuffle:
             order = rng.permutation(order)
+        if self.drop_last:
+            # before the groups are sorted, so that it is not always the highest that is left out
+            order = order[: len(self) * self.batch_size]
         if self.groups is not None:
             order = order[np.argsort(self.groups[order], kind="stable")]
             if self.shuffle:

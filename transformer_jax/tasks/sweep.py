@@ -53,7 +53,7 @@ def members(config: TrainingConfig, directory: Path) -> list[Member]:
         raise InputError(f"sweep is {' '.join(config.sweep)}; it must name each setting once")
     if config.seeds is not None and "seed" in values:
         raise InputError(f"seeds is {config.seeds}, but sweep has seed too; give only one of them")
-    seeds = values.pop("seed", None) if config.seeds is None else _seeds(config.seeds)
+    seeds = values.pop("seed", None) if config.seeds is None else parse_seeds(config.seeds)
     if seeds is not None:
         values["seed"] = seeds  # the last setting, which changes fastest
     count = math.prod(map(len, values.values()))
@@ -100,7 +100,7 @@ def _values(config: TrainingConfig, text: str) -> tuple[str, Sequence[object]]:
     return name, [from_text(f"{name} in sweep", value, hints[name]) for value in listed.split(",")]
 
 
-def _seeds(text: str) -> Sequence[int]:
+def parse_seeds(text: str) -> Sequence[int]:
     """Parse seeds, e.g. `0..4` or `0,3,7`."""
     seeds: Sequence[int] = []
     if re.fullmatch(r"\d{1,10}\.\.\d{1,10}", text, re.ASCII):
