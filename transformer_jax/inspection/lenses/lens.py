@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
 from transformer_jax.argument_checks import Count, check_arguments
@@ -33,10 +32,10 @@ class Lens(NamedTuple):
     def __repr__(self) -> str:
         return short_repr(self)
 
-    maps: Float[ArrayLike, "N D D"]  # J of each block
-    bias: Float[ArrayLike, "N D"]  # b; 0 in a Jacobian lens
-    layers: Int[ArrayLike, " N"]  # numbers of the blocks
-    num_texts: Int[ArrayLike, ""]  # number of texts that the maps were fitted to
+    maps: Float[Array | np.ndarray, "N D D"]  # J of each block
+    bias: Float[Array | np.ndarray, "N D"]  # b; 0 in a Jacobian lens
+    layers: Int[Array | np.ndarray, " N"]  # numbers of the blocks
+    num_texts: Int[Array | np.ndarray, ""]  # number of texts that the maps were fitted to
 
     def save(self, path: str | Path) -> None:
         """Write the published form of Jacobian lenses: PyTorch's file of `J, n_prompts, source_layers, d_model`.
@@ -107,7 +106,8 @@ def lens_logits(
         moved = jnp.matmul(stream, jacobian.T, precision="highest") + bias
         return call.run(patches={names[-1]: moved})[0]
 
-    answers = jax.vmap(answer)(lens.maps, lens.bias, streams[lens.layers])
+    affine = jnp.asarray(lens.maps), jnp.asarray(lens.bias)
+    answers = jax.vmap(answer)(*affine, streams[lens.layers])
     return jnp.concatenate([answers, output[None]])
 
 
