@@ -273,7 +273,9 @@ def check_arrays(
     check_numbers(arrays, source)
 
 
-def check_shapes(found: Shapes, expected: Abstract, source: str) -> None:
+def check_shapes(
+    found: Shapes, expected: Mapping[str, np.ndarray | jax.ShapeDtypeStruct], source: str
+) -> None:
     """Raise an `InputError` for the first array that is missing, is not in the model, or has another shape."""
     for name in expected:
         if name not in found:

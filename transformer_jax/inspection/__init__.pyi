@@ -23,9 +23,6 @@ from .features.splicing import splice as splice
 from .features.stream import ActivationStream as ActivationStream
 from .features.transcoders import Transcoders as Transcoders
 from .folding import fold_norms as fold_norms
-from .head_scores import attention_rollout as attention_rollout
-from .head_scores import induction_scores as induction_scores
-from .head_scores import previous_token_scores as previous_token_scores
 from .head_weights import Factored as Factored
 from .head_weights import HeadWeights as HeadWeights
 from .head_weights import composition_scores as composition_scores
@@ -33,6 +30,14 @@ from .head_weights import head_weights as head_weights
 from .inspected import Activations as Activations
 from .inspected import Inspected as Inspected
 from .inspected import generate as generate
+from .lenses.fitting import shuffled_texts as shuffled_texts
+from .lenses.jacobian_lens import fit_jacobian_lens as fit_jacobian_lens
+from .lenses.lens import Lens as Lens
+from .lenses.lens import lens_divergence as lens_divergence
+from .lenses.lens import lens_logits as lens_logits
+from .lenses.lens import load_lens as load_lens
+from .lenses.lens import rotated as rotated
+from .lenses.tuned_lens import fit_tuned_lens as fit_tuned_lens
 from .logit_attribution import attribute_logits as attribute_logits
 from .logit_attribution import logit_lens as logit_lens
 from .page.model_page import inspect_model as inspect_model

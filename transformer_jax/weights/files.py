@@ -5,7 +5,7 @@ Not guaranteed: a malicious file can keep `torch.load` busy, or let it fill the 
 
 import pickle
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,6 +72,22 @@ def array_of(tensor: "torch.Tensor") -> np.ndarray:
 def _read_torch(path: Path) -> WeightFile:
     import torch
 
+    saved, stored_bytes = load_torch(path)
+    weights = saved.get("state_dict", saved)
+    _check(weights, torch.Tensor, path)
+    check_stored(weights.values(), stored_bytes, path)
+    arrays = {name: array_of(tensor) for name, tensor in weights.items()}
+    return WeightFile(arrays, dict(saved.get("hyper_parameters", {})))
+
+
+def load_torch(path: Path) -> tuple[dict[Any, Any], int]:
+    """Read what PyTorch has saved, tensors and plain values; return it and its size in bytes.
+
+    Raises:
+        InputError: the file is damaged, or holds other objects.
+    """
+    import torch
+
     stored_bytes = path.stat().st_size
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
@@ -88,14 +104,15 @@ def _read_torch(path: Path) -> WeightFile:
             f"{path} is damaged, or holds objects other than tensors and plain values; it must be a"
             " saved state_dict()"
         ) from error
-    weights = saved.get("state_dict", saved)
-    _check(weights, torch.Tensor, path)
-    if sum(tensor.nbytes for tensor in weights.values()) > stored_bytes:  # e.g. by strides of 0
+    return saved, stored_bytes
+
+
+def check_stored(tensors: "Iterable[torch.Tensor]", stored_bytes: int, path: Path) -> None:
+    """Raise an `InputError` if tensors are larger than the file that holds them, e.g. by strides of 0."""
+    if sum(tensor.nbytes for tensor in tensors) > stored_bytes:
         raise InputError(
             f"{path} declares arrays larger than the file; every number must be stored once"
         )
-    arrays = {name: array_of(tensor) for name, tensor in weights.items()}
-    return WeightFile(arrays, dict(saved.get("hyper_parameters", {})))
 
 
 def check_name(name: object, path: Path) -> None:

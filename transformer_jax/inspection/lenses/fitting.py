@@ -1,0 +1,107 @@
+"""Fitting of a lens to a stream of texts: continued after an interruption, and stopped by convergence."""
+
+import itertools
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+import safetensors.numpy
+from jaxtyping import Int
+from tqdm import tqdm
+
+from transformer_jax.argument_checks import check_shapes, check_token_ids, shapes_of
+from transformer_jax.inspection.inspected import Inspected
+from transformer_jax.inspection.lenses.lens import Lens
+from transformer_jax.runs.own_files import write_whole
+from transformer_jax.weights.files import read_weights
+
+SECONDS = 60  # between two writings of the state
+Tokens: TypeAlias = Int[np.ndarray, " _T"]
+Texts: TypeAlias = Iterable[Sequence[int] | Tokens]  # token ids of each text
+State: TypeAlias = dict[str, Any]  # a tree of arrays: a lens's fields, and what its fit keeps
+Update: TypeAlias = Callable[[State, Int[np.ndarray, "1 T"]], State]
+
+
+def shuffled_texts(texts: Texts, seed: int = 0) -> Iterator[Tokens]:
+    """Shuffle the tokens of each text: a null control, whose texts have words but no sentences."""
+    for number, text in enumerate(texts):
+        yield np.random.default_rng([seed, number]).permutation(np.asarray(text))
+
+
+def begin_at_logit_lens(model: Inspected) -> State:
+    """Return the fields of the logit lens after all blocks but the last."""
+    shape = model.model.num_layers - 1, model.model.model_dim
+    bias = np.zeros(shape, jax.dtypes.canonicalize_dtype(float))
+    maps = np.eye(shape[1], dtype=bias.dtype) + bias[:, None]
+    return Lens(maps, bias, np.arange(shape[0]), np.array(0))._asdict()
+
+
+def fit_to_texts(
+    model: Inspected,
+    texts: Texts,
+    length: int,
+    file: str | Path,
+    begin: State,
+    update: Update,
+    distance: Callable[[State], float],
+    tolerance: float,
+) -> Lens:
+    """Read one text after another until the fit has converged, or the texts end, which warns.
+
+    Args:
+        model: the language model.
+        texts: from the first one on.
+        length: T, to which texts are cut; shorter ones are left out.
+        file: `.safetensors` file of the state, which is continued if it exists.
+        begin: the state before the first text.
+        update: function of the state and a text to what changes in the state.
+        distance: function of the state: how far it is from convergence.
+        tolerance: distance at which the fit stops.
+
+    Raises:
+        InputError: the file is of another lens, or a token is not in the vocabulary.
+    """
+    path = Path(file)
+    state = _read(path, begin) if path.exists() else begin
+    rows = (np.asarray(text)[None, :length] for text in texts if len(text) >= length)
+    number, written = int(state["num_texts"]), time.monotonic()
+    with tqdm(initial=number, unit="text", desc="Fitting a lens", disable=None) as bar:
+        for row in itertools.islice(rows, number, None):
+            if distance(state) <= tolerance:
+                break
+            check_token_ids("texts", row, model.model.vocabulary_size)
+            state = {**state, **update(state, row), "num_texts": state["num_texts"] + 1}
+            bar.set_postfix(distance=distance(state), tolerance=tolerance)
+            bar.update()
+            if time.monotonic() - written > SECONDS:
+                _write(path, state)
+                written = time.monotonic()
+    _write(path, state)
+    if distance(state) > tolerance:
+        warnings.warn(
+            f"the lens has not converged after {state['num_texts']} texts: its distance is"
+            f" {distance(state):.3g}, above the tolerance {tolerance:g}; give it more texts",
+            stacklevel=4,
+        )
+    return Lens(*(state[name] for name in Lens._fields))
+
+
+def _by_name(state: State) -> dict[str, np.ndarray]:
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf, order="C")
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+    }
+
+
+def _write(file: Path, state: State) -> None:
+    write_whole(file, safetensors.numpy.save(_by_name(state)))
+
+
+def _read(file: Path, begin: State) -> State:
+    arrays, expected = read_weights(file).arrays, _by_name(begin)
+    check_shapes(shapes_of(arrays), expected, str(file))
+    return jax.tree.unflatten(jax.tree.structure(begin), [arrays[name] for name in expected])

@@ -1,0 +1,48 @@
+"""The published form of Jacobian lenses: PyTorch's file of a dictionary `J, n_prompts, source_layers, d_model`."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from transformer_jax.outside_files import outside_file
+from transformer_jax.weights.files import MAX_BYTES, array_of, check_stored, load_torch
+
+Maps = Float[np.ndarray, "N D D"]
+Bias = Float[np.ndarray, "N D"]
+Layers = Int[np.ndarray, " N"]
+
+
+def read_jacobians(path: str | Path) -> tuple[Maps, Bias, Layers, Int[np.ndarray, ""]]:
+    """Read Jacobians in float32, biases of 0, the numbers of the blocks, and the number of texts.
+
+    Raises:
+        InputError: the file cannot be read, is damaged, or holds anything else.
+    """
+    with outside_file(path, "a Jacobian lens (J, n_prompts)", MAX_BYTES) as file:
+        saved, stored_bytes = load_torch(file)
+        jacobians = dict(sorted(saved["J"].items()))
+        check_stored(jacobians.values(), stored_bytes, file)
+        maps = np.stack([array_of(each) for each in jacobians.values()]).astype(np.float32)
+        return (
+            maps,
+            np.zeros_like(maps[..., 0]),
+            np.array([*jacobians]),
+            np.array(saved["n_prompts"]),
+        )
+
+
+def jacobian_file(maps: Maps, bias: Bias, layers: Layers, num_texts: Int[np.ndarray, ""]) -> bytes:
+    """Return the content of the file of a lens with biases of 0."""
+    import torch
+
+    content = {
+        "J": dict(zip(layers.tolist(), torch.tensor(maps).unbind(), strict=True)),
+        "n_prompts": num_texts.item(),
+        "source_layers": layers.tolist(),
+        "d_model": maps.shape[-1],
+    }
+    stream = io.BytesIO()
+    torch.save(content, stream)
+    return stream.getvalue()
