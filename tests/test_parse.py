@@ -213,7 +213,7 @@ def test_help_is_one_sentence_then_the_flags_in_groups_then_the_rules(capsys):
         (DigitsConfig, 21),
         (Cifar100Config, 25),
         (TranslationConfig, 25),
-        (LanguageModelConfig, 23),
+        (LanguageModelConfig, 24),
         (ClassificationConfig, 25),
     ],
 )

@@ -134,11 +134,11 @@ class LogThroughput(Callback):
                 scalars[f"bytes_in_use/{device.id}"] = float(memory["bytes_in_use"])
         self._log(step.number, {f"throughput/{name}": value for name, value in scalars.items()})
 
-    def state(self) -> list[float]:
+    def state(self) -> list[int | float]:
         """Number of steps, seconds and seconds of waiting since the last entry."""
         return [self._num_steps, self._seconds, self._waited]
 
-    def restore(self, state: list[float] | None) -> None:
+    def restore(self, state: list[int | float] | None) -> None:
         """Continue with these numbers; older checkpoints have none."""
         if state is not None:
             self._num_steps, self._seconds, self._waited = int(state[0]), state[1], state[2]

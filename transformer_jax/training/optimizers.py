@@ -95,9 +95,9 @@ def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransforma
 def decay_mask(params: Params) -> Params:
     """Return for each parameter whether weight decay applies: not to biases, norms, embeddings and other vectors."""
 
-    def decays(path: tuple[Any, ...], array: Array) -> bool:
+    def decays(path: tuple[Any, ...], array: ArrayLike) -> bool:
         names = names_in(path)
-        return NOT_DECAYED.isdisjoint(names[-1:]) and array.ndim - (STACKED in names) > 1
+        return NOT_DECAYED.isdisjoint(names[-1:]) and jnp.ndim(array) - (STACKED in names) > 1
 
     return jax.tree_util.tree_map_with_path(decays, params)
 

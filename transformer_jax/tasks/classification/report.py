@@ -99,7 +99,7 @@ def scores(
 
 def simple_models(
     config: ClassificationConfig, train: Texts, test: Texts, targets: Targets
-) -> dict[str, Logits]:
+) -> dict[str, Float[np.ndarray, "num_test C"]]:
     """Answers to the test texts: the most frequent one, and those of a linear model on n-grams."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import Ridge

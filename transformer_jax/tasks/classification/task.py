@@ -130,8 +130,9 @@ class ClassificationTrainer(PretrainedClassifier):
         model: nn.Module | None = None,
     ) -> None:
         self.coding = coding = coding_of(config)
-        from_files = {"pooling": coding.pooling, "init_only": coding.init_only}
-        config = dataclasses.replace(config.regularized(), **from_files)
+        config = dataclasses.replace(
+            config.regularized(), pooling=coding.pooling, init_only=coding.init_only
+        )
         super().__init__(config, model, coding.tokenizer, config.checkpoint_dir, {})
 
     load_data = staticmethod(classification_data)

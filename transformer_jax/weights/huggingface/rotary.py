@@ -53,8 +53,8 @@ class YarnScaling:
     factor: Positive
     original_max_position_embeddings: Size  # length of the sequences before scaling
     attention_factor: Positive | None = None  # the amplitude; None: 1 + 0.1 ln(factor)
-    beta_fast: Positive = 32  # fewest turns of a high frequency within the original length
-    beta_slow: Positive = 1  # most turns of a low frequency within the original length
+    beta_fast: Positive = 32.0  # fewest turns of a high frequency within the original length
+    beta_slow: Positive = 1.0  # most turns of a low frequency within the original length
     truncate: bool = True  # whether the range of interpolated indices is extended to whole numbers
 
     @property
