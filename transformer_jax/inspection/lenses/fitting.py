@@ -71,7 +71,7 @@ def fit_to_texts(
     number, written = int(state["num_texts"]), time.monotonic()
     with tqdm(initial=number, unit="text", desc="Fitting a lens", disable=None) as bar:
         for row in itertools.islice(rows, number, None):
-            if distance(state) <= tolerance:
+            if not distance(state) > tolerance:  # nor NaN
                 break
             check_token_ids("texts", row, model.model.vocabulary_size)
             state = {**state, **update(state, row), "num_texts": state["num_texts"] + 1}
@@ -81,7 +81,7 @@ def fit_to_texts(
                 _write(path, state)
                 written = time.monotonic()
     _write(path, state)
-    if distance(state) > tolerance:
+    if not distance(state) <= tolerance:
         warnings.warn(
             f"the lens has not converged after {state['num_texts']} texts: its distance is"
             f" {distance(state):.3g}, above the tolerance {tolerance:g}; give it more texts",
