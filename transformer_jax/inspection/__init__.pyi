@@ -23,6 +23,9 @@ from .features.splicing import splice as splice
 from .features.stream import ActivationStream as ActivationStream
 from .features.transcoders import Transcoders as Transcoders
 from .folding import fold_norms as fold_norms
+from .head_scores import attention_rollout as attention_rollout
+from .head_scores import induction_scores as induction_scores
+from .head_scores import previous_token_scores as previous_token_scores
 from .head_weights import Factored as Factored
 from .head_weights import HeadWeights as HeadWeights
 from .head_weights import composition_scores as composition_scores
