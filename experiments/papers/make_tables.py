@@ -88,7 +88,8 @@ def make(papers: Papers) -> None:
             work.append((name, [*command, "--checkpoint-dir", str(below)]))
     end = None if papers.budget_minutes is None else time.monotonic() + 60 * papers.budget_minutes
     with ThreadPoolExecutor(papers.at_once) as pool:
-        ended = pool.map(lambda each: train(*each, end, papers.at_once > 1), work)
+        in_order = map if papers.at_once == 1 else pool.map
+        ended = in_order(lambda each: train(*each, end, papers.at_once > 1), work)
         for (name, _), _ in zip(work, ended, strict=True):
             keep(below / name, results / name / "results.json")
     for name, table in TABLES.items():
@@ -150,6 +151,8 @@ def keep(trained: Path, file: Path) -> None:
         if runs.get(found.parent.name, {}).get("test") != of_run["test"]:
             what = {name: value for name, value in of_run.items() if name not in ABOUT_THE_RUN}
             runs[found.parent.name] = what | {"machine": machine(of_run["device"])}
+    if not runs:
+        return
     lines = [f"{json.dumps(name)}: {json.dumps(runs[name])}" for name in sorted(runs)]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -7,6 +7,7 @@ from compiled_models import FLOAT16
 
 from transformer_jax import InputError
 from transformer_jax.nn.position_kinds import RotaryPositions, rotate
+from transformer_jax.weights.huggingface.rotary import DynamicPositions
 
 T, WIDTH = 7, 6
 DRAWS = np.random.default_rng(0)
@@ -30,6 +31,14 @@ def test_each_pair_is_rotated_by_the_papers_angle(first, kind, base):
     turned = rotate(jnp.asarray(X), first, first + T, kind)
     # Two products and a sum of numbers below 4, each rounded to float32.
     np.testing.assert_allclose(turned, by_formula(X, first, base), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", [RotaryPositions(), DynamicPositions(factor=3.0, trained_len=4)])
+def test_each_text_of_a_padded_batch_is_rotated_by_its_own_positions(kind):
+    first = np.array([0, 3])
+    turned = rotate(jnp.asarray(X), first[:, None] + np.arange(T), 3 + T, kind)
+    alone = [rotate(jnp.asarray(X[[row]]), int(first[row]), 3 + T, kind) for row in range(2)]
+    np.testing.assert_allclose(turned, np.concatenate(alone), rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("dtype", [FLOAT16, jnp.bfloat16])

@@ -31,7 +31,7 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger, LogPosition, open_loggers
 from transformer_jax.training.callbacks import Callback, Evaluation, Step
 from transformer_jax.training.step import TrainState
-from transformer_jax.trees import Params
+from transformer_jax.trees import Params, merged
 
 
 class Journal(contextlib.AbstractContextManager["Journal"]):
@@ -87,7 +87,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             if is_first():  # it alone logs and decides
                 callbacks += self._create_callbacks(runner, steps_per_epoch, opened)
                 callbacks += compiled.task.create_callbacks(loggers)
-                params = jax.eval_shape(unstack_layers, start.state.params)
+                params = jax.eval_shape(lambda p: unstack_layers(merged(p)), start.state.params)
                 callbacks += _attention_pictures(compiled, val_loader, loggers, params)
                 hears_of_epochs = [
                     callback

@@ -92,6 +92,8 @@ def report_initial(
     if given is not None:
         say(given.summary())
         return
+    if config.lora is not None:
+        say("Low-rank adapters of a model whose other parameters stay random: init_from is none")
     for name in ("init_from", "init_only"):
         value = getattr(config, name)
         if value is not None:

@@ -172,7 +172,12 @@ class CausalStack(TransformerEncoder):
         mask, shared = combine_masks(Causal(), mask), self.shared_bias()
         # a loop over layers is one block
         for kind, block in zip(kinds_of(self), self.blocks(train=train), strict=False):
-            x = block(x, kind.mask(mask), train=train, **kind.bias(shared))
+            x = block(
+                x,
+                kind.mask(mask),
+                train=train,
+                **kind.bias(shared if kind.positions is None else {}),
+            )
         return self.normalize(x)
 
 

@@ -93,9 +93,6 @@ class RotaryPositions(Positions):
     in_halves: bool = False  # whether pairs are (x_i, x_{i + d/2}), as in Llama, or neighbours
     # changes the frequencies, for sequences longer than those in training
     scaling: FrequencyScaling | None = None
-    amplitude: Positive = (
-        1.0  # factor of rotated queries and keys (YaRN, Peng et al. 2023, section 3.4)
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,6 +123,7 @@ class RotaryPositions(Positions):
             frequency = self.scaling(frequency)
         angle = np.arange(length)[:, None] * frequency
         table = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
+        # YaRN also scales rotated queries and keys (Peng et al. 2023, section 3.4)
         table *= getattr(self.scaling, "amplitude", 1)
         return positions_of(table.astype(np.float32), first, num)
 

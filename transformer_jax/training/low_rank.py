@@ -30,12 +30,12 @@ def with_adapters(params: Params, config: TrainingConfig, key: PRNGKeyArray) -> 
 
     Args:
         params: of the model.
-        config: `lora` says which arrays have adapters. Arrays that `init_only` leaves fresh are trained in full, unless
-            `freeze` names them.
+        config: `lora` says which arrays have adapters. Arrays that `init_only` leaves fresh are trained in full. Arrays
+            that `freeze` names are neither.
         key: random key.
 
     Raises:
-        InputError: a pattern selects no matrix.
+        InputError: a pattern selects no matrix, or `freeze` names all that are selected.
     """
     trained, variables = split_variables(params)
     arrays = flatten_dict(trained, sep="/")
@@ -91,6 +91,7 @@ def _chosen(params: Params, config: TrainingConfig) -> dict[str, RankAndAlpha]:
         chosen |= dict.fromkeys(fresh, FULL)
     if config.freeze is not None:
         for path in matching(config.freeze, arrays, "freeze"):
-            if chosen.get(path) == FULL:
-                del chosen[path]
+            chosen.pop(path, None)
+        if not chosen:
+            raise InputError(f"freeze is {config.freeze}; it names all that lora selects")
     return chosen

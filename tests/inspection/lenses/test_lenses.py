@@ -155,6 +155,10 @@ def test_the_tuned_lens_begins_as_the_logit_lens_and_its_divergence_falls_until_
         np.testing.assert_array_equal(one, other)
     with pytest.raises(InputError, match="the lens has a bias; keep the file of its fit"):
         lens.save(tmp_path / "lens.pt")
+    with pytest.warns(UserWarning, match="the fit diverges after"):
+        fit_tuned_lens(
+            inspected, itertools.cycle(TEXTS), tmp_path / "worse.safetensors", **few | {"optimizer": optax.sgd(np.nan)}
+        )
 
 
 @pytest.mark.parametrize("fit", [fit_jacobian_lens, fit_tuned_lens])
@@ -209,6 +213,12 @@ def test_a_file_that_is_no_lens_or_of_another_one_is_an_error(inspected, tmp_pat
         inspected.apply(lens_logits, TEXTS, lens=wide)
     with pytest.raises(InputError, match="texts holds the token id 23; ids may be 0 … 22"):
         fit_jacobian_lens(inspected, np.full((1, T), V), tmp_path / "x.safetensors", length=T)
+    with pytest.raises(InputError, match="length is 17; it must be at least 18"):
+        fit_jacobian_lens(inspected, TEXTS, tmp_path / "x.safetensors", length=17)
+    with pytest.raises(InputError, match=r"lens\.pt; its name must end in \.safetensors"):
+        fit_jacobian_lens(inspected, TEXTS, tmp_path / "lens.pt", length=T)
+    deeper = Lens(jnp.zeros((2, D, D)), jnp.zeros((2, D)), jnp.array([0, 7]), 0)
+    assert np.isnan(inspected.apply(lens_logits, TEXTS, lens=deeper)[1]).all()
 
 
 def test_shuffled_texts_have_the_tokens_of_the_texts():

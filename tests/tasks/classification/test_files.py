@@ -96,6 +96,16 @@ def test_given_test_texts_are_left_out_of_training():
         split_texts(test, test, test, by_label=True)
 
 
+@pytest.mark.parametrize(
+    ("problem", "smoothing"), [({}, 0.1), ({"regression": True}, None), ({"multi_label": True}, None)]
+)
+def test_defaults_that_are_filled_in_have_an_effect(problem, smoothing):
+    config = ClassificationConfig(data=Path("f"), **problem).regularized()
+    config.check_idle()
+    assert (config.dropout_prob, config.label_smoothing) == (0.3, smoothing)
+    assert ClassificationConfig(init_from="x").regularized().dropout_prob == 0.1
+
+
 def test_labels_that_cannot_be_learned_are_errors(tmp_path):
     with pytest.raises(InputError, match="f:2: 'b' is the label of this text alone"):
         split_texts(texts(*"aab"), None, None, by_label=True)

@@ -124,6 +124,12 @@ def _sites(
             f"transcoders replace {', '.join(transcoders.writes)}; they may replace"
             f" {', '.join(networks)}"
         )
+    width = len(transcoders.layers[-1].decoder_bias)
+    if any(sites[name].shape[-1] != width for name in transcoders.writes):
+        raise InputError(
+            f"transcoders write activations of width {width}; the model's feed-forwards have"
+            f" {sites[transcoders.writes[0]].shape[-1]}"
+        )
     if any(layer.is_normalized for layer in transcoders.layers):
         raise InputError("transcoders has one that standardizes its input, which is not linear")
     return stream, networks, [name for name in sites if name.endswith((".weights", ".scale"))]

@@ -67,12 +67,14 @@ class FoldedDictionary:
         return output if self.skip is None else output + jnp.asarray(x) @ self.skip
 
     def only(self, features: Int[np.ndarray, " _"]) -> "FoldedDictionary":
-        """Return a dictionary of some of the features."""
+        """Return a dictionary of some of the features; with `k`, `encode` chooses among these alone."""
+        has_own = jnp.ndim(self.threshold) == 1
         return dataclasses.replace(
             self,
             encoder=self.encoder[:, features],
             encoder_bias=self.encoder_bias[features],
             decoder=self.decoder[features],
+            threshold=jnp.asarray(self.threshold)[features] if has_own else self.threshold,
         )
 
     def __call__(self, x: Float[ArrayLike, "*leading D"]) -> Reconstruction:

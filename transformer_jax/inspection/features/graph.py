@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from transformer_jax.argument_checks import Probability, check_arguments
+from transformer_jax.errors import InputError
 
 # Fields of a node. An error is what the transcoders do not explain of a feed-forward's output.
 NODE = np.dtype(
@@ -46,6 +47,10 @@ class AttributionGraph:
         It sums the products of shares along all paths; a share is the absolute value of an edge, divided by the sum of
         those of all edges to the same target.
         """
+        if not np.isfinite(self.edges).all():
+            raise InputError(
+                "the graph has edges that are NaN or infinite, so it has no influences"
+            )
         shares, total, reached = self._shares(), 0 * self.probabilities, self.probabilities
         while reached.any():  # no path is longer than the model is deep
             reached = reached @ shares

@@ -8,6 +8,7 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.features.graph import AttributionGraph
 from transformer_jax.inspection.page.view import View, rounded, view_text
+from transformer_jax.outside_files import as_input_error
 
 
 @check_arguments
@@ -29,7 +30,7 @@ def graph_page(
         title: title of the page.
 
     Raises:
-        InputError: the graph has more positions.
+        InputError: the graph has more positions, or a logit without a text.
     """
     last = graph.nodes.position.max()
     if last >= len(positions):
@@ -37,6 +38,8 @@ def graph_page(
     targets, sources = np.nonzero(graph.edges)
     weights = rounded(graph.edges[targets, sources])
     numbers = graph.nodes.number[graph.nodes.kind == "logit"]
+    with as_input_error("logits has no text of a logit of the graph", KeyError, IndexError):
+        of_logits = {number: logits[number] for number in numbers.tolist()}
     data = {
         "view": "graph",
         "title": title,
@@ -45,7 +48,7 @@ def graph_page(
         "influence": rounded(graph.influence + graph.probabilities),
         "score": graph.replacement_score,
         "positions": list(positions),
-        "logits": {number: logits[number] for number in numbers.tolist()},
+        "logits": of_logits,
         "features": dict(features or {}),
     }
     return View(view_text(title, data))

@@ -92,7 +92,8 @@ def load_transcoders(directory: str | Path) -> Transcoders:
 
     Per-layer transcoders are in `layer_0.safetensors` and so on, a cross-layer transcoder in `W_enc_0.safetensors`,
     `W_dec_0.safetensors` and so on. The config names hooks of TransformerLens; for other activations, pass the `layers`
-    of the result to `Transcoders.of`.
+    of the result to `Transcoders.of`. In models whose blocks norm the outputs of sub-layers (Gemma 2 and 3, OLMo 2),
+    `hook_mlp_out` of TransformerLens is `decoder.layers.N.feed_forward_output_norm.normalized` here: pass these names.
 
     Args:
         directory: directory of the files.

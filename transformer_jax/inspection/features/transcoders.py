@@ -87,6 +87,11 @@ class Transcoders:
             return x
 
         def write(name: str, x: Array) -> Array:
+            if name not in written:
+                raise InputError(
+                    f"nothing was read for {name}; reads are {', '.join(self.reads)}, which must be"
+                    " activations before it; activation_names(model) lists all"
+                )
             return written.pop(name)
 
         patches: dict[str, Change] = {}

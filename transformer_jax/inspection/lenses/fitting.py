@@ -14,8 +14,9 @@ from jaxtyping import Int
 from tqdm import tqdm
 
 from transformer_jax.argument_checks import check_shapes, check_token_ids, shapes_of
+from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected import Inspected
-from transformer_jax.inspection.lenses.lens import Lens
+from transformer_jax.inspection.lenses.lens import Lens, check_length
 from transformer_jax.runs.own_files import write_whole
 from transformer_jax.weights.files import read_weights
 
@@ -35,6 +36,8 @@ def shuffled_texts(texts: Texts, seed: int = 0) -> Iterator[Tokens]:
 def begin_at_logit_lens(model: Inspected) -> State:
     """Return the fields of the logit lens after all blocks but the last."""
     shape = model.model.num_layers - 1, model.model.model_dim
+    if shape[0] == 0:
+        raise InputError("model has one block; a lens needs at least two")
     bias = np.zeros(shape, jax.dtypes.canonicalize_dtype(float))
     maps = np.eye(shape[1], dtype=bias.dtype) + bias[:, None]
     return Lens(maps, bias, np.arange(shape[0]), np.array(0))._asdict()
@@ -63,9 +66,13 @@ def fit_to_texts(
         tolerance: distance at which the fit stops.
 
     Raises:
-        InputError: the file is of another lens, or a token is not in the vocabulary.
+        InputError: the length is below 18, the file is of another lens or has another suffix, or a token is not in the
+            vocabulary.
     """
     path = Path(file)
+    check_length("length", length)
+    if path.suffix != ".safetensors":
+        raise InputError(f"file is {file}; its name must end in .safetensors")
     state = _read(path, begin) if path.exists() else begin
     rows = (np.asarray(text)[None, :length] for text in texts if len(text) >= length)
     number, written = int(state["num_texts"]), time.monotonic()
@@ -80,11 +87,15 @@ def fit_to_texts(
             if time.monotonic() - written > SECONDS:
                 _write(path, state)
                 written = time.monotonic()
-    _write(path, state)
-    if not distance(state) <= tolerance:
+    left = distance(state)
+    if np.isnan(left):
+        warnings.warn(f"the fit diverges after {state['num_texts']} texts", stacklevel=4)
+    else:
+        _write(path, state)
+    if left > tolerance:
         warnings.warn(
             f"the lens has not converged after {state['num_texts']} texts: its distance is"
-            f" {distance(state):.3g}, above the tolerance {tolerance:g}; give it more texts",
+            f" {left:.3g}, above the tolerance {tolerance:g}; give it more texts",
             stacklevel=4,
         )
     return Lens(*(state[name] for name in Lens._fields))

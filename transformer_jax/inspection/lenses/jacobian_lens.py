@@ -42,7 +42,7 @@ def fit_jacobian_lens(
     norm, is at most `tolerance` after every block. If the texts end before, it warns.
 
     Args:
-        model: `TransformerLM` bound to its variables: `run.inspected`.
+        model: `TransformerLM` bound to its variables: `trained.inspected`.
         texts: token ids of each text, read until the fit stops.
         file: `.safetensors` file of the lens, written at least every minute; the same call continues an existing one.
         length: T, at least 18, to which texts are cut; shorter texts are left out.

@@ -23,6 +23,15 @@ from transformer_jax.weights.lens_files import jacobian_file, read_jacobians
 VALID = slice(16, -1)  # positions that count: the streams at the first ones are atypical
 
 
+def check_length(name: str, length: int) -> None:
+    """Raise an `InputError` if a text of this length has no position that counts."""
+    if length < 18:
+        raise InputError(
+            f"{name} is {length}; it must be at least 18, since the first 16 positions and the last"
+            " one are left out"
+        )
+
+
 class Lens(NamedTuple):
     """Affine maps `h -> J h + b` from the residual stream after some blocks into the stream after the last block.
 
@@ -107,7 +116,9 @@ def lens_logits(
         return call.run(patches={names[-1]: moved})[0]
 
     affine = jnp.asarray(lens.maps), jnp.asarray(lens.bias)
-    answers = jax.vmap(answer)(*affine, streams[lens.layers])
+    # a lens of a deeper model gives NaN
+    read = streams.at[jnp.asarray(lens.layers)].get(mode="fill", fill_value=jnp.nan)
+    answers = jax.vmap(answer)(*affine, read)
     return jnp.concatenate([answers, output[None]])
 
 
@@ -126,8 +137,9 @@ def lens_divergence(
         lens: the lens.
 
     Raises:
-        InputError: as in `lens_logits`.
+        InputError: as in `lens_logits`; or the texts have fewer than 18 tokens.
     """
+    check_length("the length of tokens", np.shape(tokens)[1])
     logits = lens_logits(model, variables, tokens, lens=lens)[:, :, VALID]
     scores = jax.nn.log_softmax(logits)
     return (jnp.exp(scores[-1]) * (scores[-1] - scores[:-1])).sum(-1).mean((1, 2))

@@ -39,7 +39,7 @@ def fit_tuned_lens(
 
     Each text is one step of the optimizer for every block. The fit stops when the divergence has stopped falling: its
     mean over the last `window` texts, each read before its step, is less than `tolerance` below the mean over the
-    `window` texts before them, relative to it. If the texts end before, it warns.
+    `window` texts before them, relative to it. If the texts end before, or the divergence rises, it warns.
 
     Args:
         model, texts, file, length: as in `fit_jacobian_lens`. The logits after all blocks are in memory at once,
@@ -63,7 +63,9 @@ def fit_tuned_lens(
 
     def fall(state: State) -> float:
         before, after = state["divergences"].reshape(2, window).mean(1)
-        return float(1 - after / before) if np.isfinite(before) else np.inf
+        if np.isinf(before):  # a window is not full
+            return np.inf
+        return float(1 - after / before) if after <= before * (1 + tolerance) else np.nan
 
     return fit_to_texts(model, texts, length, file, begin, update, fall, tolerance)
 

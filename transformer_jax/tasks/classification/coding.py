@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 MAX_LABEL_BYTES = 2**24  # of a file of labels
 POOLING = "1_Pooling/config.json"  # of a model of `sentence-transformers`
 BELOW_HEAD = "*embedding*,positional_encoding,encoder"  # modules of a published encoder
-# the most accurate on TREC's questions and on the phrases
-WORDS, PHRASE_PIECES = "words:2+", "bpe:4000"
+# tokens of texts with spaces, and of others and the phrases
+WORDS, PIECES = "words:2+", "bpe:4000"
 BYTE_PIECES = "bpe:256"  # trained on nothing
 PAD, CLS, SEP = "[PAD]", "[CLS]", "[SEP]"
 
@@ -79,11 +79,24 @@ def coding_of(config: ClassificationConfig) -> Coding:
         labels = _read_labels(resumed)
         _, settings = read_settings(resumed.parent)
         pooling, init_only = pooling or settings["pooling"], init_only or settings["init_only"]
-    elif config.labels is not None and is_run(config.labels.parent):
+    elif config.labels is not None and _are_of_model(config.labels, config):
         labels = _read_labels(config.labels)
     else:
         labels, pooling, init_only = _initial_coding(config)
     return Coding(tokenizer, labels, architecture, pooling or "first", longest, init_only)
+
+
+def _are_of_model(labels: Path, config: ClassificationConfig) -> bool:
+    """Whether labels are those of the trained model itself, or of the run that `init_from` names."""
+    directory = labels.parent
+    if not is_run(directory):
+        return False
+    _, settings = read_settings(directory)
+    if config.init_from not in (None, settings["init_from"]):
+        initial = initial_directory(config.init_from, type(config))
+        if initial is None or initial.resolve() != directory.resolve():
+            return False
+    return bool(settings["regression"] == config.regression)
 
 
 def _initial_coding(config: ClassificationConfig) -> tuple[list[str], Pooling | None, str | None]:
@@ -171,6 +184,12 @@ def labels_of(config: ClassificationConfig, of_head: dict[str, str]) -> list[str
     return list(dict.fromkeys(labels))
 
 
+def _has_spaces(config: ClassificationConfig) -> bool:
+    """Whether the training texts have a space in every twenty characters, unlike Chinese."""
+    texts = [text for each in splits_of(config).train for text in each.texts]
+    return sum(text.count(" ") for text in texts) * 20 > sum(map(len, texts))
+
+
 def _read_labels(file: Path) -> list[str]:
     with outside_file(file, "a file with a label on each line", MAX_LABEL_BYTES) as checked:
         lines = checked.read_bytes().decode("utf-8-sig").splitlines()
@@ -189,7 +208,7 @@ def tokenizer_of(config: ClassificationConfig) -> "tokenizers.Tokenizer":
     train = functools.partial(_trained, alike, stamp(config.data))
     kind = config.tokenizer
     if kind == AUTO:
-        kind = PHRASE_PIECES if config.data is None else WORDS
+        kind = WORDS if config.data is not None and kept is None and _has_spaces(config) else PIECES
     chosen = chosen_tokenizer(BYTE_PIECES if kind == BYTES else kind, kept, train)
     tokenizer = library.Tokenizer.from_str(chosen.file)
     if tokenizer.post_processor is None:

@@ -79,7 +79,7 @@ class ClassificationConfig(TrainingConfig):
     # hidden width of the feed-forward networks
     dim_feedforward: int = setting(256, defines_model=True, least=1, most=MAX_WIDTH)
     positions: Positions = "learned"
-    # dropout probability; none: 0.3 from scratch, 0.1 with init_from or for phrases
+    # dropout probability; none: 0.3 from scratch, 0.1 for phrases, or with init_from, unless it is a run
     dropout_prob: float | None = None
     # passes over the training set, 0 only evaluates init_from; none: as many as 2000 steps take, from 6 to 30; 3 with
     # init_from; 10 with init_from and freeze or lora
@@ -132,14 +132,16 @@ class ClassificationConfig(TrainingConfig):
         return Criterion("loss", "min") if self.regression else Criterion("accuracy", "max")
 
     def regularized(self) -> "ClassificationConfig":
-        """Fill in `dropout_prob` and `label_smoothing` if they are None."""
+        """Fill in `dropout_prob`, and `label_smoothing` of classes, if they are None."""
         is_own = self.init_from is None and self.data is not None
-        dropout, smoothing = (0.3, 0.1) if is_own else (0.1, 0.0)
+        dropout = 0.3 if is_own else 0.1
+        smoothing = 0.1 if is_own else 0.0
         if self.dropout_prob is not None:
             dropout = self.dropout_prob
-        if self.label_smoothing is not None:
-            smoothing = self.label_smoothing
-        return dataclasses.replace(self, dropout_prob=dropout, label_smoothing=smoothing)
+        config = dataclasses.replace(self, dropout_prob=dropout)
+        if self.label_smoothing is None and self.problem == ONE_CLASS:
+            config = dataclasses.replace(config, label_smoothing=smoothing)
+        return config
 
     def resolved(self, steps_per_epoch: int) -> "ClassificationConfig":
         """Fill in `max_epochs` (unless `max_steps` is set), `lr` and `warmup` if they are None."""

@@ -1,7 +1,7 @@
 """Low-rank adapters in PEFT's layout: `adapter_config.json` and `adapter_model.safetensors`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,8 @@ def save_adapters(
 ) -> None:
     """Write low-rank adapters as `peft` does: `PeftModel.from_pretrained(base, directory)` opens them.
 
-        run = load_run("checkpoints/tuned")
-        save_adapters("adapters", run.model, run.adapters, original="smollm2/")
+        trained = load_run("checkpoints/tuned")
+        save_adapters("adapters", trained.model, trained.adapters, original="smollm2/")
 
     Where `transformers` fuses the projections to queries, keys and values, their adapters become one, with the sum of
     their ranks. Arrays that were trained in full become PEFT's `modules_to_save`.
@@ -48,16 +48,22 @@ def save_adapters(
     Args:
         directory: created if missing; adapters in it are replaced. `README.md`, `LICENSE` and hidden files stay.
         model: the model, which `save_transformers` could write.
-        adapters: of a run, `run.adapters`.
+        adapters: of a run, `trained.adapters`.
         original: directory or hub name of the model to which the adapters belong, for PEFT's config.
 
     Raises:
         InputError: no family has such a model, there are no adapters (a saved model has none), one belongs to no
             linear layer of the model, or the directory cannot be written.
     """
+    if getattr(model, "head", None) == "classes" and model.pad_token is None:
+        model = model.clone(has_pooler=True)  # as the files of classifiers have it
     family, content, like = family_of(model, {}, {})
     layout, architecture = family.layout(model), content["architectures"][0]
-    unknown = adapters.keys() - (like.keys() - layout.reshaped.keys())
+    unknown = {
+        path
+        for path, each in adapters.items()
+        if path not in like or (isinstance(each, Adapter) and path in layout.reshaped)
+    }
     if unknown or not any(isinstance(each, Adapter) for each in adapters.values()):
         raise InputError(
             f"adapters has {min(unknown, default='no low-rank adapter')}; it must have adapters of"
@@ -94,11 +100,29 @@ def save_adapters(
         "modules_to_save": saved,
         "fan_in_fan_out": not layout.transposed,
     }
+    partly = _trained_in_part(layout.names(like), whole) | (ranks.keys() & set(saved))
+    if partly:
+        raise InputError(
+            f"adapters trains a part of {min(partly)} in full; PEFT's files have adapters or all of"
+            " a module"
+        )
     names = {CONFIG, WEIGHTS}
     with replacing(directory, "adapters of PEFT", lambda _: names, STAYING) as new:
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         prefixed = {PREFIX + name: array for name, array in arrays.items()}
         write_arrays(new / WEIGHTS, prefixed, metadata={"format": "pt"})
+
+
+def _trained_in_part(
+    names: Mapping[str, Sequence[str]], whole: Mapping[str, np.ndarray]
+) -> set[str]:
+    """Names of arrays that fuse several of ours, of which some are trained in full, but not all."""
+    found = set()
+    for name, paths in names.items():
+        count = sum(path in whole for path in paths)
+        if 0 < count < len(paths):
+            found.add(name)
+    return found
 
 
 def _fused(parts: Sequence[Any], layout: Layout) -> tuple[np.ndarray, np.ndarray, float]:

@@ -86,12 +86,13 @@ class DynamicPositions(RotaryPositions):
     trained_len: Size = 2048  # length up to which the base is kept
 
     def turns(self, width: int, first: First, num: int, length: int) -> Float[Array, "*B num w"]:
-        end = jnp.asarray(first)[..., None] + num  # [*B 1]
-        position = jnp.maximum(end - num + np.arange(num), 0)
+        first = jnp.asarray(first)
+        position = first if first.ndim == 2 else first + np.arange(num)  # [*B num]
+        end = position[..., -1:] + 1  # [*B 1]
         growth = 1 + self.factor * jnp.maximum(end / self.trained_len - 1, 0)
         index = np.arange(0, width, 2)
         frequency = self.base ** (-index / width) * growth ** (-index / max(width - 2, 1))
-        angle = position[..., None] * frequency[..., None, :]
+        angle = jnp.maximum(position, 0)[..., None] * frequency[..., None, :]
         return jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=-1)
 
 
