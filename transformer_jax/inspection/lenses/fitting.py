@@ -81,7 +81,9 @@ def fit_to_texts(
             if not distance(state) > tolerance:  # nor NaN
                 break
             check_token_ids("texts", row, model.model.vocabulary_size)
-            state = {**state, **update(state, row), "num_texts": state["num_texts"] + 1}
+            # an array: a program is compiled for each value of a NumPy scalar
+            count = np.asarray(state["num_texts"] + 1)
+            state = {**state, **update(state, row), "num_texts": count}
             bar.set_postfix(distance=distance(state), tolerance=tolerance)
             bar.update()
             if time.monotonic() - written > SECONDS:
