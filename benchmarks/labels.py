@@ -5,7 +5,7 @@ python benchmarks/labels.py --data train.csv --test-data test.csv --init-from mi
 Both start from the same weights, with a new head on the mean of the tokens, and read the same training texts with the
 same learning rates. Ours is the trainer, which also compiles, evaluates and writes checkpoints; PyTorch's loop is eager
 and pads each batch to its longest text. The first epoch of each is not counted in an epoch's time, but in the whole.
-Accuracy is that of the last epoch's parameters on the test texts.
+The accuracy on the test texts is measured after the last epoch.
 """
 
 import contextlib

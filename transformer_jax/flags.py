@@ -102,7 +102,7 @@ def flag_parser(
         defaults: defaults of fields, which override those of the first class.
         description: its first paragraph is the description in the help; None for the docstring of the first class.
         add_help: whether to add `--help`.
-        shows_all: whether the help shows all settings of a training, not only those of the task and the common ones.
+        shows_all: whether the help shows every setting of a training, or only the task's own and the common ones.
     """
     words = description or inspect.getdoc(sources[0]) or ""
     parser = Parser(

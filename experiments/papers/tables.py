@@ -109,6 +109,10 @@ PRONOUNCE = (
     " --num-heads 4 --num-layers 3 --dim-feedforward 512 --dropout-prob 0.1 --label-smoothing 0.1"
     " --batch-size 256 --lr 1e-3 --max-epochs 12 --eval-every 2 --beam-width 5"
 )
+SPELLING = (
+    Line("errors per phoneme", "0.0523", "seed", ("word_error_rate",)),
+    Line("words right", "0.779", "seed", ("exact_match",)),
+)
 FEW = "--max-epochs 1 --warmup 1"
 CIFAR100 = (
     "experiments/anomaly.py --dataset cifar100 --images data/cifar100 --features-by"
@@ -202,10 +206,7 @@ TABLES = {
     ),
     "Pronunciations": Table(
         f"{PRONOUNCE} --name Pronunciations --seeds 0",
-        [
-            Line("errors per phoneme", "0.0523", "seed", ("word_error_rate",)),
-            Line("words right", "0.779", "seed", ("exact_match",)),
-        ],
+        SPELLING,
         data=CMUDICT,
     ),
     "Photographs": Table(
@@ -244,10 +245,7 @@ TABLES = {
     ),
     "Pronunciations_60": Table(
         f"{PRONOUNCE} --num-layers 4 --max-epochs 60 --name Pronunciations_60 --seeds 0..2",
-        [
-            Line("errors per phoneme", "0.0523", "seed", ("word_error_rate",)),
-            Line("words right", "0.779", "seed", ("exact_match",)),
-        ],
+        SPELLING,
         data=CMUDICT,
     ),
     "LargestOfASet_falling": Table(

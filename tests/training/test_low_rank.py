@@ -187,6 +187,16 @@ def test_later_patterns_decide_and_fresh_arrays_are_trained_unless_frozen():
     }
 
 
+def test_frozen_layers_have_no_adapters():
+    params = predictor()[1]["params"]
+    state = adapted(params, "attention:2", freeze="encoder/layers_0")
+    assert changes_in(state).keys() == {
+        path for path in paths(params) if "layers_1" in path and "attn" in path and path.endswith("kernel")
+    }
+    with pytest.raises(InputError, match="freeze is encoder; it names all that lora selects"):
+        adapted(params, "attention:2", freeze="encoder")
+
+
 TUNED = REVERSE | {"lora": "attention:2:4,output_layer:full", "ema": 0.9, "best_by": "val/ema_loss:min"}
 
 

@@ -92,8 +92,6 @@ def report_initial(
     if given is not None:
         say(given.summary())
         return
-    if config.lora is not None:
-        say("Low-rank adapters of a model whose other parameters stay random: init_from is none")
     for name in ("init_from", "init_only"):
         value = getattr(config, name)
         if value is not None:
@@ -101,6 +99,8 @@ def report_initial(
                 f"{name} is {value}, but no parameters are given; use train_and_test, which reads"
                 " init_from, or pass initial_params to fit"
             )
+    if config.lora is not None:
+        say("Low-rank adapters of a model whose other parameters stay random: init_from is none")
 
 
 class Programs(NamedTuple):

@@ -118,7 +118,7 @@ class TrainerModule(Task):
 
     @property
     def adapters(self) -> Changes:
-        """What a training with `lora` has trained, by path: low-rank adapters, and arrays that it trained in full.
+        """Low-rank adapters, and arrays trained in full, of a training with `lora`, by the path of the array.
 
         `params` has them merged, and so has a saved model, which has no adapters.
         """

@@ -199,7 +199,7 @@ class Fitted:
     compiled: CompiledTask
     params: Params
     steps: int = 0  # of the training
-    # what a training with `lora` has trained, which is merged into the parameters
+    # low-rank adapters and arrays trained in full, of a training with `lora`; `params` has them merged
     adapters: Changes = dataclasses.field(default_factory=dict)
 
     @classmethod

@@ -24,7 +24,7 @@ from transformer_jax.inspection.circuits.program import SHARPNESS, Attend, Progr
 pytestmark = pytest.mark.slow  # they compile
 
 FEATURES = 17
-SHARE = 0.01  # of what a feature writes is removed, so that no ReLU of the output network changes
+SHARE = 0.01  # removed part of a feature's output, too small to switch a ReLU of the output network
 
 
 def drawn_dictionary(seed: int, output: int = 12, *, skip: bool = False, **fields) -> FoldedDictionary:

@@ -25,7 +25,7 @@ from transformer_jax.inspection.logit_attribution import check_head, components_
 from transformer_jax.inspection.patches import add, zero
 from transformer_jax.trees import Variables
 
-# of a layer's active features: position, column in a dictionary of them, and value
+# Active features of a layer: position, column in a dictionary of them, and value.
 Active: TypeAlias = tuple[ArrayLike, ArrayLike, ArrayLike]
 
 
@@ -69,7 +69,7 @@ def attribution_graph(
     output, values = inspected.apply(capture, *inputs, names=names, **kwargs)
     features = _largest_features(transcoders, values, max_features)
     decoded = transcoders.decode(features, values)
-    # What is written beside features: the errors, then the tokens. JAX would sort a plain dict.
+    # The outputs of the errors, then those of the tokens. JAX would sort a plain dict.
     rest = OrderedDict((name, values[name] - decoded[name]) for name in [*networks, stream])
     frozen = {name: values[name] for name in fixed}
     length = values[stream].shape[1]
@@ -106,7 +106,7 @@ def _sites(
     transcoders: Transcoders,
     position: int,
 ) -> tuple[str, list[str], list[str]]:
-    """Return the names of the first block's input, of the outputs of feed-forwards, and of what is fixed."""
+    """Return the name of the first block's input, of the feed-forwards' outputs, and of the fixed activations."""
     check_head(model)
     sites = {each.name: each for each in forward_pass(model, variables, inputs, kwargs).sites()}
     stream, *writers = components_of(sites)
@@ -168,7 +168,7 @@ def _rows(
     position, best = logits
 
     def read(scales: Array) -> Array:
-        """What features and logits read if what each node writes, and each bias, is scaled."""
+        """Compute the inputs of features, and the logits, if the output of each node and all biases are scaled."""
         *parts, of_biases = jnp.split(scales, ends)
         before = {}
 

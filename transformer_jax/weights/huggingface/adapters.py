@@ -11,7 +11,7 @@ from jax.scipy.linalg import block_diag
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
 from transformer_jax.nn.blocks import SettingsModule
-from transformer_jax.outside_files import replacing, write_arrays
+from transformer_jax.outside_files import Json, replacing, write_arrays
 from transformer_jax.trees import Adapter, Changes
 from transformer_jax.weights.huggingface.saving import STAYING, family_of
 from transformer_jax.weights.layouts import Layout, fuse
@@ -88,29 +88,36 @@ def save_adapters(
             arrays[f"{module}.lora_B.weight"] = b.T
             ranks[module] = len(b)
             alphas[module] = len(b) * scale
-    config = {
-        "peft_type": "LORA",
-        "task_type": task,
-        "base_model_name_or_path": original and str(original),
-        "r": max(ranks.values()),
-        "lora_alpha": max(alphas.values()),
-        "rank_pattern": ranks,
-        "alpha_pattern": alphas,
-        "target_modules": [*ranks],
-        "modules_to_save": saved,
-        "fan_in_fan_out": not layout.transposed,
-    }
     partly = _trained_in_part(layout.names(like), whole) | (ranks.keys() & set(saved))
     if partly:
         raise InputError(
             f"adapters trains a part of {min(partly)} in full; PEFT's files have adapters or all of"
             " a module"
         )
+    config = {
+        **_ranks_in_peft(ranks, alphas),
+        "task_type": task,
+        "base_model_name_or_path": original and str(original),
+        "modules_to_save": saved,
+        "fan_in_fan_out": not layout.transposed,
+    }
     names = {CONFIG, WEIGHTS}
     with replacing(directory, "adapters of PEFT", lambda _: names, STAYING) as new:
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         prefixed = {PREFIX + name: array for name, array in arrays.items()}
         write_arrays(new / WEIGHTS, prefixed, metadata={"format": "pt"})
+
+
+def _ranks_in_peft(ranks: Mapping[str, int], alphas: Mapping[str, float]) -> Json:
+    """Entries of PEFT's config for modules with these ranks and α."""
+    return {
+        "peft_type": "LORA",
+        "r": max(ranks.values()),
+        "lora_alpha": max(alphas.values()),
+        "rank_pattern": ranks,
+        "alpha_pattern": alphas,
+        "target_modules": [*ranks],
+    }
 
 
 def _trained_in_part(
