@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, Num, Shaped
 
+from transformer_jax.argument_checks import check_offset
 from transformer_jax.config import percent
 from transformer_jax.errors import InputError, check_sizes, check_value, shortened
 from transformer_jax.nn.positions import sinusoidal_table
@@ -26,7 +27,6 @@ MARGIN = 0.3, 0.5  # width and height around a map and its labels, in inches
 BAR, TITLE, AXIS_LABEL = 0.9, 0.3, 0.4  # room for these, in inches
 # for texts of users, in which $ does not begin a formula
 PLAIN: dict[str, Any] = {"parse_math": False}
-Ticks: TypeAlias = tuple[Sequence[int], Sequence[str]]  # positions and their labels
 
 
 def _figure(width: float, height: float) -> "Figure":
@@ -61,20 +61,14 @@ def plot_attention_maps(
     """
     if not isinstance(attention_maps, Sequence):
         attention_maps = [attention_maps]
-    layers = _layers(attention_maps, rank=4, shape="[B, H, T, S]")
-    check_sizes(0, idx=idx, first_layer=first_layer)
-    if idx >= len(layers[0]):
-        raise InputError(
-            f"idx is {idx}; it must be at least 0 and below {len(layers[0])}, the size of the batch"
-        )
-    maps = [layer[idx] for layer in layers]  # L times [H T S]
-    num_queries, num_keys = maps[0].shape[-2:]
+    layers = _layers(attention_maps, "B H T S")
+    num_rows, _, num_queries, num_keys = layers[0].shape
+    check_offset("idx", idx, 0, num_rows - 1)
+    check_sizes(0, first_layer=first_layer)
     keys = _labels("input_data", input_data, idx, num_keys)
-    if query_data is None:
-        queries = _labels("input_data", input_data, idx, num_queries)
-    else:
-        queries = _labels("query_data", query_data, idx, num_queries)
-    return plot_maps_of_inputs([(maps, keys, queries)], first_layer)
+    of_queries = input_data if query_data is None else query_data
+    queries = _labels("query_data", of_queries, idx, num_queries)
+    return plot_maps_of_inputs([([layer[idx] for layer in layers], keys, queries)], first_layer)
 
 
 def plot_maps_of_inputs(
@@ -89,108 +83,105 @@ def plot_maps_of_inputs(
     """
     if not inputs:
         raise InputError("inputs is empty; there must be at least one input")
-    layouts = [_panels(*drawn) for drawn in inputs]
-    widths, heights = zip(*((panels.width, panels.height) for panels in layouts), strict=True)
-    figure = _figure(max(widths), sum(heights))
-    parts: Any = [figure]
-    if len(inputs) > 1:
-        parts = figure.subfigures(len(inputs), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for part, (maps, *_), panels in zip(parts, inputs, layouts, strict=True):
-        _draw_maps(part, maps, panels, first_layer)
+    panels = [_Panels(*drawn) for drawn in inputs]
+    heights = [each.height for each in panels]
+    figure = _figure(max(each.width for each in panels), sum(heights))
+    if len(panels) == 1:
+        panels[0].draw(figure, first_layer)
+        return figure
+    parts = figure.subfigures(len(panels), 1, height_ratios=heights)
+    for part, each in zip(parts, panels, strict=True):
+        each.draw(part, first_layer)
     return figure
 
 
-class _Panels(NamedTuple):
-    """Layout of attention maps and their labels; lengths are in inches."""
+class _Panels:
+    """The attention maps of one input, with square cells, which are smaller if there are many cells, heads or layers.
 
-    columns: int  # heads side by side
-    rows: int  # rows of heads per layer
-    width: float  # of all layers together
-    height: float
-    key_ticks: Ticks
-    query_ticks: Ticks
+    Args:
+        maps: of each layer.
+        keys: labels of the keys.
+        queries: labels of the queries.
+    """
+
+    def __init__(
+        self,
+        maps: Sequence[Float[np.ndarray, "H T S"]],
+        keys: Sequence[str],
+        queries: Sequence[str],
+    ) -> None:
+        self.maps, self.num_heads = maps, len(maps[0])
+        longest_side = max(2.0, 6.0 / (len(maps) * self.num_heads) ** 0.25)
+        cell = min(MAX_CELL, longest_side / max(len(keys), len(queries)))
+        step = max(1, round(LINE / cell))  # one label in this many has room
+        self.key_ticks, self.query_ticks = _Ticks(keys, step), _Ticks(queries, step)
+        width = max(cell * len(keys), MIN_MAP[0]) + MARGIN[0] + LETTER * self.query_ticks.longest
+        height = max(cell * len(queries), MIN_MAP[1]) + MARGIN[1] + LETTER * self.key_ticks.longest
+        self.rows = math.ceil(self.num_heads / max(1, int(MAX_WIDTH / width)))
+        self.columns = math.ceil(self.num_heads / self.rows)  # heads side by side
+        self.width = self.columns * width + BAR + AXIS_LABEL  # in inches
+        self.height = len(maps) * (self.rows * height + TITLE) + AXIS_LABEL
+
+    def draw(self, figure: "FigureBase", first_layer: int = 0) -> None:
+        hidden = later_keys(self.maps)
+        note = ", later ones are hidden" if hidden.any() else ""
+        figure.supxlabel(f"Key{self.key_ticks.note}{note}", fontsize="medium")
+        figure.supylabel(f"Query{self.query_ticks.note}", fontsize="medium")
+        parts = figure.subfigures(len(self.maps), 1, squeeze=False)[:, 0]
+        for layer, (part, heads) in enumerate(zip(parts, self.maps, strict=True), first_layer):
+            part.suptitle(f"Layer {layer}", fontsize="medium")
+            axes = [
+                part.add_subplot(self.rows, self.columns, 1 + head)
+                for head in range(self.num_heads)
+            ]
+            for head, ax in enumerate(axes):
+                seen = np.where(hidden, np.nan, heads[head])  # no colour
+                image = ax.imshow(
+                    seen, vmin=0, vmax=heads.max(), cmap="viridis", interpolation="nearest"
+                )
+                self._label(ax, head)
+            bar = part.colorbar(image, ax=axes, fraction=0.05, shrink=0.9, aspect=12)
+            bar.ax.tick_params(labelsize=LETTERS)
+
+    def _label(self, ax: "Axes", head: int) -> None:
+        rotation = "vertical" if self.key_ticks.longest > 2 else "horizontal"
+        ax.set_title(f"Head {head}", fontsize="small")
+        ax.tick_params(labelsize=LETTERS, length=2)
+        ax.set_xticks(self.key_ticks.places, self.key_ticks.labels, rotation=rotation, **PLAIN)
+        ax.set_yticks(self.query_ticks.places, self.query_ticks.labels, **PLAIN)
+        ax.label_outer()
 
 
-def _panels(
-    maps: Sequence[Float[np.ndarray, "H T S"]], keys: Sequence[str], queries: Sequence[str]
-) -> _Panels:
-    """Choose a layout with square cells, which are smaller if there are many cells, heads or layers."""
-    num_heads = len(maps[0])
-    longest_side = max(2.0, 6.0 / (len(maps) * num_heads) ** 0.25)
-    cell = min(MAX_CELL, longest_side / max(len(keys), len(queries)))
-    key_ticks, query_ticks = _ticks(keys, cell), _ticks(queries, cell)
-    width = max(cell * len(keys), MIN_MAP[0]) + MARGIN[0] + LETTER * _longest(query_ticks)
-    height = max(cell * len(queries), MIN_MAP[1]) + MARGIN[1] + LETTER * _longest(key_ticks)
-    rows = math.ceil(num_heads / max(1, int(MAX_WIDTH / width)))
-    columns = math.ceil(num_heads / rows)
-    total_width = columns * width + BAR + AXIS_LABEL
-    total_height = len(maps) * (rows * height + TITLE) + AXIS_LABEL
-    return _Panels(columns, rows, total_width, total_height, key_ticks, query_ticks)
+class _Ticks:
+    """Every n-th of an axis's labels.
 
+    Args:
+        labels: of all positions.
+        step: n.
+    """
 
-def _ticks(labels: Sequence[str], cell: float) -> Ticks:
-    """Select as many labels as there is room for, at equal distances."""
-    places = range(0, len(labels), max(1, round(LINE / cell)))
-    return places, [labels[place][:MAX_LABEL] for place in places]
-
-
-def _skipped(ticks: Ticks) -> str:
-    """Note that labels are left out, for the name of an axis."""
-    places, _ = ticks
-    step = places[1] - places[0] if len(places) > 1 else 1
-    return "" if step == 1 else f" (one label in {step})"
-
-
-def _longest(ticks: Ticks) -> int:
-    return max(map(len, ticks[1]))
-
-
-def _draw_maps(
-    figure: "FigureBase",
-    maps: Sequence[Float[np.ndarray, "H T S"]],
-    panels: _Panels,
-    first_layer: int = 0,
-) -> None:
-    rotation = "vertical" if _longest(panels.key_ticks) > 2 else "horizontal"
-    hidden = later_keys(maps)
-    note = ", later ones are hidden" if hidden.any() else ""
-    figure.supxlabel(f"Key{_skipped(panels.key_ticks)}{note}", fontsize="medium")
-    figure.supylabel(f"Query{_skipped(panels.query_ticks)}", fontsize="medium")
-    parts = figure.subfigures(len(maps), 1, squeeze=False)[:, 0]
-    for layer, (part, heads) in enumerate(zip(parts, maps, strict=True), first_layer):
-        part.suptitle(f"Layer {layer}", fontsize="medium")
-        axes = part.subplots(panels.rows, panels.columns, squeeze=False).flatten()
-        for ax in axes[len(heads) :]:
-            ax.remove()
-        axes = axes[: len(heads)]
-        for head, (ax, weights) in enumerate(zip(axes, heads, strict=True)):
-            seen = np.where(hidden, np.nan, weights)  # no colour
-            image = ax.imshow(
-                seen, vmin=0, vmax=heads.max(), cmap="viridis", interpolation="nearest"
-            )
-            ax.set_title(f"Head {head}", fontsize="small")
-            ax.tick_params(labelsize=LETTERS, length=2)
-            ax.set_xticks(*panels.key_ticks, rotation=rotation, **PLAIN)
-            ax.set_yticks(*panels.query_ticks, **PLAIN)
-            ax.label_outer()
-        bar = part.colorbar(image, ax=axes.tolist(), fraction=0.05, shrink=0.9, aspect=12)
-        bar.ax.tick_params(labelsize=LETTERS)
+    def __init__(self, labels: Sequence[str], step: int) -> None:
+        self.places = range(0, len(labels), step)
+        self.labels = [label[:MAX_LABEL] for label in labels[::step]]
+        self.longest = max(map(len, self.labels))  # in letters
+        # for the name of the axis
+        self.note = f" (one label in {step})" if step > 1 and len(self.labels) > 1 else ""
 
 
 def later_keys(maps: Sequence[Float[np.ndarray, "H T S"]]) -> Bool[np.ndarray, "T S"]:
     """Which keys come after their query, if a causal mask hides them: all their weights are 0. Else none."""
     num_queries, num_keys = maps[0].shape[-2:]
-    later = np.triu(np.ones((num_queries, num_keys), bool), 1)
-    is_causal = num_queries == num_keys and not any(weights[:, later].any() for weights in maps)
-    return later & is_causal
+    later = ~np.tri(num_queries, num_keys, dtype=bool)
+    return later & (num_queries == num_keys and not np.any([each[:, later] for each in maps]))
 
 
-def _layers(maps: Sequence[ArrayLike], rank: int, shape: str) -> list[np.ndarray]:
+def _layers(maps: Sequence[ArrayLike], shape: str) -> list[np.ndarray]:
+    """Return the maps of all layers, which must have one shape, given in letters."""
     layers = [np.asarray(layer) for layer in maps] if isinstance(maps, Iterable) else []
     shapes = [layer.shape for layer in layers]
-    if not layers or len(set(shapes)) != 1 or len(shapes[0]) != rank or 0 in shapes[0]:
+    if len(set(shapes)) != 1 or len(shapes[0]) != len(shape.split()) or 0 in shapes[0]:
         raise InputError(
-            f"attention_maps has arrays of shapes {shapes}; it must have one {shape} for each layer"
+            f"attention_maps has arrays of shapes {shapes}; it must have one [{shape}] per layer"
         )
     return layers
 
@@ -203,17 +194,13 @@ def _labels(
 ) -> list[str]:
     if data is None:
         return [str(place) for place in range(number)]
-    rows = data if isinstance(data, list | tuple) else np.asarray(data)
-    if len(np.shape(rows)) != 2 or len(rows) <= idx:
+    labels = np.asarray(data, str)
+    if labels.ndim != 2 or len(labels) <= idx or labels.shape[1] != number:
         raise InputError(
-            f"{name} is {shortened(data)}; it must be [B, positions], with B above idx, which is"
-            f" {idx}"
+            f"{name} is {shortened(data)}, of shape {labels.shape}; it must have {number} labels"
+            f" in row {idx}"
         )
-    if len(rows[idx]) != number:
-        raise InputError(
-            f"{name} has {len(rows[idx])} labels for {number} positions; the numbers must be equal"
-        )
-    return [str(token) for token in rows[idx]]
+    return list(map(str, labels[idx]))
 
 
 def plot_positional_encoding(d_model: int, length: int) -> "Figure":
@@ -264,11 +251,11 @@ def plot_curves(
         InputError: there are no curves, or a curve has another shape or no points.
     """
     check_value("curves", curves, Mapping)
-    shapes = {name: np.shape(points) for name, points in curves.items()}
-    is_right = [len(shape) == 2 and shape[0] > 0 and shape[1] == 2 for shape in shapes.values()]
-    if not is_right or not all(is_right):
+    shapes = [np.shape(points) for points in curves.values()]
+    if not shapes or any(shape[1:] != (2,) or shape[0] == 0 for shape in shapes):
         raise InputError(
-            f"curves has the shapes {shapes}; it must have at least one curve, each [N, 2]"
+            f"curves is {shortened(curves)}, of shapes {shapes}; it must have at least one curve,"
+            " each [N, 2]"
         )
     figure = _figure(7.0, 3.5)
     ax = figure.subplots()
@@ -326,7 +313,7 @@ def plot_set_prediction(
         InputError: an argument has another shape, or `anomaly` is not a position of the set.
     """
     (set_size,) = _check_images(images, "[S, height, width]")
-    maps = _layers(attention_maps, rank=3, shape="[H, S, N]")  # L times [H S N]
+    maps = _layers(attention_maps, "H S N")  # L times [H S N]
     _check_positions("anomaly", anomaly, (), set_size)
     if np.shape(probabilities) != (set_size,):
         raise InputError(
@@ -334,17 +321,17 @@ def plot_set_prediction(
         )
     chosen = int(np.argmax(probabilities))
     numbers = [str(place) for place in range(set_size)]
-    panels = _panels(maps, numbers, numbers)
-    figure = _figure(max(float(set_size), panels.width), 1.8 + panels.height)
+    panels = _Panels(maps, numbers, numbers)
     heights = 1.8, panels.height
-    top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
+    figure = _figure(max(float(set_size), panels.width), sum(heights))
+    top, bottom = figure.subfigures(2, 1, height_ratios=heights)
     title = f"Odd one out: {anomaly} (green frame). Chosen: {chosen}"
     top.suptitle(title if chosen == anomaly else f"{title} (red frame)")
     row = top.subplots(1, set_size, squeeze=False)[0]
     _draw_set(row, images, {chosen: "tab:red", anomaly: "tab:green"})
     for number, (ax, probability) in enumerate(zip(row, np.asarray(probabilities), strict=True)):
         ax.set_title(f"{number}: {percent(probability, 1)}", fontsize="small")
-    _draw_maps(bottom, maps, panels)
+    panels.draw(bottom)
     return figure
 
 

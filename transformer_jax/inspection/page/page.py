@@ -6,6 +6,7 @@ import html
 import json
 import re
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import jax
 import numpy as np
@@ -33,6 +34,8 @@ from transformer_jax.trees import variables_of
 FIRST = 4  # test examples that are shown if none are given
 MOST = 5  # neighbours per example
 COMPARED = 256  # test examples among which neighbours are searched
+# an example, the model's output for it, and the mean direction of its final residual stream
+Known: TypeAlias = tuple[InspectedExample, np.ndarray, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,18 +114,18 @@ def page_of(
         more: contents of further tabs.
     """
     blobs: list[str] = []
-    contents, answers, listed = [], [], []
-    for example, near in zip(examples, _neighbours(passes, examples, compared), strict=True):
+    answers, listed = [], []
+    known = [(each, *passes.final_mean(each)) for each in compared]
+    for number, example in enumerate(examples):
         results = passes.run(example)
         answer = example.answer_to(results.output)
+        near = _neighbours(passes, example, known) if known else []
         content = _content(passes, example, results, answer, blobs)
-        contents.append({**content, "neighbours": near, **(more or {})})
+        content |= {"neighbours": near, **(more or {})}
+        # A user's task may put NumPy numbers into its answers.
+        blobs.append(packed(json.dumps(content, default=float).encode()))
+        listed.append({"title": example.title or f"example {number}", "blob": len(blobs) - 1})
         answers.append(answer)
-    for number, example in enumerate(examples):
-        title_of_example = example.title or f"example {number}"
-        listed.append({"title": title_of_example, "blob": len(blobs) + number})
-    # A user's task may put NumPy numbers into its answers.
-    blobs += [packed(json.dumps(content, default=float).encode()) for content in contents]
     count = sum(leaf.size for leaf in jax.tree.leaves(passes.bound.variables["params"]))
     about = f"{type(passes.bound.model).__name__} with {count:,} parameters"
     body = filled("page.html", title=html.escape(title), about=html.escape(about))
@@ -203,12 +206,13 @@ def _attribution(parts: dict[str, np.ndarray], columns: dict[int, str]) -> Json 
     """Contributions by component and position, summed over heads, and those of each head; None if there are none."""
     if not parts:
         return None
-    heads, sums, rows = {}, {}, list(columns)
+    heads, sums = {}, {}
     for name, part in parts.items():
-        sums[_component(name)] = part[..., rows]
+        component, part = _component(name), part[..., list(columns)]
         if name.endswith(OUTPUTS):
-            heads[_component(name)] = part[:, rows]
-            sums[_component(name)] = part[:, rows].sum(0)
+            heads[component] = part
+            part = part.sum(0)
+        sums[component] = part
     # All heads at all positions share the colour scale.
     full = coloured(np.concatenate([part.ravel() for part in heads.values()]))["full"]
     values = [rounded(part) for part in heads.values()]
@@ -236,15 +240,8 @@ def _images(example: InspectedExample) -> Json | None:
     images = example.pixels()
     if images is None:
         return None
-    number, height, width, channels = images.reshape(*images.shape[:3], -1).shape
-    pixels = base64.b64encode(images.tobytes()).decode("ascii")
-    return {
-        "number": number,
-        "height": height,
-        "width": width,
-        "channels": channels,
-        "pixels": pixels,
-    }
+    sizes = zip(("number", "height", "width", "channels"), (*images.shape, 1), strict=False)
+    return {**dict(sizes), "pixels": base64.b64encode(images.tobytes()).decode("ascii")}
 
 
 def _compared(task: Task) -> list[InspectedExample]:
@@ -256,34 +253,27 @@ def _compared(task: Task) -> list[InspectedExample]:
 
 
 def _neighbours(
-    passes: InspectedPasses,
-    examples: Sequence[InspectedExample],
-    compared: Sequence[InspectedExample],
-) -> list[list[Json]]:
-    """For each example, its nearest neighbours among the compared examples, without itself, the nearest first."""
-    if not compared:
-        return [[] for _ in examples]
-    outputs, vectors = zip(*map(passes.final_mean, compared), strict=True)
-
-    def alike(number: int, cosine: float) -> Json:
-        other, answer = compared[number], compared[number].answer_to(outputs[number])
-        return {
-            "title": other.title or f"test set {number}",
-            "expected": other.expected,
-            "images": _images(other),
-            "cosine": cosine,
-            "text": answer.text,
-            "probability": answer.probability,
-        }
-
-    neighbours = []
-    for example in examples:
-        # of the means of the final residual streams
-        cosines = np.stack(vectors) @ passes.final_mean(example)[1]
-        order = np.argsort(-cosines, kind="stable").tolist()
-        near = [number for number in order if not _are_same(compared[number], example)]
-        neighbours.append([alike(number, float(cosines[number])) for number in near[:MOST]])
-    return neighbours
+    passes: InspectedPasses, example: InspectedExample, known: Sequence[Known]
+) -> list[Json]:
+    """The example's nearest neighbours among known examples, without itself, the nearest first."""
+    _, mean = passes.final_mean(example)
+    cosines = [float(vector @ mean) for *_, vector in known]
+    near = []
+    for number in np.argsort(np.negative(cosines), kind="stable").tolist():
+        other, output, _ = known[number]
+        if len(near) < MOST and not _are_same(other, example):
+            answer = other.answer_to(output)
+            near.append(
+                {
+                    "title": other.title or f"test set {number}",
+                    "expected": other.expected,
+                    "images": _images(other),
+                    "cosine": cosines[number],
+                    "text": answer.text,
+                    "probability": answer.probability,
+                }
+            )
+    return near
 
 
 def _are_same(one: InspectedExample, other: InspectedExample) -> bool:

@@ -71,13 +71,13 @@ class InspectedPasses:
         self.attentions = attentions(sites)
         self.stream = residual_stream(site.name for site in sites)
         self.last_stack = self.stream[0].removesuffix(FIRST_INPUT).rstrip(".")
-        self.lengths = {}  # number of positions of each stack
-        num_weights = 0
-        for site in sites:
-            if site.name.endswith(FIRST_INPUT):
-                self.lengths[site.name.removesuffix(FIRST_INPUT).rstrip(".")] = site.shape[1]
-            if site.name.endswith(".weights"):
-                num_weights += math.prod(site.shape)
+        self.lengths = {  # number of positions of each stack
+            site.name.removesuffix(FIRST_INPUT).rstrip("."): site.shape[1]
+            for site in sites
+            if site.name.endswith(FIRST_INPUT)
+        }
+        weights = [site for site in sites if site.name.endswith(".weights")]
+        num_weights = sum(math.prod(site.shape) for site in weights)
         if num_weights > MAX_WEIGHTS:
             raise InputError(
                 f"the example has {num_weights:,} attention weights; a page can have"
