@@ -118,15 +118,13 @@ def input_arrays(inputs: Sequence[object]) -> list[Any]:  # of the model's own t
 class Attention(NamedTuple):
     """An attention of a model."""
 
-    # name of its activation `[B, H, T, d]`, `decoder.layers.1.cross_attention.head_outputs`
-    head_outputs: str
+    head_outputs: ActivationSite  # `[B, H, T, d]`, `decoder.layers.1.cross_attention.head_outputs`
     stack: str  # `decoder`; empty in a stack without a model around it
     kind: str  # `encoder`, `decoder`, `cross`; `self` in a stack without a model around it
-    num_heads: int  # H
 
     def named(self, name: str) -> str:
         """Name of another activation of this attention: `weights`, `queries`."""
-        return f"{self.head_outputs.removesuffix(OUTPUTS)}{name}"
+        return f"{self.head_outputs.name.removesuffix(OUTPUTS)}{name}"
 
 
 def attentions(sites: Sequence[ActivationSite]) -> list[Attention]:
@@ -152,12 +150,12 @@ def _attention(outputs: ActivationSite) -> Attention:
         kind = "cross"
     elif module not in ("attention", ""):
         kind = f"{stack}.{module}".strip(".")
-    return Attention(outputs.name, stack, kind or "self", outputs.size("heads") or 0)
+    return Attention(outputs, stack, kind or "self")
 
 
 def check_axes(sites: Sequence[ActivationSite], by: Sequence[str]) -> None:
     """Raise an `InputError` if `by` holds anything but `PLACES`, or an activation has no such axis."""
-    if isinstance(by, str) or len(set(by)) != len(by) or not set(by) <= set(PLACES):
+    if len(set(by)) != len(by) or not set(by) <= set(PLACES):
         raise InputError(f"by is {by!r}; it must hold {' or '.join(map(repr, PLACES))}, or both")
     for site, axis in itertools.product(sites, by):
         if site.axis(axis) is None:
@@ -186,40 +184,32 @@ def map_over_sites(
         The results by activation; their leading axes are those of `by`, in the same order.
     """
     grids = [_sizes(site, by) for site in sites]
-    # Each pass has a row: the number of its activation, and an index for each axis, or a zero.
-    rows = [
-        (number, *place, 0, 0)[:3]
-        for number, grid in enumerate(grids)
-        for place in np.ndindex(*grid.values())
-    ]
+    # the rows of each activation, among those of all passes
+    ends = np.cumsum([math.prod(grid.values()) for grid in grids]).tolist()
+    rows = [slice(*pair) for pair in itertools.pairwise([0, *ends])]
 
-    def result_at(row: Int[Array, " 3"]) -> Result:
+    def result_at(row: Int[Array, ""]) -> Result:
         patches = {}
-        for number, site in enumerate(sites):
-            place = dict(zip(grids[number], row[1:], strict=False))
-            chosen = _chosen(site, place, row[0] == number)
+        for site, grid, own in zip(sites, grids, rows, strict=True):
+            indices = jnp.unravel_index(row - own.start, tuple(grid.values()))
+            is_selected = (own.start <= row) & (row < own.stop)
+            chosen = _chosen(site, dict(zip(grid, indices, strict=True)), is_selected)
             patches[site.name] = change(site.name, chosen)
         return run(patches)
 
-    results = jax.lax.map(result_at, np.array(rows), batch_size=min(AT_ONCE, len(rows)))
-    by_site = {}
-    start = 0
-    for site, grid in zip(sites, grids, strict=True):
-        of_site = slice(start, start + math.prod(grid.values()))
-        take = functools.partial(_grid_of, rows=of_site, shape=tuple(grid.values()))
-        by_site[site.name] = jax.tree.map(take, results)
-        start = of_site.stop
-    return by_site
+    results = jax.lax.map(result_at, jnp.arange(ends[-1]), batch_size=min(AT_ONCE, ends[-1]))
+
+    def of_site(grid: Mapping[str, int], own: slice) -> Result:
+        return jax.tree.map(lambda x: x[own].reshape(*grid.values(), *x.shape[1:]), results)
+
+    of_sites = map(of_site, grids, rows)
+    return {site.name: found for site, found in zip(sites, of_sites, strict=True)}
 
 
 def _sizes(site: ActivationSite, axes: Sequence[str]) -> dict[str, int]:
     """Sizes of the axes that an activation has."""
     sizes = {axis: site.size(axis) for axis in axes}
     return {axis: size for axis, size in sizes.items() if size is not None}
-
-
-def _grid_of(results: Array, rows: slice, shape: tuple[int, ...]) -> Array:
-    return results[rows].reshape(*shape, *results.shape[1:])
 
 
 def _chosen(

@@ -10,19 +10,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
-from transformer_jax.errors import InputError
+from transformer_jax.errors import MAX_SIZE, InputError
 from transformer_jax.inspection.activations import patch
 from transformer_jax.inspection.inspected import Inspected
-from transformer_jax.inspection.inspected_call import Attention, Captured, attentions, forward_pass
+from transformer_jax.inspection.inspected_call import (
+    OUTPUTS,
+    Attention,
+    Captured,
+    attentions,
+    forward_pass,
+)
 from transformer_jax.inspection.logit_attribution import (
     attribute_logits,
     components_of,
     logit_lens,
 )
 from transformer_jax.inspection.names import residual_stream
-from transformer_jax.inspection.patches import add, zero
+from transformer_jax.inspection.patches import Patch, add, zero
 from transformer_jax.training.inspected_example import InspectedExample, probabilities_of
 from transformer_jax.trees import Inputs, Variables
 
@@ -98,9 +104,10 @@ class InspectedPasses:
         self, example: InspectedExample, attention: Attention
     ) -> Float[np.ndarray, "H *T C"]:
         """Outputs without each head of one attention; those of all attentions at once would not fit in memory."""
-        count = attention.num_heads
+        numbers = np.arange(attention.head_outputs.size("heads"))
+        # a number that does not exist selects no head
         heads = {
-            each.head_outputs: np.eye(count, each.num_heads, dtype=bool) & (each == attention)
+            each.named(OUTPUTS): np.where(each == attention, numbers, MAX_SIZE)
             for each in self.attentions
         }
         passes = self.bound.apply(_without_heads, *self.arguments(example.inputs), heads=heads)
@@ -143,15 +150,14 @@ def _of_norm_one(vectors: Float[np.ndarray, "*leading D"]) -> Float[np.ndarray, 
 
 
 def _without_heads(
-    model: nn.Module, variables: Variables, *inputs: object, heads: dict[str, Bool[Array, "N H"]]
+    model: nn.Module, variables: Variables, *inputs: object, heads: dict[str, Int[Array, " N"]]
 ) -> Float[Array, "N B ..."]:
-    """Outputs of N passes, in each of which the heads that are True in `heads` are set to zero."""
+    """Outputs of N passes, in each of which one head of each attention is set to zero, if it exists."""
 
-    def without(heads: dict[str, Bool[Array, " H"]]) -> Array:
-        patches = {name: zero(heads=are_zeroed) for name, are_zeroed in heads.items()}
+    def without(patches: dict[str, Patch]) -> Array:
         return patch(model, variables, *inputs, patches=patches)
 
-    return jax.vmap(without)(heads)
+    return jax.vmap(without)({name: zero(heads=numbers) for name, numbers in heads.items()})
 
 
 def _answer_attribution(

@@ -158,13 +158,12 @@ def metric_sums(
 
 
 def _table(call: Computation, metric: Metric, means: Means | None) -> HeadTable:
-    sites = call.sites()
-    of_kinds: dict[str, list[Array]] = {attention.kind: [] for attention in attentions(sites)}
-    outputs = [site for site in sites if site.name.endswith(OUTPUTS)]
-    for site in outputs:
-        if means is not None and site.name not in means:
+    found = attentions(call.sites())
+    for attention in found:
+        if means is not None and attention.head_outputs.name not in means:
             raise InputError(
-                f"means lacks {site.name}; it must have the mean output of every attention's heads"
+                f"means lacks {attention.head_outputs.name}; it must have the mean output of every"
+                " attention's heads"
             )
 
     def ablated(name: str, chosen: Chosen) -> Patch:
@@ -173,9 +172,11 @@ def _table(call: Computation, metric: Metric, means: Means | None) -> HeadTable:
     def run(patches: Mapping[str, Patch]) -> Array:
         return metric(call.run(patches=patches)[0])
 
-    rows = map_over_sites(outputs, ["heads"], ablated, run)  # [H, ...]
-    for attention in attentions(sites):
-        of_kinds[attention.kind].append(rows[attention.head_outputs])
+    sites = [attention.head_outputs for attention in found]
+    rows = map_over_sites(sites, ["heads"], ablated, run)  # [H, ...]
+    of_kinds: dict[str, list[Array]] = {}
+    for attention in found:
+        of_kinds.setdefault(attention.kind, []).append(rows[attention.head_outputs.name])
     return {kind: jnp.stack(layers) for kind, layers in of_kinds.items()}
 
 
