@@ -5,11 +5,11 @@ Direct logit attribution (Elhage et al. 2021), and the logit lens (nostalgebrais
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 from jaxtyping import Float
 
@@ -78,21 +78,18 @@ def attribute_logits(
     scales = [name for name in sites if name.endswith(".scale")]
     output, values = call.run([*components, *scales])
     _check_linear(of, output)
-    written = {name: values[name] for name in components}
-    fixed = {name: values[name] for name in scales}
-    params = flatten_dict(variables["params"])
-    biases = {path: leaf for path, leaf in params.items() if path[-1].endswith("bias")}
+    written = {name: values.pop(name) for name in components}
 
-    def logits(written: Captured, biases: dict[tuple[str, ...], Array]) -> Array:
-        given = {**variables, "params": unflatten_dict(params | biases)}
-        return of(forward_pass(model, given, inputs, kwargs).run(patches=fixed | written)[0])
+    def logits(written: Captured, scale_of_biases: Array) -> Array:
+        given = with_scaled_biases(variables, scale_of_biases)
+        return of(forward_pass(model, given, inputs, kwargs).run(patches=values | written)[0])
 
-    _, change = jax.linearize(logits, written, biases)
-    nothing, no_bias = jax.tree.map(jnp.zeros_like, (written, biases))
-    of_biases = change(nothing, biases) + of(jnp.zeros_like(output))
+    _, change = jax.linearize(logits, written, jnp.ones(()))
+    nothing = jax.tree.map(jnp.zeros_like, written)
+    of_biases = change(nothing, jnp.ones(())) + of(jnp.zeros_like(output))
 
     def change_by(written: Mapping[str, Array]) -> Array:
-        return change(written, no_bias)
+        return change(written, jnp.zeros(()))
 
     num_parts = sum(sites[name].size("heads") or 1 for name in components)
     if of_biases.size < num_parts:
@@ -130,6 +127,15 @@ def _by_gradients(
         part = rows[name].T
         parts[name] = part.reshape(*part.shape[:-1], *result.shape)
     return parts
+
+
+def with_scaled_biases(variables: Variables, scale: Array) -> Variables:
+    """Return the variables with all biases times a factor."""
+
+    def scaled(path: tuple[Any, ...], leaf: Array) -> Array:
+        return leaf * scale if path[-1].key.endswith("bias") else leaf
+
+    return {**variables, "params": jax.tree_util.tree_map_with_path(scaled, variables["params"])}
 
 
 @check_arguments
@@ -174,12 +180,13 @@ def components_of(names: Collection[str]) -> list[str]:
     written = [first]
     for block in blocks:
         path = block.removesuffix("output")
+        after = f"{path}after_"
         writers = []
         for name in names:
-            if name.startswith(f"{path}after_"):
-                sublayer = path + name.removeprefix(f"{path}after_")
-                has_heads = f"{sublayer}.{OUTPUTS}" in names
-                writers.append(f"{sublayer}.{OUTPUTS if has_heads else 'output'}")
+            if name.startswith(after):
+                sublayer = name.replace(after, path)
+                outputs = f"{sublayer}.{OUTPUTS}"
+                writers.append(outputs if outputs in names else f"{sublayer}.output")
         if not writers or not set(writers) <= set(names):
             raise InputError(
                 f"{path[:-1]} has no residual connection named after each sub-layer"

@@ -9,10 +9,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from transformer_jax.argument_checks import Probability, Size, check_arguments
 from transformer_jax.errors import InputError
@@ -21,7 +20,11 @@ from transformer_jax.inspection.features.graph import AttributionGraph, graph_of
 from transformer_jax.inspection.features.transcoders import Transcoders
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.inspected_call import OUTPUTS, Captured, forward_pass
-from transformer_jax.inspection.logit_attribution import check_head, components_of
+from transformer_jax.inspection.logit_attribution import (
+    check_head,
+    components_of,
+    with_scaled_biases,
+)
 from transformer_jax.inspection.patches import add, zero
 from transformer_jax.trees import Variables
 
@@ -140,13 +143,13 @@ def _largest_features(
 ) -> list[Float[np.ndarray, "1 T F"]]:
     """Return the features that write the longest vectors; the others are 0."""
     features = [np.asarray(of_layer) for of_layer in transcoders.encode(values)]
-    sizes = [
-        np.abs(of_layer) * np.linalg.norm(layer.decoder, axis=1)
-        for of_layer, layer in zip(features, transcoders.layers, strict=True)
+    lengths = [np.linalg.norm(layer.decoder, axis=1) for layer in transcoders.layers]
+    sizes = [np.abs(each) * length for each, length in zip(features, lengths, strict=True)]
+    ranked = np.sort(np.concatenate(sizes, axis=None))
+    least = ranked[-count:][0]
+    return [
+        np.where(size < least, 0, each) for size, each in zip(sizes, features, strict=True)
     ]
-    ranked = np.sort(np.concatenate([size.ravel() for size in sizes]))
-    least = ranked[-min(count, len(ranked))]
-    return [np.where(size < least, 0, of) for size, of in zip(sizes, features, strict=True)]
 
 
 def _rows(
@@ -162,39 +165,40 @@ def _rows(
     batch: int,
 ) -> Float[Array, "targets sources"]:
     """Return the incoming edges of features and logits; the last column is what biases add."""
-    params = flatten_dict(variables["params"])
-    lengths = [jnp.size(sizes) for *_, sizes in active]
-    ends = np.cumsum(lengths + [array.shape[1] for array in rest.values()])
     position, best = logits
 
-    def read(scales: Array) -> Array:
+    def read(of_features: list[Array], of_rest: Captured, of_biases: Array) -> Array:
         """Compute the inputs of features, and the logits, if the output of each node and all biases are scaled."""
-        *parts, of_biases = jnp.split(scales, ends)
-        before = {}
+        before = []
 
         def output(layer: int, x: Array) -> Array:
             dictionary = transcoders.layers[layer]
             positions, numbers, sizes = active[layer]
             linear = x @ dictionary.encoder + of_biases * dictionary.encoder_bias
-            before[layer] = linear[0, positions, numbers]
-            features = jnp.zeros_like(linear).at[0, positions, numbers].set(parts[layer] * sizes)
+            before.append(linear[0, positions, numbers])
+            scaled = of_features[layer] * sizes
+            features = jnp.zeros_like(linear).at[0, positions, numbers].set(scaled)
             bias = of_biases * dictionary.decoder_bias
             return dataclasses.replace(dictionary, decoder_bias=bias).decode(features, x)
 
         patches: dict[str, Any] = dict(fixed) | transcoders.patches(output)
-        for (name, array), part in zip(rest.items(), parts[len(active) :], strict=True):
-            patches[name] = [patches.get(name, zero()), add(part[:, None] * array)]
-        scaled = {
-            path: leaf * of_biases if path[-1].endswith("bias") else leaf
-            for path, leaf in params.items()
-        }
-        given = {**variables, "params": unflatten_dict(scaled)}
+        for name, scales in of_rest.items():
+            added = add(scales[:, None] * rest[name])
+            patches[name] = [patches.get(name, zero()), added]
+        given = with_scaled_biases(variables, of_biases)
         result, _ = forward_pass(model, given, inputs, kwargs).run(patches=patches)
         of_logits = result[0, position, best] - result[0, position].mean()
-        return jnp.concatenate([*(before[layer] for layer in range(len(active))), of_logits])
+        return jnp.concatenate([*before, of_logits])
 
-    values, pull = jax.vjp(read, jnp.ones(ends[-1] + 1))
-    numbers = jnp.arange(len(values))
-    return jax.lax.map(
-        lambda number: pull(jax.nn.one_hot(number, len(values)))[0], numbers, batch_size=batch
+    whole = (
+        [jnp.ones(jnp.size(sizes)) for *_, sizes in active],
+        OrderedDict((name, jnp.ones(array.shape[1])) for name, array in rest.items()),
+        jnp.ones(()),
     )
+    values, pull = jax.vjp(read, *whole)
+
+    def row(number: Int[Array, ""]) -> Float[Array, " sources"]:
+        gradients = pull(jax.nn.one_hot(number, len(values)))
+        return jnp.concatenate(jax.tree.leaves(gradients), axis=None)
+
+    return jax.lax.map(row, jnp.arange(len(values)), batch_size=batch)

@@ -112,9 +112,10 @@ def _one_input(what: str, given: ModelInputs) -> tuple[object, ...]:
 
 
 def _name(vocabulary: Names, number: int) -> str:
-    if not callable(vocabulary):
-        return token_text(str(vocabulary[number] if number < len(vocabulary) else number))
-    name = vocabulary(number)
+    if callable(vocabulary):
+        name = vocabulary(number)
+    else:
+        name = vocabulary[number] if number < len(vocabulary) else None
     return token_text(str(number if name is None else name))
 
 
@@ -125,15 +126,12 @@ def _labels(
     name: Callable[[int], str],
 ) -> dict[str, Sequence[Label]]:
     """Labels of the positions of each stack: the given labels, or the tokens."""
-    stacks = list(passes.lengths)
     if labels is None:
-        tokens: dict[str, Sequence[Label]] = {}
-        for stack, array in zip(stacks, inputs, strict=False):
-            row = np.asarray(array)[0]
-            if row.dtype.kind in "iu":
-                tokens[stack] = list(map(name, row.tolist()))
-        return tokens
-    given = labels if isinstance(labels, Mapping) else {stacks[0]: labels}
+        rows = zip(passes.lengths, (np.asarray(array)[0] for array in inputs), strict=False)
+        return {
+            stack: list(map(name, row.tolist())) for stack, row in rows if row.dtype.kind in "iu"
+        }
+    given = labels if isinstance(labels, Mapping) else {next(iter(passes.lengths)): labels}
     lengths = {stack: len(of_stack) for stack, of_stack in given.items()}
     if lengths != passes.lengths:
         raise InputError(
@@ -196,11 +194,11 @@ def _features(
         raise InputError(
             f"features of {name} are {values.shape}; they must be [B, T, F] of {seen[name].shape}"
         )
-    _, length, width = values.shape
+    length, width = values[0].shape
     most = min(MOST_ACTIVE, width)
     chosen = np.unique(np.argsort(-values[0], axis=1, kind="stable")[:, :most])
-    stacks = [stack for stack in passes.lengths if name.startswith(f"{stack}.")]
-    places = example.labels_of(stacks[0] if stacks else passes.last_stack, length)
+    stack = name.partition(".")[0]
+    places = example.labels_of(stack if stack in passes.lengths else passes.last_stack, length)
     lines = values[0][:, chosen].T
     return {
         "name": name,

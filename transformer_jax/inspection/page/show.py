@@ -38,15 +38,15 @@ def show_heads(weights: Numbers, tokens: Labels, queries: Labels | None = None) 
     if layers.ndim == 3:
         layers = layers[None]
     keys = _labels("tokens", tokens)
-    labels = {"queries": keys if queries is None else _labels("queries", queries), "keys": keys}
-    shape = len(labels["queries"]), len(keys)
-    if layers.ndim != 4 or not layers.size or layers.shape[2:] != shape:
+    rows = keys if queries is None else _labels("queries", queries)
+    if layers.ndim != 4 or not layers.size or layers.shape[2:] != (len(rows), len(keys)):
         raise InputError(
-            f"weights has a layer of shape {layers.shape[1:]}; it must be [H, {shape[0]},"
-            f" {shape[1]}]"
+            f"weights has a layer of shape {layers.shape[1:]}; it must be [H, {len(rows)},"
+            f" {len(keys)}]"
         )
     blobs: list[str] = []
-    data = {"view": "heads", "layers": [stored_map(blobs, layer) for layer in layers], **labels}
+    maps = [stored_map(blobs, layer) for layer in layers]
+    data = {"view": "heads", "layers": maps, "queries": rows, "keys": keys}
     return View(view_text("Heads", data, blobs))
 
 
@@ -87,20 +87,19 @@ def show_grid(grid: PatchGrid | Numbers, tokens: Labels | None = None) -> View:
     Raises:
         InputError: the grid's metric was not a number, the array has other axes, or there are more or fewer tokens.
     """
-    row, least = "row", 0.0
     if isinstance(grid, PatchGrid):
-        frames, column = grid.frames()
-        row, least = "layer", RESTORED
+        (frames, column), row, least = grid.frames(), "layer", RESTORED
     else:
-        frames, column = _numbers("grid", grid)[None], "column"
+        frames, column, row, least = _numbers("grid", grid)[None], "column", "row", 0.0
     if frames.ndim != 3 or not frames.size:
         raise InputError(
             f"grid has shape {frames.shape[1:]}; it must be a PatchGrid or [rows, columns]"
         )
-    tables = []
-    for number, values in enumerate(frames):
-        title = f"head {number}" if len(frames) > 1 else ""
-        tables.append(grid_frame(title, values, row, tokens, least))
+    titles = [f"head {number}" for number in range(len(frames))] if len(frames) > 1 else [""]
+    tables = [
+        grid_frame(title, values, row, tokens, least)
+        for title, values in zip(titles, frames, strict=True)
+    ]
     return View(view_text("Grid", {"view": "grid", "frames": tables, "what": column}))
 
 

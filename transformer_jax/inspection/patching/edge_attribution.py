@@ -67,19 +67,12 @@ def attribute_edges(
     clean_call = forward_pass(model, variables, clean, kwargs)
     sites = {each.name: each for each in clean_call.sites()}
     stream = residual_stream(sites)[-1]
-    networks = []  # outputs of feed-forwards
-    senders, reads = [], []
-    made = {}  # by queries or keys, the attention weights that are made of them
-    for name in sites:
-        path, _, kind = name.rpartition(".")
-        if kind == "hidden":
-            networks.append(f"{path}.output")
-        if kind == OUTPUTS or name in networks:
-            senders.append(name)
-        if kind in (*READS, "hidden") or name == stream:
-            reads.append(name)
-        if kind in READS[:2]:
-            made[name] = f"{path}.weights"
+    path = {name: name.rpartition(".")[0] for name in sites}
+    networks = [f"{path[name]}.output" for name in sites if name.endswith(".hidden")]
+    senders = [name for name in sites if name in networks or name.endswith(f".{OUTPUTS}")]
+    reads = [name for name in sites if name == stream or name.endswith((*READS, ".hidden"))]
+    # by queries or keys, the attention weights that are made of them
+    made = {name: f"{path[name]}.weights" for name in reads if name.endswith(READS[:2])}
     ends = {name: made.get(name, name) for name in reads}
     high, corrupted_values = forward_pass(model, variables, corrupted, kwargs).run(senders)
     low, values = clean_call.run([*senders, *reads, *made.values()])
@@ -99,11 +92,10 @@ def attribute_edges(
     def received(patches: Mapping[str, list[Patch]]) -> list[Array]:
         _, read = clean_call.run(reads, patches)
         for kind in READS[:2]:  # of all attentions at once, as each keeps its other operand
-            operands = {
-                name: swap((read if name.endswith(kind) else values)[name]) for name in made
-            }
+            changed = [name for name in made if name.endswith(kind)]
+            operands = {name: values[name] for name in made} | {name: read[name] for name in changed}
             _, weights = clean_call.run(list(made.values()), operands)
-            read |= {name: weights[end] for name, end in made.items() if name.endswith(kind)}
+            read |= {name: weights[made[name]] for name in changed}
         return [effect(name, end, read[name]) for name, end in ends.items()]
 
     def effect(name: str, end: str, value: Array) -> Array:

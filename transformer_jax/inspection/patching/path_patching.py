@@ -76,14 +76,19 @@ def patch_path(
     """
     clean_call = forward_pass(model, variables, clean, kwargs)
     sites = {each.name: each for each in clean_call.sites()}
+    order = list(sites)
     stream = residual_stream(sites)[-1]
-    writers = _found("sender", sender, senders, sites)
-    readers = _found("receiver", receiver, receivers, sites)
-    written = [(f"{path}.{'output' if head is None else OUTPUTS}", head) for path, head in writers]
-    read = [(name, head) for path, head in readers for name in _read_by(path, head, reads, stream)]
-    _check_order([name for name, _ in written], [name for name, _ in read], list(sites))
-    ends = (f".{OUTPUTS}",) if through_feed_forward else (f".{OUTPUTS}", "feed_forward.output")
-    kept = [name for name in sites if f".{name}".endswith(ends)]
+    written = []  # names of activations, and numbers of heads
+    for path, head in _found("sender", sender, senders, sites):
+        written.append((f"{path}.{'output' if head is None else OUTPUTS}", head))
+    read = []
+    for path, head in _found("receiver", receiver, receivers, sites):
+        names = _read_by(path, head, reads, stream)
+        if order.index(names[0]) < min(order.index(name) for name, _ in written):
+            raise InputError(f"receiver is in {path}; it must come after the sender")
+        read += [(name, head) for name in names]
+    ends = (OUTPUTS,) if through_feed_forward else (OUTPUTS, "feed_forward.output")
+    kept = [name for name in sites if name.endswith(ends)]
     output, values = clean_call.run([*kept, stream])
     low = metric(output)
     corrupted_call = forward_pass(model, variables, corrupted, kwargs)
@@ -94,12 +99,13 @@ def patch_path(
     for name, head in written:
         sent.setdefault(name, []).append(swap(corrupted_values[name], heads=head))
     _, seen = clean_call.run([name for name, _ in read], sent)
-    received: dict[str, list[Patch]] = {name: [] for name, _ in read}
+    received: dict[str, list[Patch]] = {}
     for name, head in read:
         if name == stream:
-            received[name].append(add(seen[name] - values[name]))
+            patch = add(seen[name] - values[name])
         else:
-            received[name].append(swap(seen[name], heads=_group(name, head, sites)))
+            patch = swap(seen[name], heads=_group(name, head, sites))
+        received.setdefault(name, []).append(patch)
     patched, _ = clean_call.run(patches=received)
     return (metric(patched) - low) / (high - low)
 
@@ -110,41 +116,28 @@ def _found(
     others: Sequence[Component],
     sites: Mapping[str, ActivationSite],
 ) -> list[Found]:
+    """Return path and head of each component.
+
+    Raises:
+        InputError: there is none, or no component of a name.
+    """
     components = [each for each in (one, *others) if each is not None]
     if not components:
         raise InputError(f"there is no {what}; give {what} or {what}s")
-    return [_find(what, each, sites) for each in components]
-
-
-def _find(what: str, component: Component, sites: Mapping[str, ActivationSite]) -> Found:
-    """Check a component, and return its path and the head's number.
-
-    Raises:
-        InputError: there is no component of this name, or it has no such head.
-    """
-    if isinstance(component, tuple) and len(component) == 2:
-        path, head = component
-    else:
-        path, head = str(component), None
-    end = "hidden" if head is None else OUTPUTS
-    known = [name.rpartition(".")[0] for name in sites if f".{name}".endswith(f".{end}")]
-    if head is None and what == "receiver":
-        known.append(LOGITS)
-    if path not in known:
-        raise InputError(
-            f"{what} is in {shortened(path)}; it must be in one of {', '.join(known)}: a head is a"
-            " pair (name of an attention, number), a feed-forward is its name; logits can only be"
-            " a receiver"
-        )
-    if isinstance(head, int):
-        num_heads = _num_heads(f"{path}.{OUTPUTS}", sites)
-        if head not in range(num_heads):
-            raise InputError(f"{what} is head {head}; {path} has {num_heads}, 0 … {num_heads - 1}")
-    return path, head
-
-
-def _num_heads(name: str, sites: Mapping[str, ActivationSite]) -> int:
-    return sites[name].size("heads") or 1
+    found: list[Found] = []
+    for component in components:
+        path, head = component if isinstance(component, tuple) else (component, None)
+        end = "hidden" if head is None else OUTPUTS
+        is_end = what == "receiver" and component == LOGITS
+        if f"{path}.{end}" not in sites and not is_end:
+            known = [name.removesuffix(f".{end}") for name in sites if name.endswith(f".{end}")]
+            raise InputError(
+                f"{what} is in {shortened(path)}; it must be in one of {', '.join(known)}: a head"
+                " is a pair (name of an attention, number), a feed-forward is its name; logits can"
+                " only be a receiver"
+            )
+        found.append((path, head))
+    return found
 
 
 def _read_by(
@@ -166,21 +159,11 @@ def _read_by(
     return [f"{path}.{each}" for each in wanted]
 
 
-def _check_order(written: Sequence[str], read: Sequence[str], names: list[str]) -> None:
-    first = min(written, key=names.index)
-    for name in read:
-        if names.index(name) < names.index(first):
-            raise InputError(
-                f"receiver is in {name.rpartition('.')[0]}; it must come after the sender, which"
-                f" is in {first.rpartition('.')[0]}"
-            )
-
-
 def _group(
     name: str, head: int | Array | None, sites: Mapping[str, ActivationSite]
 ) -> int | Array | None:
     """Number of a head along the activation's axis of heads, which is shorter if heads share keys and values."""
     if head is None:
         return None
-    num_heads = _num_heads(f"{name.rpartition('.')[0]}.{OUTPUTS}", sites)
-    return head * _num_heads(name, sites) // num_heads
+    outputs = f"{name.rpartition('.')[0]}.{OUTPUTS}"
+    return head * (sites[name].size("heads") or 1) // (sites[outputs].size("heads") or 1)
