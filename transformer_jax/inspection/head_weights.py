@@ -17,7 +17,7 @@ from transformer_jax.inspection.names import activation_name
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.trees import Variables, short_repr
 
-INPUTS = ("query_proj", "key_proj", "value_proj")
+PROJECTIONS = "query_proj", "key_proj", "value_proj", "output_proj"
 
 
 class Factored(NamedTuple):
@@ -122,19 +122,22 @@ def head_weights(model: nn.Module, variables: Variables) -> dict[str, HeadWeight
 def _heads(
     flat: dict[tuple[str, ...], Array], path: tuple[str, ...], num_heads: int
 ) -> HeadWeights:
-    width = flat[*path, "query_proj", "kernel"].shape[1] // num_heads
+    kernels, biases = [], []
+    for name in PROJECTIONS:
+        kernels.append(jnp.asarray(flat[*path, name, "kernel"]))
+        bias = flat.get((*path, name, "bias"), 0.0)
+        biases.append(jnp.broadcast_to(bias, kernels[-1].shape[1:]))
+    *of_inputs, output = kernels
+    *of_input_biases, output_bias = biases
+    outputs = output.reshape(num_heads, -1, output.shape[-1])
 
-    def split(name: str, part: str) -> Array:
-        weight = jnp.asarray(
-            flat.get((*path, name, part), np.zeros(flat[*path, name, "kernel"].shape[1]))
-        )
-        heads = weight.reshape(*weight.shape[:-1], -1, width)  # [... Hkv d]
+    def split(weight: Array) -> Array:
+        heads = weight.reshape(*weight.shape[:-1], -1, outputs.shape[1])  # [... Hkv d]
         return jnp.moveaxis(jnp.repeat(heads, num_heads // heads.shape[-2], axis=-2), -2, 0)
 
-    kernels, biases = ([split(name, part) for name in INPUTS] for part in ("kernel", "bias"))
-    output = jnp.asarray(flat[*path, "output_proj", "kernel"]).reshape(num_heads, width, -1)
-    bias = jnp.asarray(flat.get((*path, "output_proj", "bias"), np.zeros(output.shape[-1])))
-    return HeadWeights._make([*kernels, output, *biases, bias])
+    return HeadWeights(
+        *map(split, of_inputs), outputs, *map(split, of_input_biases), output_bias
+    )
 
 
 def composition_scores(

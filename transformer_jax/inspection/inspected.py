@@ -93,12 +93,13 @@ class Inspected:
             **kwargs: its keyword arguments.
         """
         leaves, structure = jax.tree.flatten((args, kwargs))
-        traced, fixed = [], []
-        for leaf in leaves:
-            is_array = isinstance(leaf, Array | np.ndarray)
-            traced.append(jnp.asarray(as_array("inputs", leaf)) if is_array else None)
-            fixed.append(None if is_array else leaf)
-        return self._program(method, structure, tuple(fixed), self.variables, traced)
+        traced = {
+            number: jnp.asarray(as_array("inputs", leaf))
+            for number, leaf in enumerate(leaves)
+            if isinstance(leaf, Array | np.ndarray)
+        }
+        fixed = tuple(None if number in traced else leaf for number, leaf in enumerate(leaves))
+        return self._program(method, structure, fixed, self.variables, traced)
 
     def _run(
         self,
@@ -106,12 +107,9 @@ class Inspected:
         structure: Any,
         fixed: Sequence[object],
         variables: Variables,
-        traced: Sequence[Array | None],
+        traced: Mapping[int, Array],
     ) -> Any:
-        leaves = [
-            constant if array is None else array
-            for constant, array in zip(fixed, traced, strict=True)
-        ]
+        leaves = [traced.get(number, leaf) for number, leaf in enumerate(fixed)]
         args, kwargs = jax.tree.unflatten(structure, leaves)
         return method(self.model, variables, *args, **kwargs)
 

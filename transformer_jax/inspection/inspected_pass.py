@@ -143,35 +143,34 @@ class InspectedPass:
             self.captured[site.name] = value
         return value
 
-    def _show_first(self, name: str, result: Any, letters: str) -> Any:
-        """Show a result, or the first element if it is a tuple."""
-        if isinstance(result, tuple):
-            return (self._show(name, result[0], letters), *result[1:])
-        return self._show(name, result, letters)
-
     def _call(self, module: nn.Module, call: Call, *args: Any, **kwargs: Any) -> Any:
         """Call a module, and show what it has without taps."""
-        name = activation_name(module.path, "output")
         is_of_stack = isinstance(module.parent, Stack) and is_layer(module.path[-1])
-        if is_of_stack or isinstance(module, Block):
-            return self._call_block(module, call, *args, **kwargs)
+        is_block = is_of_stack or isinstance(module, Block)
+        if is_block:
+            call = functools.partial(self._call_block, module, call)
         if type(module).__call__ in NORMS and _is_of_width(module):
             call = functools.partial(self._call_norm, module, call)
         if isinstance(module.parent, MultiheadAttention) and module.name == "output_proj":
             call = functools.partial(self._project, module, call)
+        name = activation_name(module.path, "output")
         numbered = self._numbered(name)
         result = call(*args, **kwargs)
+        is_tuple = isinstance(result, tuple) and len(result) > 0
+        first, *rest = result if is_tuple else (result,)
         has_tapped_output = self._numbered(name) != numbered
-        first = result[0] if isinstance(result, tuple) and result else result
-        if has_tapped_output or not _is_foreign(module) or not isinstance(first, Array):
+        if is_block:
+            letters = ["B", "T", "D"]
+        elif has_tapped_output or not _is_foreign(module) or not isinstance(first, Array):
             return result
-        leading = "BT"[: max(first.ndim - 1, 0)]
-        sizes = map(str, first.shape[len(leading) :])
-        return self._show_first(name, result, " ".join([*leading, *sizes]))
+        else:
+            leading = "BT"[: max(first.ndim - 1, 0)]
+            letters = [*leading, *map(str, first.shape[len(leading) :])]
+        shown = self._show(name, first, " ".join(letters))
+        return (shown, *rest) if is_tuple else shown
 
     def _call_block(self, module: nn.Module, call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
-        result = call(self._tap(module, "input", x, "B T D"), *args, **kwargs)
-        return self._show_first(activation_name(module.path, "output"), result, "B T D")
+        return call(self._tap(module, "input", x, "B T D"), *args, **kwargs)
 
     def _attend(self, module: nn.Module, call: Call, given: AttentionCall) -> Any:
         """Call an attention's `attend`, with taps of logits and weights if one of them is requested."""
@@ -204,11 +203,12 @@ class InspectedPass:
             is_of_keys = module.name == "key_norm"
             positions = "S" if is_of_keys and self._first is None else "T"
             leading, width = f"B {'Hkv' if is_of_keys else 'H'} {positions}", "d"
+        y = call(x)
         if self._is_requested(activation_name(module.path, "scale")):
-            show = functools.partial(self._tap, module, "scale", letters=f"{leading} 1")
-            y = _normalized(module, jnp.asarray(x), show)
-        else:
-            y = call(x)
+            scale = _scale(module, jnp.asarray(x))
+            shown = self._tap(module, "scale", scale, f"{leading} 1")
+            bias = module.variables.get("params", {}).get("bias", 0.0)
+            y = ((y.astype(scale.dtype) - bias) * (shown / scale) + bias).astype(y.dtype)
         return self._tap(module, "normalized", y, f"{leading} {width}")
 
 
@@ -233,23 +233,9 @@ def _acting_at(part: Patch, pattern: str) -> str:
     return pattern
 
 
-def _normalized(module: Any, x: Array, change: Callable[[Array], Array]) -> Array:
-    """Compute Flax's LayerNorm or RMSNorm over the last axis, equal to rounding, with `change` applied to 1/σ.
-
-    Args:
-        module: the bound norm.
-        x: its input.
-        change: function of the factor `[..., 1]`, 1/√(variance + ε) or 1/√(mean square + ε), before the learned scale.
-    """
-    centred = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    if isinstance(module, nn.LayerNorm):
-        centred -= centred.mean(-1, keepdims=True)
-    variance = jnp.square(centred).mean(-1, keepdims=True)
-    factor = change(jax.lax.rsqrt(variance + module.epsilon))
-    learned = dict(module.variables.get("params", {}))
-    if isinstance(module, OffsetRMSNorm):
-        learned["scale"] = 1 + learned["scale"]
-    y = centred * (factor * learned["scale"] if "scale" in learned else factor)
-    if "bias" in learned:
-        y += learned["bias"]
-    return y.astype(module.dtype or jnp.result_type(x, *learned.values()))
+def _scale(norm: Any, x: Array) -> Array:
+    """Factor of a norm over the last axis, `[..., 1]`: 1/√(variance + ε) or 1/√(mean square + ε)."""
+    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    if isinstance(norm, nn.LayerNorm):
+        x -= x.mean(-1, keepdims=True)
+    return jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + norm.epsilon)
