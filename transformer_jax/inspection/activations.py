@@ -103,7 +103,7 @@ def activation_names(model: nn.Module, *inputs: object, **kwargs: Any) -> dict[s
     call = Computation(
         lambda: model.apply(unstack_layers(jax.tree.map(_made, variables)), *given, **options)
     )
-    return {activation.name: activation.letters for activation in call.sites()}
+    return {name: site.letters for name, site in call.sites().items()}
 
 
 def _made(leaf: object) -> object:

@@ -1,6 +1,6 @@
 """Gradient × attention: which attention weights a metric depends on (Barkan et al. 2021, Chefer et al. 2021)."""
 
-from collections import OrderedDict
+from collections.abc import Sequence
 
 import flax.linen as nn
 import jax
@@ -9,8 +9,13 @@ from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.inspection.inspected_call import Captured, Metric, attentions, forward_pass
-from transformer_jax.inspection.patches import add
+from transformer_jax.inspection.inspected_call import (
+    Captured,
+    Computation,
+    Metric,
+    attentions,
+    forward_pass,
+)
 from transformer_jax.trees import Variables
 
 
@@ -37,11 +42,12 @@ def gradient_attention(
     """
     call = forward_pass(model, variables, inputs, kwargs)
     names = [attention.named("weights") for attention in attentions(call.sites())]
-    _, weights = call.run(names)
+    return gradient_products(call, names, metric)
 
-    def number(added: Captured) -> Array:
-        moved = {name: add(change) for name, change in added.items()}
-        return metric(call.run(patches=moved)[0])
 
-    gradients = jax.grad(number)(jax.tree.map(jnp.zeros_like, weights))
-    return OrderedDict((name, weights[name] * gradients[name]) for name in names)
+def gradient_products(call: Computation, names: Sequence[str], metric: Metric) -> Captured:
+    """Return activations times the gradient of a metric with respect to them."""
+    _, values = call.run(names)
+    nothing = jax.tree.map(jnp.zeros_like, values)
+    gradients = jax.grad(lambda added: metric(call.plus(added)))(nothing)
+    return jax.tree.map(jnp.multiply, values, gradients)

@@ -49,12 +49,12 @@ def induction_scores(
     expected = weights.shape[0], weights.shape[-1]
     if tokens.shape != expected:
         raise InputError(f"tokens has shape {tokens.shape}; it must be {expected}, [B, T]")
-    before = jnp.roll(tokens, 1, axis=1)  # tokens[s - 1]; the first key has none
-    is_earlier = jnp.tri(expected[1], dtype=bool).at[:, 0].set(False)
-    follows = (tokens[:, :, None] == before[:, None]) & is_earlier  # [B T T]
-    is_repeated = follows.any(-1)  # [B T]
-    total = jnp.einsum("bhts,bts->h", weights, follows.astype(weights.dtype))
-    return total / jnp.where(is_repeated.any(), is_repeated.sum(), jnp.nan)
+    length = expected[1]
+    # of keys without the first, before which there is no token
+    is_earlier = jnp.tri(length, length - 1, -1, dtype=bool)
+    follows = (tokens[:, :, None] == tokens[:, None, :-1]) & is_earlier  # [B T T-1]
+    total = jnp.einsum("bhts,bts->h", weights[..., 1:], follows.astype(weights.dtype))
+    return total / follows.any(-1).sum()
 
 
 def attention_rollout(weights: Sequence[Float[ArrayLike, "..."]]) -> Float[Array, "L B T T"]:

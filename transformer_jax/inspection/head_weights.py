@@ -135,9 +135,7 @@ def _heads(
         heads = weight.reshape(*weight.shape[:-1], -1, outputs.shape[1])  # [... Hkv d]
         return jnp.moveaxis(jnp.repeat(heads, num_heads // heads.shape[-2], axis=-2), -2, 0)
 
-    return HeadWeights(
-        *map(split, of_inputs), outputs, *map(split, of_input_biases), output_bias
-    )
+    return HeadWeights(*map(split, of_inputs), outputs, *map(split, of_input_biases), output_bias)
 
 
 def composition_scores(

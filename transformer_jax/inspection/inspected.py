@@ -183,8 +183,7 @@ class Inspected:
         self, site: str, inputs: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> list[str]:
         options = {name: option for name, option in kwargs.items() if name != "corruption"}
-        call = forward_pass(self.model, self.variables, inputs, options)
-        all_names = [each.name for each in call.sites()]
+        all_names = forward_pass(self.model, self.variables, inputs, options).sites()
         names = [name for name in all_names if matches(name, site) or name.endswith(f".{site}")]
         if not names:
             check_found(site, all_names)

@@ -1,10 +1,10 @@
 """Forward pass with capture and patches, run once or once per site."""
 
-import functools
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import flax.linen as nn
@@ -18,7 +18,7 @@ from transformer_jax.argument_checks import as_array
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.inspected_pass import InspectedPass
 from transformer_jax.inspection.names import ActivationSite, matches
-from transformer_jax.inspection.patches import Change, Changes
+from transformer_jax.inspection.patches import Change, Changes, add
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.trees import Variables
 
@@ -60,8 +60,8 @@ class Computation:
         inspected.check()
         return result, inspected.captured
 
-    def sites(self, patterns: Sequence[str] = ("*",)) -> list[ActivationSite]:
-        """Return the activations of the pass in order, by default all; nothing is computed.
+    def sites(self, patterns: Sequence[str] = ("*",)) -> dict[str, ActivationSite]:
+        """Return the activations of the pass by name, in order, by default all; nothing is computed.
 
         Raises:
             InputError: a pattern matches no activation.
@@ -71,11 +71,16 @@ class Computation:
             # a new function, because JAX caches the trace of a known one
             jax.eval_shape(lambda: self._call())
         inspected.check()
-        return [
-            site
-            for site in inspected.activations
-            if any(matches(site.name, pattern) for pattern in patterns)
-        ]
+        return {
+            name: site
+            for name, site in inspected.activations.items()
+            if any(matches(name, pattern) for pattern in patterns)
+        }
+
+    def plus(self, added: Captured) -> Any:
+        """Run the computation with arrays added to activations, and return its result."""
+        result, _ = self.run(patches={name: add(array) for name, array in added.items()})
+        return result
 
 
 def forward_pass(
@@ -127,7 +132,7 @@ class Attention(NamedTuple):
         return f"{self.head_outputs.name.removesuffix(OUTPUTS)}{name}"
 
 
-def attentions(sites: Sequence[ActivationSite]) -> list[Attention]:
+def attentions(sites: Mapping[str, ActivationSite]) -> list[Attention]:
     """Return every attention of a pass, in order.
 
     Args:
@@ -136,7 +141,7 @@ def attentions(sites: Sequence[ActivationSite]) -> list[Attention]:
     Raises:
         InputError: the pass has no attention.
     """
-    outputs = [site for site in sites if site.name.endswith(OUTPUTS)]
+    outputs = [site for name, site in sites.items() if name.endswith(OUTPUTS)]
     if not outputs:
         raise InputError("the model has no attention of this package; there is nothing to inspect")
     return [_attention(site) for site in outputs]
@@ -153,7 +158,7 @@ def _attention(outputs: ActivationSite) -> Attention:
     return Attention(outputs, stack, kind or "self")
 
 
-def check_axes(sites: Sequence[ActivationSite], by: Sequence[str]) -> None:
+def check_axes(sites: Collection[ActivationSite], by: Sequence[str]) -> None:
     """Raise an `InputError` if `by` holds anything but `PLACES`, or an activation has no such axis."""
     if len(set(by)) != len(by) or not set(by) <= set(PLACES):
         raise InputError(f"by is {by!r}; it must hold {' or '.join(map(repr, PLACES))}, or both")
@@ -165,7 +170,7 @@ def check_axes(sites: Sequence[ActivationSite], by: Sequence[str]) -> None:
 
 
 def map_over_sites(
-    sites: Sequence[ActivationSite],
+    sites: Collection[ActivationSite],
     by: Sequence[str],
     change: Callable[[str, Chosen], Change],
     run: Callable[[Mapping[str, Any]], Result],
@@ -203,7 +208,7 @@ def map_over_sites(
         return jax.tree.map(lambda x: x[own].reshape(*grid.values(), *x.shape[1:]), results)
 
     of_sites = map(of_site, grids, rows)
-    return {site.name: found for site, found in zip(sites, of_sites, strict=True)}
+    return OrderedDict((site.name, found) for site, found in zip(sites, of_sites, strict=True))
 
 
 def _sizes(site: ActivationSite, axes: Sequence[str]) -> dict[str, int]:

@@ -53,7 +53,7 @@ class InspectedPass:
         self._keeps_values = keeps_values
         # `jax.jit` keeps its order, unlike that of a dict
         self.captured: dict[str, Array] = OrderedDict()
-        self.activations: list[ActivationSite] = []  # all activations of the pass
+        self.activations: dict[str, ActivationSite] = {}  # all activations of the pass
         self._names = names
         self._patches = [
             (_acting_at(part, pattern), part)
@@ -125,7 +125,7 @@ class InspectedPass:
         site = ActivationSite(self._numbered(name), letters, value.shape, first)
         self._counts[name] += 1
         self._known.add(site.name)
-        self.activations.append(site)
+        self.activations[site.name] = site
         changes = [part for pattern, part in self._patches if matches(site.name, pattern)]
         is_named = any(matches(site.name, pattern) for pattern in self._names)
         is_captured = is_named and self._keeps_values

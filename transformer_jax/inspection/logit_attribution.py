@@ -73,7 +73,7 @@ def attribute_logits(
     """
     check_head(model)
     call = forward_pass(model, variables, inputs, kwargs)
-    sites = {each.name: each for each in call.sites()}
+    sites = call.sites()
     components = components_of(sites)
     scales = [name for name in sites if name.endswith(".scale")]
     output, values = call.run([*components, *scales])
@@ -122,11 +122,9 @@ def _by_gradients(
 
     directions = jnp.eye(result.size, dtype=result.dtype).reshape(-1, *result.shape)
     rows = jax.lax.map(parts_of, directions, batch_size=AT_ONCE)  # [results] or [results H]
-    parts = {}
-    for name in written:  # `rows` are sorted by name
-        part = rows[name].T
-        parts[name] = part.reshape(*part.shape[:-1], *result.shape)
-    return parts
+    return {  # in the order of the pass: `rows` are sorted by name
+        name: rows[name].T.reshape(rows[name].shape[1:] + result.shape) for name in written
+    }
 
 
 def with_scaled_biases(variables: Variables, scale: Array) -> Variables:
@@ -158,7 +156,7 @@ def logit_lens(
         InputError: the model has no blocks.
     """
     call = forward_pass(model, variables, inputs, kwargs)
-    sites = residual_stream(each.name for each in call.sites())  # names, from the first block on
+    sites = residual_stream(call.sites())  # names, from the first block on
     _, values = call.run(sites)
 
     def answer(value: Array) -> Array:

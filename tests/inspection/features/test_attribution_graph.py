@@ -206,7 +206,7 @@ def test_mistakes_are_named():
         attribution_graph(model, variables, np.repeat(x, 2, 0), transcoders=transcoders)
     normalized = drawn_dictionary(0, is_normalized=True), transcoders.layers[1]
     for changed, message in (
-        ({"position": 7}, "position is 7; the text has 7 positions"),
+        ({"position": 7}, "position is 7; it must be a whole number, -7 … 6"),
         ({"transcoders": Transcoders.of(normalized, transcoders.reads, transcoders.writes)}, "standardizes its input"),
     ):
         with pytest.raises(InputError, match=message):

@@ -208,6 +208,12 @@ def test_a_file_that_is_no_lens_or_of_another_one_is_an_error(inspected, tmp_pat
         fit_jacobian_lens(inspected, TEXTS[:1], tmp_path / "fit.safetensors", length=T)
     with pytest.raises(InputError, match=r"fit\.safetensors lacks divergences"):
         fit_tuned_lens(inspected, TEXTS, tmp_path / "fit.safetensors", length=T)
+    other = Inspected(inspected.model, jax.tree.map(lambda leaf: 2 * leaf, inspected.variables))
+    for model, length in ((other, T), (inspected, T + 1)):
+        with pytest.raises(
+            InputError, match=r"fit\.safetensors is a fit to another model or length; give another file"
+        ):
+            fit_jacobian_lens(model, TEXTS, tmp_path / "fit.safetensors", length=length)
     wide = Lens(jnp.zeros((2, D + 1, D + 1)), jnp.zeros((2, D + 1)), jnp.arange(2), 0)
     with pytest.raises(InputError, match=r"lens has maps \(2, 13, 13\); the model has 3 blocks of width 12"):
         inspected.apply(lens_logits, TEXTS, lens=wide)

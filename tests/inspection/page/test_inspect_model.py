@@ -164,7 +164,7 @@ def test_40_tokens_of_2_layers_with_12_heads_make_a_sixth_of_2_mb_at_most():  # 
             r"patch of decoder.layers.0.output has shape \(1, 7, 12\); it must be \(1, 5, 12\)",
         ),
         ({"corrupted": CLEAN}, "metric is the same for the clean and the corrupted input"),
-        ({"corrupted": CORRUPTED, "position": 7}, "position is 7; the answer has 7 positions"),
+        ({"corrupted": CORRUPTED, "position": 7}, "position is 7; it must be a whole number, -7 … 6"),
         ({"features": {"decoder.layers.?.output": features}}, "it must be the name of one activation"),
         ({"features": {STREAM: lambda x: x[0]}}, r"features of decoder.layers.0.output are \(7, 12\)"),
     ],

@@ -61,7 +61,9 @@ def compile_circuit(
         settings=BlockSettings(norm=NoNorm, norm_first=True, positions=LearnedPositions()),
         max_len=task.max_length,
     )
-    params = _empty(model, len(task.vocabulary))
+    features = jax.ShapeDtypeStruct((1, task.max_length, len(task.vocabulary)), np.float32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), features)["params"]
+    params = flatten_dict(jax.tree.map(lambda leaf: np.zeros(leaf.shape), shapes), sep="/")
     _write_ends(program, answer, params)
     for (layer, number), head in program.heads.items():
         first = number * program.width
@@ -74,12 +76,11 @@ def compile_circuit(
         working_units[layer, : len(table.points)] = True
     if seed is not None:
         _rotate(params, np.linalg.qr(rng.normal(size=(model.model_dim, model.model_dim)))[0])
-    flat = {path: leaf.astype(np.float32) for path, leaf in params.items()}
     heads = [
         CircuitHead(*place, head.role, head.does, head.attention)
         for place, head in sorted(program.heads.items())
     ]
-    variables = {"params": unflatten_dict(flat, sep="/")}
+    variables = {"params": jax.tree.map(np.float32, unflatten_dict(params, sep="/"))}
     return Circuit(task, model, variables, tuple(heads), edges, working_units)
 
 
@@ -113,13 +114,6 @@ def _add_idle_heads(program: Program, rng: np.random.Generator) -> None:
             program.heads[layer, head] = Attend(scores, moves, f"attends {where}", role=role)
 
 
-def _empty(model: TransformerPredictor, num_tokens: int) -> Flat:
-    features = jax.ShapeDtypeStruct((1, model.max_len, num_tokens), np.float32)
-    variables = jax.eval_shape(model.init, jax.random.key(0), features)
-    shapes = flatten_dict(variables["params"], sep="/")
-    return {path: np.zeros(leaf.shape) for path, leaf in shapes.items()}
-
-
 def _write_ends(program: Program, answer: Space, params: Flat) -> None:
     """Write the layers before and after the blocks."""
     tokens, position = program.tokens, program.position
@@ -134,16 +128,17 @@ def _write_head(params: Flat, path: str, first: int, width: int, head: Attend) -
 
     The key projection and the output projection copy the subspaces unchanged.
     """
-    query, key, value, output = (
-        params[f"{path}/{name}_proj/kernel"] for name in ("query", "key", "value", "output")
+    own = slice(first, first + width)
+    query, key, value = (
+        params[f"{path}/{name}_proj/kernel"][:, own] for name in ("query", "key", "value")
     )
+    output = params[f"{path}/output_proj/kernel"][own]
     for kernel, matrices in ((query, head.scores), (value, head.moves)):
         for (source, target), matrix in matrices.items():
-            kernel[source.part, first + target.start : first + target.start + target.width] = matrix
-    own = slice(first, first + width)
-    query[:, own] *= math.sqrt(width)  # attention divides by this
-    key[:width, own] = np.eye(width)
-    output[own, :width] = np.eye(width) * (head.role != "writes nothing")
+            kernel[source.part, target.part] = matrix
+    query *= math.sqrt(width)  # attention divides by this
+    key[:width] = np.eye(width)
+    output[:, :width] = np.eye(width) * (head.role != "writes nothing")
 
 
 def _write_idle_units(params: Flat, path: str, program: Program, rng: np.random.Generator) -> None:

@@ -13,7 +13,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
-from transformer_jax.argument_checks import Probability, Size, check_arguments
+from transformer_jax.argument_checks import Probability, Size, check_arguments, check_offset
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.activations import capture
 from transformer_jax.inspection.features.graph import AttributionGraph, graph_of, nodes_of
@@ -111,12 +111,11 @@ def _sites(
 ) -> tuple[str, list[str], list[str]]:
     """Return the name of the first block's input, of the feed-forwards' outputs, and of the fixed activations."""
     check_head(model)
-    sites = {each.name: each for each in forward_pass(model, variables, inputs, kwargs).sites()}
+    sites = forward_pass(model, variables, inputs, kwargs).sites()
     stream, *writers = components_of(sites)
     networks = [name for name in writers if not name.endswith(OUTPUTS)]
     num_texts, length, _ = sites[stream].shape
-    if not -length <= position < length:
-        raise InputError(f"position is {position}; the text has {length} positions")
+    check_offset("position", position, -length, length - 1)
     if num_texts != 1 or any("cross_attention" in name for name in writers):
         raise InputError(
             f"inputs have {num_texts} texts, or the model has cross-attention; a graph is of one"
@@ -126,12 +125,6 @@ def _sites(
         raise InputError(
             f"transcoders replace {', '.join(transcoders.writes)}; they may replace"
             f" {', '.join(networks)}"
-        )
-    width = len(transcoders.layers[-1].decoder_bias)
-    if any(sites[name].shape[-1] != width for name in transcoders.writes):
-        raise InputError(
-            f"transcoders write activations of width {width}; the model's feed-forwards have"
-            f" {sites[transcoders.writes[0]].shape[-1]}"
         )
     if any(layer.is_normalized for layer in transcoders.layers):
         raise InputError("transcoders has one that standardizes its input, which is not linear")
@@ -147,9 +140,7 @@ def _largest_features(
     sizes = [np.abs(each) * length for each, length in zip(features, lengths, strict=True)]
     ranked = np.sort(np.concatenate(sizes, axis=None))
     least = ranked[-count:][0]
-    return [
-        np.where(size < least, 0, each) for size, each in zip(sizes, features, strict=True)
-    ]
+    return [np.where(size < least, 0, each) for size, each in zip(sizes, features, strict=True)]
 
 
 def _rows(

@@ -102,28 +102,31 @@ class ActivationStream:
 
     def _batches(self, first: int) -> Iterator[Rows]:
         """Yield the rows of each batch, fetched once the next batch's pass has been started."""
-        begun = None
-        for samples in self.loader.epoch(0, first):
-            inputs = pad_rows(samples[0], self.loader.batch_size)
-            activations = self._program(self.model.variables, inputs)
-            if begun is not None:
-                yield self._rows(*begun)
-            begun = samples, activations
-        if begun is not None:
-            yield self._rows(*begun)
+        size = self.loader.batch_size
+        begun = (
+            (samples, self._program(self.model.variables, pad_rows(samples[0], size)))
+            for samples in self.loader.epoch(0, first)
+        )
+        for (samples, activations), _ in itertools.pairwise(itertools.chain(begun, [None])):
+            yield self._rows(samples, activations)
 
     def _activations(self, variables: Variables, inputs: Inputs) -> Float[Array, "B ... D"]:
         given = inputs if self._inputs is None else self._inputs(inputs)
         arguments = given if isinstance(given, tuple) else (given,)
         _, seen = capture(self.model.model, variables, *arguments, names=self.names)
-        names = [name for pattern in self.names for name in seen if matches(name, pattern)]
-        arrays = [seen[name] for name in dict.fromkeys(names)]
+        chosen = {
+            name: array.astype(jnp.float32)
+            for pattern in self.names
+            for name, array in seen.items()
+            if matches(name, pattern)
+        }
+        arrays = list(chosen.values())
         if len({x.shape[:-1] for x in arrays}) != 1:
             shapes = ", ".join(f"{name} is {x.shape}" for name, x in seen.items())
             raise InputError(
                 f"names has activations at different positions, or none: {shapes or '[]'}"
             )
-        return jnp.concatenate([x.astype(jnp.float32) for x in arrays], -1)
+        return jnp.concatenate(arrays, -1)
 
     def _rows(self, samples: Samples, activations: Array) -> Rows:
         array = np.asarray(activations)[: num_rows(samples[0])]

@@ -3,6 +3,7 @@
 import itertools
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -66,13 +67,17 @@ def fit_to_texts(
         tolerance: distance at which the fit stops.
 
     Raises:
-        InputError: the length is below 18, the file is of another lens or has another suffix, or a token is not in the
-            vocabulary.
+        InputError: the length is below 18, the file is of another lens, model or length or has another suffix, or a
+            token is not in the vocabulary.
     """
     path = Path(file)
     check_length("length", length)
     if path.suffix != ".safetensors":
         raise InputError(f"file is {file}; its name must end in .safetensors")
+    checksum = length
+    for leaf in jax.tree.leaves(model.variables):
+        checksum = zlib.crc32(np.asarray(leaf).tobytes(), checksum)
+    begin["checksum"] = np.array(checksum)  # of the length and the model's parameters
     state = _read(path, begin) if path.exists() else begin
     rows = (np.asarray(text)[None, :length] for text in texts if len(text) >= length)
     number, written = int(state["num_texts"]), time.monotonic()
@@ -117,4 +122,6 @@ def _write(file: Path, state: State) -> None:
 def _read(file: Path, begin: State) -> State:
     arrays, expected = read_weights(file).arrays, _by_name(begin)
     check_shapes(shapes_of(arrays), expected, str(file))
+    if arrays["checksum"] != expected["checksum"]:
+        raise InputError(f"{file} is a fit to another model or length; give another file")
     return jax.tree.unflatten(jax.tree.structure(begin), [arrays[name] for name in expected])

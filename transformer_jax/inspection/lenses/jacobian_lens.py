@@ -49,7 +49,7 @@ def fit_jacobian_lens(
         tolerance: relative standard error at which the fit stops.
 
     Raises:
-        InputError: an argument is wrong, or the file is of another lens.
+        InputError: an argument is wrong, or the file is of another lens, model or length.
     """
     begin = begin_at_logit_lens(model)
     begin["squares"] = np.zeros(len(begin["layers"]))  # sum over texts of ‖J‖²
@@ -82,7 +82,7 @@ def _jacobians(
 ) -> Float[Array, "N D D"]:
     """Compute the Jacobians of one text, one row of all of them with each backward pass."""
     call = forward_pass(model, variables, (tokens,), {})
-    _, *names, last = residual_stream(site.name for site in call.sites())
+    _, *names, last = residual_stream(call.sites())
 
     def last_stream(changes: list[Float[Array, "1 T D"]]) -> Float[Array, "valid D"]:
         patches = dict(zip(names, map(add, changes), strict=True))

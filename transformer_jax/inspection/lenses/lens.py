@@ -102,7 +102,7 @@ def lens_logits(
         InputError: the lens has another width than the model's streams, or as many maps as the model has blocks.
     """
     call = forward_pass(model, variables, inputs, kwargs)
-    _, *names = residual_stream(site.name for site in call.sites())
+    _, *names = residual_stream(call.sites())
     output, seen = call.run(names)
     streams = jnp.stack([seen[name] for name in names])
     if len(lens.maps) >= len(names) or lens.bias.shape[1] != streams.shape[-1]:

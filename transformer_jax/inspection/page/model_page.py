@@ -12,7 +12,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from transformer_jax.argument_checks import check_arguments
+from transformer_jax.argument_checks import check_arguments, check_offset
 from transformer_jax.errors import InputError, check_value
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.page.page import Page, page_of
@@ -114,9 +114,8 @@ def _one_input(what: str, given: ModelInputs) -> tuple[object, ...]:
 def _name(vocabulary: Names, number: int) -> str:
     if callable(vocabulary):
         name = vocabulary(number)
-    else:
-        name = vocabulary[number] if number < len(vocabulary) else None
-    return token_text(str(number if name is None else name))
+        return token_text(str(number if name is None else name))
+    return token_text(str(vocabulary[number] if number < len(vocabulary) else number))
 
 
 def _labels(
@@ -160,8 +159,7 @@ def _patching(
         for inputs in (clean, corrupted)
     ]
     length = len(outputs[0])
-    if not -length <= position < length:
-        raise InputError(f"position is {position}; the answer has {length} positions")
+    check_offset("position", position, -length, length - 1)
     right, wrong = (int(output[position].argmax()) for output in outputs)
 
     def metric(output: Array) -> Array:

@@ -1,7 +1,6 @@
 """Compute what the page shows of an example: maps, outputs without each head, lens, attribution, final stream."""
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -14,6 +13,7 @@ from jaxtyping import Float, Int
 
 from transformer_jax.errors import MAX_SIZE, InputError
 from transformer_jax.inspection.activations import patch
+from transformer_jax.inspection.attention_gradients import gradient_products
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.inspected_call import (
     OUTPUTS,
@@ -28,7 +28,7 @@ from transformer_jax.inspection.logit_attribution import (
     logit_lens,
 )
 from transformer_jax.inspection.names import residual_stream
-from transformer_jax.inspection.patches import Patch, add, zero
+from transformer_jax.inspection.patches import Patch, zero
 from transformer_jax.training.inspected_example import InspectedExample, probabilities_of
 from transformer_jax.trees import Inputs, Variables
 
@@ -75,15 +75,15 @@ class InspectedPasses:
         self.has_positions = len(output.shape) == 3  # [B T C], not [B C]
         sites = call.sites()
         self.attentions = attentions(sites)
-        self.stream = residual_stream(site.name for site in sites)
+        self.stream = residual_stream(sites)
         self.last_stack = self.stream[0].removesuffix(FIRST_INPUT).rstrip(".")
         self.lengths = {  # number of positions of each stack
-            site.name.removesuffix(FIRST_INPUT).rstrip("."): site.shape[1]
-            for site in sites
-            if site.name.endswith(FIRST_INPUT)
+            name.removesuffix(FIRST_INPUT).rstrip("."): site.shape[1]
+            for name, site in sites.items()
+            if name.endswith(FIRST_INPUT)
         }
-        weights = [site for site in sites if site.name.endswith(".weights")]
-        num_weights = sum(math.prod(site.shape) for site in weights)
+        weights = [name for name in sites if name.endswith(".weights")]
+        num_weights = sum(math.prod(sites[name].shape) for name in weights)
         if num_weights > MAX_WEIGHTS:
             raise InputError(
                 f"the example has {num_weights:,} attention weights; a page can have"
@@ -125,9 +125,8 @@ class InspectedPasses:
         except InputError:
             if self.has_positions:
                 return {}
-            by_token = self.bound.apply(_token_attribution, *inputs, said=said)
-            return {name: np.asarray(part[0], np.float32) for name, part in by_token.items()}
-        return {name: np.asarray(part[..., 0, :, 0], np.float32) for name, part in parts.items()}
+            return jax.tree.map(_floats, self.bound.apply(_token_attribution, *inputs, said=said))
+        return jax.tree.map(lambda part: _floats(jnp.moveaxis(part[..., 0], -2, 0)), parts)
 
     def final_mean(self, example: InspectedExample) -> tuple[np.ndarray, Float[np.ndarray, " D"]]:
         """Output, and mean direction of the final residual stream over the shown positions, scaled to length 1.
@@ -180,17 +179,13 @@ def _token_attribution(
     The gradient is that of the answer's logit, minus the mean of all logits.
     """
     call = forward_pass(model, variables, inputs, {})
-    names = components_of([site.name for site in call.sites()])
-    _, written = call.run(names)
 
-    def margin(added: Captured) -> Array:
-        moved = {name: add(change) for name, change in added.items()}
-        logits, _ = call.run(patches=moved)
+    def margin(logits: Array) -> Array:
         mean = logits.mean(-1) if logits.shape[-1] > 1 else 0.0
         return (jnp.take_along_axis(logits, said[:, None], -1)[:, 0] - mean).sum()
 
-    slopes = jax.grad(margin)(jax.tree.map(jnp.zeros_like, written))
-    return OrderedDict((name, (written[name] * slopes[name]).sum(-1)) for name in names)
+    products = gradient_products(call, components_of(call.sites()), margin)
+    return jax.tree.map(lambda product: product.sum(-1), products)
 
 
 def answer_change(output: Output, other: Output, rows: Sequence[int]) -> float:
@@ -208,5 +203,4 @@ def answer_change(output: Output, other: Output, rows: Sequence[int]) -> float:
     if output.shape[-1] > 1:
         output, other = probabilities_of(output), probabilities_of(other)
     answers = output.argmax(-1)[:, None]  # [T 1]; 0 if the output is one number
-    changes = np.take_along_axis(other, answers, -1) - np.take_along_axis(output, answers, -1)
-    return float(np.abs(changes).mean())
+    return float(np.abs(np.take_along_axis(other - output, answers, -1)).mean())

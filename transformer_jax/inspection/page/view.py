@@ -64,21 +64,20 @@ def stored_map(blobs: list[str], maps: Float[np.ndarray, "H _T _S"]) -> Json:
     Raises:
         InputError: a weight is negative or too large for 16 bits, as may happen in a user's own attention.
     """
-    if maps.size and not 0 <= maps.min() <= maps.max() <= MAX_WEIGHT:
+    least, largest = maps.min(initial=0), maps.max(initial=0)
+    if not 0 <= least <= largest <= MAX_WEIGHT:
         raise InputError(
-            f"weights are {maps.min():.4g} … {maps.max():.4g}; a page shows those of 0 …"
-            f" {MAX_WEIGHT}"
+            f"weights are {least:.4g} … {largest:.4g}; a page shows those of 0 … {MAX_WEIGHT}"
         )
     blobs.append(packed(np.rint(maps / STEP).astype("<u2").tobytes()))
-    return {"blob": len(blobs) - 1, "shape": maps.shape, "largest": float(maps.max(initial=0))}
+    return {"blob": len(blobs) - 1, "shape": maps.shape, "largest": float(largest)}
 
 
 def rounded(values: ArrayLike) -> list[object]:
     """Round numbers to four digits, as nested lists; non-finite numbers, which JSON lacks, become None."""
     array = np.asarray(values, np.float64)
-    numbers = [float(f"{value:.4g}") for value in array.ravel()]
-    finite = [number if np.isfinite(number) else None for number in numbers]
-    return list(np.array(finite, object).reshape(array.shape).tolist())
+    numbers = [float(f"{value:.4g}") if np.isfinite(value) else None for value in array.flat]
+    return list(np.array(numbers, object).reshape(array.shape).tolist())
 
 
 def coloured(values: ArrayLike, least: float = 0.0) -> Json:

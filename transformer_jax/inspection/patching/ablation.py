@@ -1,7 +1,6 @@
 """Ablation of heads: what a model loses without each of them (Michel et al. 2019)."""
 
 import functools
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
@@ -83,9 +82,7 @@ def mean_head_outputs(
         InputError: the model has no attention.
     """
     _, outputs = forward_pass(model, variables, inputs, kwargs).run([f"*{OUTPUTS}"])
-    return OrderedDict(
-        (name, output.mean((0, 2), keepdims=True)[0]) for name, output in outputs.items()
-    )
+    return jax.tree.map(lambda output: output.mean((0, 2), keepdims=True)[0], outputs)
 
 
 @check_arguments
@@ -185,10 +182,8 @@ def _means(fitted: Fitted, batches: Sequence[Batch], constants: Arrays) -> Means
 
     def sums(params: Params, constants: Arrays, batch: Batch) -> dict[str, tuple[Array, Array]]:
         rows = jnp.asarray(batch.valid, jnp.float32)
-        call = Computation(
-            lambda: fitted.task.batch_loss(params, batch, constants, None, train=False)
-        )
-        _, outputs = call.run([f"*{OUTPUTS}"])
+        call = functools.partial(fitted.task.eval_step, params, batch, constants)
+        _, outputs = Computation(call).run([f"*{OUTPUTS}"])
         return {
             name: (jnp.einsum("b,bhtd->hd", rows, output)[:, None], rows.sum() * output.shape[2])
             for name, output in outputs.items()

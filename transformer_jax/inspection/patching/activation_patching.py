@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import Size, check_arguments
 from transformer_jax.inspection.inspected_call import (
-    Captured,
     Chosen,
     Metric,
     check_axes,
@@ -24,7 +24,7 @@ from transformer_jax.inspection.inspected_call import (
     map_over_sites,
     summed,
 )
-from transformer_jax.inspection.patches import Changes, Patch, add, parts_of, swap
+from transformer_jax.inspection.patches import Change, Changes, Patch, parts_of, swap
 from transformer_jax.trees import Variables
 
 
@@ -73,24 +73,20 @@ def patch_activations(
     corruption = corruption or {}
     clean_call = forward_pass(model, variables, clean, kwargs)
     corrupted_call = forward_pass(model, variables, corrupted, kwargs)
-    sites = clean_call.sites(names)
+    sites = clean_call.sites(names).values()
     check_axes(sites, by)
     clean_output, clean_values = clean_call.run(names)
 
-    def clean_at(name: str, chosen: Chosen) -> Patch:
-        return swap(clean_values[name], **chosen)
+    def clean_at(name: str, chosen: Chosen) -> list[Patch]:
+        corrupted = parts_of(corruption[name]) if name in corruption else ()
+        return [*corrupted, swap(clean_values[name], **chosen)]
 
-    def run(patches: Mapping[str, Patch]) -> Array:
-        changes = dict(corruption)
-        for name, patch in patches.items():
-            earlier = parts_of(corruption[name]) if name in corruption else ()
-            changes[name] = [*earlier, patch]
-        return metric(corrupted_call.run(patches=changes)[0])
+    def run(patches: Mapping[str, Change]) -> Array:
+        return metric(corrupted_call.run(patches={**corruption, **patches})[0])
 
-    low = metric(corrupted_call.run(patches=corruption)[0])
-    high = metric(clean_output)
+    low, high = run({}), metric(clean_output)
     patched = map_over_sites(sites, by, clean_at, run)
-    return OrderedDict((name, (values - low) / (high - low)) for name, values in patched.items())
+    return jax.tree.map(lambda value: (value - low) / (high - low), patched)
 
 
 @check_arguments
@@ -136,22 +132,16 @@ def attribute_activations(
     clean_call = forward_pass(model, variables, clean, kwargs)
     corrupted_call = forward_pass(model, variables, corrupted, kwargs)
     sites = clean_call.sites(names)
-    check_axes(sites, by)
+    check_axes(sites.values(), by)
     high, clean_values = clean_call.run(names)
     low, corrupted_values = corrupted_call.run(names)
-    differences = {name: clean_values[name] - corrupted_values[name] for name in clean_values}
-
-    def moved(changes: Captured) -> Array:
-        patches = {name: add(change) for name, change in changes.items()}
-        return metric(corrupted_call.run(patches=patches)[0])
+    differences = jax.tree.map(jnp.subtract, clean_values, corrupted_values)
+    slopes_of = jax.jacrev(lambda added: metric(corrupted_call.plus(added)))
 
     def estimates(shares: Float[Array, " activations"]) -> list[Array]:
-        changes = {
-            site.name: share * differences[site.name]
-            for site, share in zip(sites, shares, strict=True)
-        }
-        slopes = jax.jacrev(moved)(changes)
-        return [summed(slopes[site.name], differences[site.name], site, by) for site in sites]
+        changes = {name: shares[n] * differences[name] for n, name in enumerate(sites)}
+        slopes = slopes_of(changes)
+        return [summed(slopes[name], differences[name], site, by) for name, site in sites.items()]
 
     # All activations share the first step, at their corrupted values; each further step moves one activation.
     first = np.zeros((1, len(sites)))
@@ -160,6 +150,6 @@ def attribute_activations(
     is_counted = np.vstack([first == 0, later > 0])  # [steps activations]
     scale = steps * (metric(high) - metric(low))
     return OrderedDict(
-        (site.name, rows[is_counted[:, number]].sum(0) / scale)
-        for number, (site, rows) in enumerate(zip(sites, of_steps, strict=True))
+        (name, rows[is_counted[:, number]].sum(0) / scale)
+        for number, (name, rows) in enumerate(zip(sites, of_steps, strict=True))
     )

@@ -12,7 +12,6 @@ from jaxtyping import Float
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.inspection.inspected_call import (
     OUTPUTS,
-    Captured,
     Chosen,
     Metric,
     forward_pass,
@@ -20,7 +19,7 @@ from transformer_jax.inspection.inspected_call import (
     summed,
 )
 from transformer_jax.inspection.names import residual_stream
-from transformer_jax.inspection.patches import Patch, add, swap
+from transformer_jax.inspection.patches import Patch, swap
 from transformer_jax.inspection.patching.path_patching import LOGITS, READS
 from transformer_jax.trees import Variables
 
@@ -65,7 +64,7 @@ def attribute_edges(
         InputError: the model has no blocks.
     """
     clean_call = forward_pass(model, variables, clean, kwargs)
-    sites = {each.name: each for each in clean_call.sites()}
+    sites = clean_call.sites()
     stream = residual_stream(sites)[-1]
     path = {name: name.rpartition(".")[0] for name in sites}
     networks = [f"{path[name]}.output" for name in sites if name.endswith(".hidden")]
@@ -77,11 +76,8 @@ def attribute_edges(
     high, corrupted_values = forward_pass(model, variables, corrupted, kwargs).run(senders)
     low, values = clean_call.run([*senders, *reads, *made.values()])
 
-    def metric_with(changes: Captured) -> Array:
-        patches = {name: add(change) for name, change in changes.items()}
-        return metric(clean_call.run(patches=patches)[0])
-
-    slopes = jax.jacrev(metric_with)({end: jnp.zeros_like(values[end]) for end in ends.values()})
+    nothing = {end: jnp.zeros_like(values[end]) for end in ends.values()}
+    slopes = jax.jacrev(lambda added: metric(clean_call.plus(added)))(nothing)
 
     def sent(name: str, chosen: Chosen) -> list[Patch]:
         corrupt = swap(corrupted_values[name], **chosen)
@@ -93,7 +89,9 @@ def attribute_edges(
         _, read = clean_call.run(reads, patches)
         for kind in READS[:2]:  # of all attentions at once, as each keeps its other operand
             changed = [name for name in made if name.endswith(kind)]
-            operands = {name: values[name] for name in made} | {name: read[name] for name in changed}
+            operands = {name: values[name] for name in made} | {
+                name: read[name] for name in changed
+            }
             _, weights = clean_call.run(list(made.values()), operands)
             read |= {name: weights[made[name]] for name in changed}
         return [effect(name, end, read[name]) for name, end in ends.items()]

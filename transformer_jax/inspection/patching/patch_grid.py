@@ -43,17 +43,13 @@ class PatchGrid(NamedTuple):
             InputError: the metric did not return a number.
         """
         self.check()
-        order: Sequence[str] = ["layers"]
-        column = ""
-        if "positions" in self.by:
-            order, column = ["heads", "layers", "positions"], "position"
-        elif "heads" in self.by:
-            order, column = ["layers", "heads"], "head"
-        axes = [self.by.index(axis) for axis in order if axis in self.by]
+        has_positions = "positions" in self.by
+        names = ("heads", "layers", "positions") if has_positions else ("layers", "heads")
+        axes = [self.by.index(name) for name in names if name in self.by]
         values = np.asarray(self.values).transpose(axes)
-        if not column:
-            values = values[:, None]
-        return values.reshape(-1, *values.shape[-2:]), column
+        if len(axes) == 1:
+            return values[None, :, None], ""
+        return values.reshape(-1, *values.shape[-2:]), names[-1].removesuffix("s")
 
     def plot(self, tokens: Sequence[object] | None = None) -> "Figure":
         """Draw the grid as coloured squares: layers by positions or heads, one frame per head if it has both.

@@ -75,7 +75,7 @@ def patch_path(
         InputError: there is no such component, a receiver comes before all senders, or `reads` has another value.
     """
     clean_call = forward_pass(model, variables, clean, kwargs)
-    sites = {each.name: each for each in clean_call.sites()}
+    sites = clean_call.sites()
     order = list(sites)
     stream = residual_stream(sites)[-1]
     written = []  # names of activations, and numbers of heads
@@ -101,11 +101,11 @@ def patch_path(
     _, seen = clean_call.run([name for name, _ in read], sent)
     received: dict[str, list[Patch]] = {}
     for name, head in read:
+        changes = received.setdefault(name, [])
         if name == stream:
-            patch = add(seen[name] - values[name])
+            changes.append(add(seen[name] - values[name]))
         else:
-            patch = swap(seen[name], heads=_group(name, head, sites))
-        received.setdefault(name, []).append(patch)
+            changes.append(swap(seen[name], heads=_group(name, head, sites)))
     patched, _ = clean_call.run(patches=received)
     return (metric(patched) - low) / (high - low)
 
