@@ -89,7 +89,7 @@ def plot_maps_of_inputs(
     if len(panels) == 1:
         panels[0].draw(figure, first_layer)
         return figure
-    parts = figure.subfigures(len(panels), 1, height_ratios=heights)
+    parts = figure.subfigures(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
     for part, each in zip(parts, panels, strict=True):
         each.draw(part, first_layer)
     return figure
@@ -324,7 +324,7 @@ def plot_set_prediction(
     panels = _Panels(maps, numbers, numbers)
     heights = 1.8, panels.height
     figure = _figure(max(float(set_size), panels.width), sum(heights))
-    top, bottom = figure.subfigures(2, 1, height_ratios=heights)
+    top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
     title = f"Odd one out: {anomaly} (green frame). Chosen: {chosen}"
     top.suptitle(title if chosen == anomaly else f"{title} (red frame)")
     row = top.subplots(1, set_size, squeeze=False)[0]

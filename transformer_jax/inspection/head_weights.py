@@ -135,7 +135,8 @@ def _heads(
         heads = weight.reshape(*weight.shape[:-1], -1, outputs.shape[1])  # [... Hkv d]
         return jnp.moveaxis(jnp.repeat(heads, num_heads // heads.shape[-2], axis=-2), -2, 0)
 
-    return HeadWeights(*map(split, of_inputs), outputs, *map(split, of_input_biases), output_bias)
+    weights = *map(split, of_inputs), outputs, *map(split, of_input_biases), output_bias
+    return HeadWeights._make(weights)
 
 
 def composition_scores(

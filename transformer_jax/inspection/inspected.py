@@ -5,7 +5,7 @@
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -55,15 +55,12 @@ class Activations(OrderedDict[str, Array]):
         """Stack one activation of every layer, such as `decoder.layers.*.output`, in the order of the layers.
 
         Args:
-            pattern: a name or pattern, in which `layers.*` matches only layer numbers.
+            pattern: a name, its end, or a pattern, in which `layers.*` matches only layer numbers.
 
         Raises:
             InputError: no activation matches, or several of one layer do.
         """
-        pattern = pattern.replace("layers.*.", "layers.?.")
-        check_found(pattern, self)
-        names = [name for name in self if matches(name, pattern)]
-        _check_one_of_each_layer("pattern", pattern, names)
+        names = _one_of_each_layer("pattern", pattern, self)
         return jnp.stack([self[name] for name in names])
 
 
@@ -158,13 +155,15 @@ class Inspected:
             InputError: as in `patch_activations`; `site` matches several activations of a layer, or several stacks;
                 `by` lacks "layers"; or the metric is not a number, or is the same for both inputs.
         """
-        if isinstance(by, str) or "layers" not in by:
+        if "layers" not in by:
             raise InputError(
                 f"by is {by!r}; it must be a list with 'layers' and, optionally, 'positions' and"
                 " 'heads'"
             )
         clean, corrupted = self._inputs(clean, kwargs), self._inputs(corrupted, kwargs)
-        names = self._site_of_each_layer(site, clean, kwargs)
+        options = {name: option for name, option in kwargs.items() if name != "corruption"}
+        sites = forward_pass(self.model, self.variables, clean, options).sites()
+        names = _one_of_each_layer("site", site, sites)
         others = [axis for axis in by if axis != "layers"]
         restored = self.apply(
             patch_activations, clean, corrupted, names=names, metric=metric, by=others, **kwargs
@@ -179,17 +178,6 @@ class Inspected:
             )
         return grid
 
-    def _site_of_each_layer(
-        self, site: str, inputs: tuple[object, ...], kwargs: Mapping[str, object]
-    ) -> list[str]:
-        options = {name: option for name, option in kwargs.items() if name != "corruption"}
-        all_names = forward_pass(self.model, self.variables, inputs, options).sites()
-        names = [name for name in all_names if matches(name, site) or name.endswith(f".{site}")]
-        if not names:
-            check_found(site, all_names)
-        _check_one_of_each_layer("site", site, names)
-        return names
-
     def _inputs(self, given: object, kwargs: Mapping[str, object]) -> tuple[object, ...]:
         """Return a pass's inputs as a tuple, and check token ids, whose values a compiled program does not know."""
         inputs = given if isinstance(given, tuple) else (given,)
@@ -202,13 +190,19 @@ class Inspected:
         return inputs
 
 
-def _check_one_of_each_layer(what: str, given: str, names: Sequence[str]) -> None:
-    parts = list(dict.fromkeys(re.sub(r"(?<=layers\.)\d+(?=\.)", "?", name) for name in names))
+def _one_of_each_layer(what: str, given: str, names: Collection[str]) -> list[str]:
+    """Return the names of one activation of each layer, given by their end or a pattern."""
+    pattern = given.replace("layers.*.", "layers.?.")
+    found = [name for name in names if matches(name, pattern) or name.endswith(f".{pattern}")]
+    if not found:
+        check_found(pattern, names)
+    parts = list(dict.fromkeys(re.sub(r"(?<=layers\.)\d+(?=\.)", "?", name) for name in found))
     if len(parts) > 1:
         raise InputError(
             f"{what} is {shortened(given)}; it must match one activation of each layer:"
             f" {' or '.join(parts[:3])}"
         )
+    return found
 
 
 @check_arguments

@@ -91,7 +91,7 @@ def forward_pass(
     Raises:
         InputError: the variables lack "params", or an input is text.
     """
-    if isinstance(variables, Mapping) and variables and "params" not in variables:
+    if variables and "params" not in variables:
         names = ", ".join(list(variables)[:3])
         raise InputError(
             f'variables has {names}; it must be {{"params": …}}, such as {{"params": trained.params}}'
@@ -144,24 +144,23 @@ def attentions(sites: Mapping[str, ActivationSite]) -> list[Attention]:
     outputs = [site for name, site in sites.items() if name.endswith(OUTPUTS)]
     if not outputs:
         raise InputError("the model has no attention of this package; there is nothing to inspect")
-    return [_attention(site) for site in outputs]
-
-
-def _attention(outputs: ActivationSite) -> Attention:
-    block, _, module = outputs.name.removesuffix(OUTPUTS).rstrip(".").rpartition(".")
-    stack = re.sub(r"\.?layers\.\d+$", "", block)
-    kind = stack
-    if module == "cross_attention":
-        kind = "cross"
-    elif module not in ("attention", ""):
-        kind = f"{stack}.{module}".strip(".")
-    return Attention(outputs, stack, kind or "self")
+    found = []
+    for site in outputs:
+        block, _, module = site.name.removesuffix(OUTPUTS).rstrip(".").rpartition(".")
+        stack = re.sub(r"\.?layers\.\d+$", "", block)
+        kind = stack
+        if module == "cross_attention":
+            kind = "cross"
+        elif module not in ("attention", ""):
+            kind = f"{stack}.{module}".strip(".")
+        found.append(Attention(site, stack, kind or "self"))
+    return found
 
 
 def check_axes(sites: Collection[ActivationSite], by: Sequence[str]) -> None:
     """Raise an `InputError` if `by` holds anything but `PLACES`, or an activation has no such axis."""
     if len(set(by)) != len(by) or not set(by) <= set(PLACES):
-        raise InputError(f"by is {by!r}; it must hold {' or '.join(map(repr, PLACES))}, or both")
+        raise InputError(f"by is {by!r}; it must hold 'heads' or 'positions', or both")
     for site, axis in itertools.product(sites, by):
         if site.axis(axis) is None:
             raise InputError(

@@ -79,8 +79,7 @@ class InspectedPass:
         if isinstance(module, Tapped) and method == "tap":
             return self._tap(module, *args, **kwargs)
         if isinstance(module, Tapped) and method == "is_requested":
-            names = [activation_name(module.path, name) for name in args]
-            return not names or self._is_requested(*names)
+            return not args or self._is_requested(module, *args)
         if isinstance(module, MultiheadAttention) and method == "attend":
             return self._attend(module, call, *args)
         if method == "decode_step":
@@ -101,13 +100,14 @@ class InspectedPass:
         for pattern in self._wanted:
             check_found(pattern, self._known)
 
-    def _is_requested(self, *names: str) -> bool:
+    def _is_requested(self, module: nn.Module, *names: str) -> bool:
         """Whether one of these activations is requested; if not, they are only counted, and need not be computed."""
-        numbered = [self._numbered(name) for name in names]
+        full = [activation_name(module.path, name) for name in names]
+        numbered = [self._numbered(name) for name in full]
         self._known.update(numbered)
         if any(matches(name, pattern) for name in numbered for pattern in self._wanted):
             return True
-        self._counts.update(names)
+        self._counts.update(full)
         return False
 
     def _numbered(self, name: str) -> str:
@@ -116,11 +116,8 @@ class InspectedPass:
         return f"{name}.{count + 1}" if count else name
 
     def _tap(self, module: nn.Module, name: str, x: ArrayLike, letters: str) -> Array:
-        return self._show(activation_name(module.path, name), x, letters)
-
-    def _show(self, name: str, x: ArrayLike, letters: str) -> Array:
         """Record an activation, and return it with its patches applied."""
-        value = jnp.asarray(x)
+        value, name = jnp.asarray(x), activation_name(module.path, name)
         first = self._first if "T" in letters.split() else None
         site = ActivationSite(self._numbered(name), letters, value.shape, first)
         self._counts[name] += 1
@@ -166,7 +163,7 @@ class InspectedPass:
         else:
             leading = "BT"[: max(first.ndim - 1, 0)]
             letters = [*leading, *map(str, first.shape[len(leading) :])]
-        shown = self._show(name, first, " ".join(letters))
+        shown = self._tap(module, "output", first, " ".join(letters))
         return (shown, *rest) if is_tuple else shown
 
     def _call_block(self, module: nn.Module, call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -174,23 +171,24 @@ class InspectedPass:
 
     def _attend(self, module: nn.Module, call: Call, given: AttentionCall) -> Any:
         """Call an attention's `attend`, with taps of logits and weights if one of them is requested."""
-        names = [activation_name(module.path, name) for name in ("logits", "weights")]
-        tap = functools.partial(self._tap, module) if self._is_requested(*names) else None
+        is_requested = self._is_requested(module, "logits", "weights")
+        tap = functools.partial(self._tap, module) if is_requested else None
         return call(given._replace(tap=tap))
 
     def _project(self, module: nn.Module, call: Call, x: Array) -> Array:
         """Apply an attention's output projection, as a sum over heads if their results are requested."""
         attention: Any = module.parent
-        name = activation_name(attention.path, HEAD_RESULTS)
         # H times as large as others, so `*` requests it only if nothing is computed
         is_named = any(HEAD_RESULTS in pattern for pattern in self._wanted)
-        if not (is_named or not self._keeps_values) or not self._is_requested(name):
+        if not (is_named or not self._keeps_values) or not self._is_requested(
+            attention, HEAD_RESULTS
+        ):
             return call(x)
         weights = jax.tree.map(jnp.asarray, module.variables["params"])
         heads = x.reshape(*x.shape[:-1], -1, attention.width())  # [B T H d]
         kernel = weights["kernel"].reshape(*heads.shape[-2:], -1)
-        results = self._show(name, jnp.einsum("bthd,hdm->bhtm", heads, kernel), "B H T D")
-        output = results.sum(1)
+        results = jnp.einsum("bthd,hdm->bhtm", heads, kernel)
+        output = self._tap(attention, HEAD_RESULTS, results, "B H T D").sum(1)
         return add_bias(output, weights["bias"]) if "bias" in weights else output
 
     def _call_norm(self, module: nn.Module, call: Call, x: ArrayLike, mask: object = None) -> Array:
@@ -204,7 +202,7 @@ class InspectedPass:
             positions = "S" if is_of_keys and self._first is None else "T"
             leading, width = f"B {'Hkv' if is_of_keys else 'H'} {positions}", "d"
         y = call(x)
-        if self._is_requested(activation_name(module.path, "scale")):
+        if self._is_requested(module, "scale"):
             scale = _scale(module, jnp.asarray(x))
             shown = self._tap(module, "scale", scale, f"{leading} 1")
             bias = module.variables.get("params", {}).get("bias", 0.0)
@@ -214,10 +212,9 @@ class InspectedPass:
 
 def _is_foreign(module: nn.Module) -> bool:
     """Whether a module's class is a user's: not of this package, nor, inside a module of this package, of Flax."""
-    ours: tuple[str, ...] = (OWN_PACKAGE,)
-    if type(module.parent).__module__.startswith(OWN_PACKAGE):
-        ours = (OWN_PACKAGE, "flax.")
-    return not type(module).__module__.startswith(ours)
+    parent, own = (type(each).__module__ for each in (module.parent, module))
+    ours = (OWN_PACKAGE, "flax.") if parent.startswith(OWN_PACKAGE) else (OWN_PACKAGE,)
+    return not own.startswith(ours)
 
 
 def _is_of_width(norm: Any) -> bool:

@@ -165,14 +165,14 @@ def _is_chosen(what: str, indices: Indices, site: ActivationSite) -> Bool[Array,
     places = jnp.arange(site.shape[axis])
     size = len(places)
     # in cached decoding, positions count from the start of a text whose length is unknown
-    is_of_text = site.first is not None and site.letters.split()[axis] == "T"
+    first = site.first if site.letters.split()[axis] == "T" else None
     least, end, allowed = -size, size, f"there are {size}, 0 … {size - 1}"
-    if is_of_text:
-        places += site.first
+    if first is not None:
+        places += first
         least, end, allowed = 0, MAX_SIZE, "in cached decoding they count from the text's start"
     shape = [1] * len(site.shape)
     shape[axis] = size
-    if array.dtype == bool and array.ndim == 1 and (is_of_text or len(array) == size):
+    if array.dtype == bool and array.ndim == 1 and (first is not None or len(array) == size):
         is_chosen = jnp.asarray(array).at[places].get(mode="fill", fill_value=False)
         return is_chosen.reshape(shape)
     # a row of positions for each example
@@ -187,8 +187,8 @@ def _is_chosen(what: str, indices: Indices, site: ActivationSite) -> Bool[Array,
     if has_rows:
         shape[0] = len(array)
     known = known_values(array)
-    outside = () if known is None else known[(known < least) | (known >= end)]
-    if len(outside):
+    outside = [] if known is None else known[(known < least) | (known >= end)].tolist()
+    if outside:
         raise InputError(f"{what} of {site.name} holds {outside[0]}; {allowed}")
     numbers = jnp.atleast_1d(array)[..., None]
     return ((numbers == places) | (numbers == places + least)).any(-2).reshape(shape)

@@ -87,7 +87,7 @@ def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None
         },
         {(program.tokens, answer): np.eye(1 + num_numbers)},
         "attends from position i to the numbers with the greatest rank up to i - 1 and copies them",
-        _number_in_this_place,
+        lambda tokens: _shared(tokens[:, None, :] == np.sort(tokens)[:, :, None]),
     )
     vocabulary = BEGIN, *map(str, range(num_numbers))
     # BOS, token 0, stays first
@@ -99,10 +99,6 @@ def _smaller_numbers(tokens: Tokens) -> Weights:
     seen = tokens[:, None, :] < tokens[:, :, None]
     seen[:, 0, 0] = True
     return _shared(seen)
-
-
-def _number_in_this_place(tokens: Tokens) -> Weights:
-    return _shared(tokens[:, None, :] == np.sort(tokens)[:, :, None])
 
 
 def induction_circuit(

@@ -182,8 +182,8 @@ def _rows(
         return jnp.concatenate([*before, of_logits])
 
     whole = (
-        [jnp.ones(jnp.size(sizes)) for *_, sizes in active],
-        OrderedDict((name, jnp.ones(array.shape[1])) for name, array in rest.items()),
+        [jnp.ones_like(sizes) for *_, sizes in active],
+        jax.tree.map(lambda array: jnp.ones(array.shape[1]), rest),
         jnp.ones(()),
     )
     values, pull = jax.vjp(read, *whole)

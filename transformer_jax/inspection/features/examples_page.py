@@ -22,6 +22,7 @@ from transformer_jax.trees import Inputs, Params
 
 READ = 256  # examples of the test set
 MOST = 100  # features shown if none are named
+STACKS = {"source_embeddings": "encoder", "target_embeddings": "decoder"}
 
 
 @check_arguments
@@ -50,7 +51,7 @@ def feature_page(
     """
     fitted = fitted_of(trainer)
     examples = chosen_examples(fitted.task, examples, READ)
-    values = _features(fitted, dictionary, name, examples)  # of each example [T F]
+    labels, values = _features(fitted, dictionary, name, examples)
     largest = np.stack([of_example.max(0) for of_example in values])  # [N F]
     if features is None:
         order = np.argsort(-largest.max(0), kind="stable").tolist()
@@ -59,10 +60,6 @@ def feature_page(
     for number in features:
         if not 0 <= number < count:
             raise InputError(f"features holds {number}; there are {count}, 0 … {count - 1}")
-    labels = [
-        example.labels_of(_stack_of(name), len(of_example))
-        for example, of_example in zip(examples, values, strict=True)
-    ]
     sections = [
         _section(number, labels, [of_example[:, number] for of_example in values], best)
         for number in features
@@ -77,20 +74,13 @@ def feature_page(
     return Page(text, examples, ())
 
 
-def _stack_of(name: str) -> str:
-    """The stack whose positions an activation has."""
-    return {"source_embeddings": "encoder", "target_embeddings": "decoder"}.get(
-        name, name.partition(".")[0]
-    )
-
-
 def _features(
     fitted: Fitted,
     dictionary: SparseDictionary | FoldedDictionary,
     name: str,
     examples: Sequence[InspectedExample],
-) -> list[Float[np.ndarray, "_T F"]]:
-    """The features at all shown positions of each example."""
+) -> tuple[list[list[str]], list[Float[np.ndarray, "_T F"]]]:
+    """The labels of all shown positions of each example, and the features there."""
     plain = folded(dictionary)
 
     @jax.jit
@@ -102,11 +92,14 @@ def _features(
             raise InputError(f"name is {name!r}; it must be the name of one activation [B, T, D]")
         return dictionary.encode(seen[name][0])
 
-    values = []
+    stack = STACKS.get(name, name.partition(".")[0])  # whose positions the activation has
+    labels, values = [], []
     for example in examples:
         array = np.asarray(features(fitted.params, plain, example.inputs))
-        values.append(array[list(example.shown(_stack_of(name), len(array)))])
-    return values
+        shown = example.shown(stack, len(array))
+        labels.append(list(shown.values()))
+        values.append(array[list(shown)])
+    return labels, values
 
 
 def _section(

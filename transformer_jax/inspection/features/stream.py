@@ -102,13 +102,15 @@ class ActivationStream:
 
     def _batches(self, first: int) -> Iterator[Rows]:
         """Yield the rows of each batch, fetched once the next batch's pass has been started."""
-        size = self.loader.batch_size
-        begun = (
-            (samples, self._program(self.model.variables, pad_rows(samples[0], size)))
-            for samples in self.loader.epoch(0, first)
-        )
-        for (samples, activations), _ in itertools.pairwise(itertools.chain(begun, [None])):
-            yield self._rows(samples, activations)
+        begun = None
+        for samples in self.loader.epoch(0, first):
+            inputs = pad_rows(samples[0], self.loader.batch_size)
+            activations = self._program(self.model.variables, inputs)
+            if begun is not None:
+                yield self._rows(*begun)
+            begun = samples, activations
+        if begun is not None:
+            yield self._rows(*begun)
 
     def _activations(self, variables: Variables, inputs: Inputs) -> Float[Array, "B ... D"]:
         given = inputs if self._inputs is None else self._inputs(inputs)

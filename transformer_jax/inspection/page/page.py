@@ -258,7 +258,7 @@ def _neighbours(
     """The example's nearest neighbours among known examples, without itself, the nearest first."""
     _, mean = passes.final_mean(example)
     cosines = [float(vector @ mean) for *_, vector in known]
-    near = []
+    near: list[Json] = []
     for number in np.argsort(np.negative(cosines), kind="stable").tolist():
         other, output, _ = known[number]
         if len(near) < MOST and not _are_same(other, example):

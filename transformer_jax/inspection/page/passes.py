@@ -104,7 +104,7 @@ class InspectedPasses:
         self, example: InspectedExample, attention: Attention
     ) -> Float[np.ndarray, "H *T C"]:
         """Outputs without each head of one attention; those of all attentions at once would not fit in memory."""
-        numbers = np.arange(attention.head_outputs.size("heads"))
+        numbers = np.arange(attention.head_outputs.size("heads") or 0)
         # a number that does not exist selects no head
         heads = {
             each.named(OUTPUTS): np.where(each == attention, numbers, MAX_SIZE)

@@ -117,11 +117,9 @@ def ablation_table(
         call = functools.partial(metric_sums, fitted.task, metric, params, constants, batch)
         return call(), _table(Computation(call), lambda pair: pair, means)
 
-    whole, without = total(sums, fitted.params, constants, batches, means)
-    return Ablation(
-        float(whole[0] / whole[1]),
-        {kind: np.asarray(pair[..., 0] / pair[..., 1]) for kind, pair in without.items()},
-    )
+    totals = total(sums, fitted.params, constants, batches, means)
+    whole, without = jax.tree.map(lambda pair: pair[..., 0] / pair[..., 1], totals)
+    return Ablation(float(whole), without)
 
 
 def padded_batches(fitted: Fitted, loader: Iterable[Samples] | None) -> tuple[list[Batch], Arrays]:

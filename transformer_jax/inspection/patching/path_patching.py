@@ -153,8 +153,7 @@ def _read_by(
     wanted = [reads] if isinstance(reads, str) else list(reads)
     if not wanted or not set(wanted) <= set(READS):
         raise InputError(
-            f"reads is {reads!r}; it must be one of {', '.join(map(repr, READS))}, or several of"
-            " them"
+            f"reads is {reads!r}; it must be one of 'queries', 'keys', 'values', or several of them"
         )
     return [f"{path}.{each}" for each in wanted]
 
