@@ -72,7 +72,7 @@ def attention_rollout(weights: Sequence[Float[ArrayLike, "..."]]) -> Float[Array
         InputError: there are no layers, or the weights do not all have one shape `[B, H, T, T]`.
     """
     shapes = [np.shape(layer) for layer in weights] if isinstance(weights, Iterable) else []
-    if not shapes or len(set(shapes)) > 1 or len(shapes[0]) != 4 or shapes[0][2] != shapes[0][3]:
+    if len(set(shapes)) != 1 or len(shapes[0]) != 4 or shapes[0][2] != shapes[0][3]:
         raise InputError(
             f"weights has shapes {shapes}; it must hold one [B, H, T, T] for each layer"
         )

@@ -25,7 +25,7 @@ from transformer_jax.argument_checks import (
 )
 from transformer_jax.decoding.next_token import draw_tokens
 from transformer_jax.errors import InputError, shortened
-from transformer_jax.inspection.activations import capture, patch
+from transformer_jax.inspection.activations import patch
 from transformer_jax.inspection.inspected_call import Captured, Metric, forward_pass
 from transformer_jax.inspection.names import check_found, matches
 from transformer_jax.inspection.patches import Changes, Filled, parts_of
@@ -114,8 +114,8 @@ class Inspected:
         self, inputs: object, names: Sequence[str], **kwargs: object
     ) -> tuple[Any, Activations]:
         """Call `transformer_jax.capture` with an input or a tuple of inputs; return output and activations by name."""
-        output, seen = self.apply(capture, *self._inputs(inputs, kwargs), names=names, **kwargs)
-        return output, Activations(seen)
+        output, seen = self.patch(inputs, {}, names, **kwargs)
+        return output, seen
 
     def patch(
         self,

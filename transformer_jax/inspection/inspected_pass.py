@@ -180,9 +180,8 @@ class InspectedPass:
         attention: Any = module.parent
         # H times as large as others, so `*` requests it only if nothing is computed
         is_named = any(HEAD_RESULTS in pattern for pattern in self._wanted)
-        if not (is_named or not self._keeps_values) or not self._is_requested(
-            attention, HEAD_RESULTS
-        ):
+        can_be_shown = is_named or not self._keeps_values
+        if not (can_be_shown and self._is_requested(attention, HEAD_RESULTS)):
             return call(x)
         weights = jax.tree.map(jnp.asarray, module.variables["params"])
         heads = x.reshape(*x.shape[:-1], -1, attention.width())  # [B T H d]

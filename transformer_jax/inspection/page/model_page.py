@@ -92,10 +92,11 @@ def inspect_model(
         answer=functools.partial(_answer, name),
         title=textwrap.shorten(text, TITLE, placeholder="…"),
     )
-    more: Json = {"patching": None}
+    patching = None
     if corrupted is not None:
-        more["patching"] = _patching(passes, example, corrupted, position, name)
-    more["features"] = [_features(passes, example, *pair) for pair in (features or {}).items()]
+        patching = _patching(passes, example, corrupted, position, name)
+    shown = [_features(passes, example, *pair) for pair in (features or {}).items()]
+    more = {"patching": patching, "features": shown}
     return page_of(passes, title or type(model).__name__, [example], more=more)
 
 

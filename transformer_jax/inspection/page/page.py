@@ -244,10 +244,10 @@ def _images(example: InspectedExample) -> Json | None:
     return {**dict(sizes), "pixels": base64.b64encode(images.tobytes()).decode("ascii")}
 
 
-def _compared(task: Task) -> list[InspectedExample]:
+def _compared(task: Task) -> Sequence[InspectedExample]:
     """The first examples of the task's test set; none if its data is not available."""
     try:
-        return task.test_examples(range(min(COMPARED, len(task.test_set))))
+        return chosen_examples(task, None, COMPARED)
     except (InputError, NotImplementedError, OSError):
         return []
 
