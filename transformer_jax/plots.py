@@ -113,20 +113,24 @@ class _Panels:
         self.maps, self.num_heads = maps, len(maps[0])
         longest_side = max(2.0, 6.0 / (len(maps) * self.num_heads) ** 0.25)
         cell = min(MAX_CELL, longest_side / max(len(keys), len(queries)))
-        step = max(1, round(LINE / cell))  # one label in this many has room
-        self.key_ticks, self.query_ticks = _Ticks(keys, step), _Ticks(queries, step)
-        width = max(cell * len(keys), MIN_MAP[0]) + MARGIN[0] + LETTER * self.query_ticks.longest
-        height = max(cell * len(queries), MIN_MAP[1]) + MARGIN[1] + LETTER * self.key_ticks.longest
+        self.step = max(1, round(LINE / cell))  # one label in this many has room
+        self.keys = [label[:MAX_LABEL] for label in keys]
+        self.queries = [label[:MAX_LABEL] for label in queries]
+        self.longest_key = max(map(len, self.keys[:: self.step]))
+        longest_query = max(map(len, self.queries[:: self.step]))
+        width = max(cell * len(keys), MIN_MAP[0]) + MARGIN[0] + LETTER * longest_query
+        height = max(cell * len(queries), MIN_MAP[1]) + MARGIN[1] + LETTER * self.longest_key
         self.rows = math.ceil(self.num_heads / max(1, int(MAX_WIDTH / width)))
         self.columns = math.ceil(self.num_heads / self.rows)  # heads side by side
         self.width = self.columns * width + BAR + AXIS_LABEL  # in inches
         self.height = len(maps) * (self.rows * height + TITLE) + AXIS_LABEL
 
     def draw(self, figure: "FigureBase", first_layer: int = 0) -> None:
+        rotation = "vertical" if self.longest_key > 2 else "horizontal"
         hidden = later_keys(self.maps)
         note = ", later ones are hidden" if hidden.any() else ""
-        figure.supxlabel(f"Key{self.key_ticks.note}{note}", fontsize="medium")
-        figure.supylabel(f"Query{self.query_ticks.note}", fontsize="medium")
+        figure.supxlabel(f"Key{self._skipped(self.keys)}{note}", fontsize="medium")
+        figure.supylabel(f"Query{self._skipped(self.queries)}", fontsize="medium")
         parts = figure.subfigures(len(self.maps), 1, squeeze=False)[:, 0]
         for layer, (part, heads) in enumerate(zip(parts, self.maps, strict=True), first_layer):
             part.suptitle(f"Layer {layer}", fontsize="medium")
@@ -139,33 +143,19 @@ class _Panels:
                 image = ax.imshow(
                     seen, vmin=0, vmax=heads.max(), cmap="viridis", interpolation="nearest"
                 )
-                self._label(ax, head)
+                ax.set_title(f"Head {head}", fontsize="small")
+                ax.tick_params(labelsize=LETTERS, length=2)
+                every = slice(None, None, self.step)
+                keys, queries = range(len(self.keys)), range(len(self.queries))
+                ax.set_xticks(keys[every], self.keys[every], rotation=rotation, **PLAIN)
+                ax.set_yticks(queries[every], self.queries[every], **PLAIN)
+                ax.label_outer()
             bar = part.colorbar(image, ax=axes, fraction=0.05, shrink=0.9, aspect=12)
             bar.ax.tick_params(labelsize=LETTERS)
 
-    def _label(self, ax: "Axes", head: int) -> None:
-        rotation = "vertical" if self.key_ticks.longest > 2 else "horizontal"
-        ax.set_title(f"Head {head}", fontsize="small")
-        ax.tick_params(labelsize=LETTERS, length=2)
-        ax.set_xticks(self.key_ticks.places, self.key_ticks.labels, rotation=rotation, **PLAIN)
-        ax.set_yticks(self.query_ticks.places, self.query_ticks.labels, **PLAIN)
-        ax.label_outer()
-
-
-class _Ticks:
-    """Every n-th of an axis's labels.
-
-    Args:
-        labels: of all positions.
-        step: n.
-    """
-
-    def __init__(self, labels: Sequence[str], step: int) -> None:
-        self.places = range(0, len(labels), step)
-        self.labels = [label[:MAX_LABEL] for label in labels[::step]]
-        self.longest = max(map(len, self.labels))  # in letters
-        # for the name of the axis
-        self.note = f" (one label in {step})" if step > 1 and len(self.labels) > 1 else ""
+    def _skipped(self, labels: Sequence[str]) -> str:
+        """Note that labels are left out, for the name of an axis."""
+        return f" (one label in {self.step})" if len(labels) > self.step > 1 else ""
 
 
 def later_keys(maps: Sequence[Float[np.ndarray, "H T S"]]) -> Bool[np.ndarray, "T S"]:
@@ -363,5 +353,4 @@ def _draw_set(
     for position, (ax, image) in enumerate(zip(axes, np.asarray(images), strict=True)):
         ax.imshow(image, cmap="gray")
         ax.set(xticks=(), yticks=())
-        for spine in ax.spines.values():
-            spine.set(visible=position in frames, color=frames.get(position), linewidth=3)
+        ax.spines[:].set(visible=position in frames, color=frames.get(position), linewidth=3)

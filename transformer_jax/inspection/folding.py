@@ -1,6 +1,7 @@
 """Fold the learned parts of norms into the layers that read them, so that weights alone show what is read."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -66,20 +67,17 @@ def fold_norms(model: nn.Module, params: Params) -> tuple[Any, Params]:
         )
     offset = 1 if isinstance(norm, OffsetRMSNorm) else 0
     is_centered = isinstance(norm, nn.LayerNorm)
-    readers = {}  # by norm
+    fold = functools.partial(_fold, flat, is_centered=is_centered, offset=offset)
     for place in places:
         sublayer = place[-2].removesuffix("_residual")
         if sublayer != place[-2]:
-            names = READERS.get(sublayer, ())
-            readers[place] = [(*place[:-2], sublayer, name) for name in names]
+            fold(place, [(*place[:-2], sublayer, name) for name in READERS.get(sublayer, ())])
     if ("decoder", "norm") in places and isinstance(model, TransformerLM):
         if model.has_tied_output or ("decoder", "norm", "bias") in flat:
             model = _with_output_layer(model, flat)
-        readers["decoder", "norm"] = [("output_layer",)]
+        fold(("decoder", "norm"), [("output_layer",)])
     elif isinstance(model, TransformerPredictor):
-        readers["encoder", "norm"] = [("output_hidden",)]
-    for place, of_norm in readers.items():
-        _fold(flat, place, of_norm, is_centered=is_centered, offset=offset)
+        fold(("encoder", "norm"), [("output_hidden",)])
     return model, unflatten_dict(flat)
 
 

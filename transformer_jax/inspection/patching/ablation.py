@@ -178,17 +178,18 @@ def _table(call: Computation, metric: Metric, means: Means | None) -> HeadTable:
 def _means(fitted: Fitted, batches: Sequence[Batch], constants: Arrays) -> Means:
     """Mean output of each head over the valid rows and all positions of a data set."""
 
-    def sums(params: Params, constants: Arrays, batch: Batch) -> dict[str, tuple[Array, Array]]:
+    def sums(params: Params, constants: Arrays, batch: Batch) -> tuple[Captured, Array]:
         rows = jnp.asarray(batch.valid, jnp.float32)
         call = functools.partial(fitted.task.eval_step, params, batch, constants)
         _, outputs = Computation(call).run([f"*{OUTPUTS}"])
-        return {
-            name: (jnp.einsum("b,bhtd->hd", rows, output)[:, None], rows.sum() * output.shape[2])
-            for name, output in outputs.items()
-        }
 
-    totals = total(sums, fitted.params, constants, batches)
-    return {name: total / weight for name, (total, weight) in totals.items()}
+        def over_rows(output: Float[Array, "B H T d"]) -> Float[Array, "H 1 d"]:
+            return jnp.tensordot(rows, output.mean(2, keepdims=True), 1)
+
+        return jax.tree.map(over_rows, outputs), rows.sum()
+
+    totals, weight = total(sums, fitted.params, constants, batches)
+    return jax.tree.map(lambda total: total / weight, totals)
 
 
 def total(

@@ -12,7 +12,9 @@ from jaxtyping import Float
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.inspection.inspected_call import (
     OUTPUTS,
+    Captured,
     Chosen,
+    Computation,
     Metric,
     forward_pass,
     map_over_sites,
@@ -86,14 +88,7 @@ def attribute_edges(
         return [swap(values[name]), corrupt]
 
     def received(patches: Mapping[str, list[Patch]]) -> list[Array]:
-        _, read = clean_call.run(reads, patches)
-        for kind in READS[:2]:  # of all attentions at once, as each keeps its other operand
-            changed = [name for name in made if name.endswith(kind)]
-            operands = {name: values[name] for name in made} | {
-                name: read[name] for name in changed
-            }
-            _, weights = clean_call.run(list(made.values()), operands)
-            read |= {name: weights[made[name]] for name in changed}
+        read = _read(clean_call, patches, reads, made, values)
         return [effect(name, end, read[name]) for name, end in ends.items()]
 
     def effect(name: str, end: str, value: Array) -> Array:
@@ -112,3 +107,20 @@ def attribute_edges(
             if order.index(name) > order.index(sender):
                 edges[sender, LOGITS if name == stream else name] = change / scale
     return edges
+
+
+def _read(
+    call: Computation,
+    patches: Mapping[str, list[Patch]],
+    reads: Sequence[str],
+    made: Mapping[str, str],
+    values: Captured,
+) -> Captured:
+    """Return what receivers read in a patched pass; instead of queries and keys, the weights that are made of them."""
+    _, read = call.run(reads, patches)
+    for kind in READS[:2]:  # of all attentions at once, as each keeps its other operand
+        changed = [name for name in made if name.endswith(kind)]
+        operands = {name: values[name] for name in made} | {name: read[name] for name in changed}
+        _, weights = call.run(list(made.values()), operands)
+        read |= {name: weights[made[name]] for name in changed}
+    return read
