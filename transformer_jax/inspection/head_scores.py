@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -76,10 +77,8 @@ def attention_rollout(weights: Sequence[Float[ArrayLike, "..."]]) -> Float[Array
         raise InputError(
             f"weights has shapes {shapes}; it must hold one [B, H, T, T] for each layer"
         )
-    totals = [jnp.eye(shapes[0][-1])]
-    for layer in weights:
-        totals.append((jnp.asarray(layer).mean(1) + totals[0]) / 2 @ totals[-1])
-    return jnp.stack(totals[1:])
+    mixed = (jnp.stack([*map(jnp.asarray, weights)]).mean(2) + jnp.eye(shapes[0][-1])) / 2
+    return jax.lax.associative_scan(lambda earlier, later: later @ earlier, mixed)
 
 
 def _checked(weights: ArrayLike) -> Array:

@@ -68,13 +68,12 @@ class FoldedDictionary:
 
     def only(self, features: Int[np.ndarray, " _"]) -> "FoldedDictionary":
         """Return a dictionary of some of the features; with `k`, `encode` chooses among these alone."""
-        has_own = jnp.ndim(self.threshold) == 1
         return dataclasses.replace(
             self,
             encoder=self.encoder[:, features],
             encoder_bias=self.encoder_bias[features],
             decoder=self.decoder[features],
-            threshold=jnp.asarray(self.threshold)[features] if has_own else self.threshold,
+            threshold=jnp.broadcast_to(self.threshold, self.encoder_bias.shape)[features],
         )
 
     def __call__(self, x: Float[ArrayLike, "*leading D"]) -> Reconstruction:

@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array
 from jaxtyping import Float, Int
 
@@ -142,4 +143,5 @@ def lens_divergence(
     check_length("the length of tokens", np.shape(tokens)[1])
     logits = lens_logits(model, variables, tokens, lens=lens)[:, :, VALID]
     scores = jax.nn.log_softmax(logits)
-    return (jnp.exp(scores[-1]) * (scores[-1] - scores[:-1])).sum(-1).mean((1, 2))
+    divergences = optax.losses.kl_divergence_with_log_targets(scores[:-1], scores[-1])
+    return divergences.mean((1, 2))

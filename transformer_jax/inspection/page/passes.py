@@ -76,12 +76,12 @@ class InspectedPasses:
         sites = call.sites()
         self.attentions = attentions(sites)
         self.stream = residual_stream(sites)
-        self.last_stack = self.stream[0].removesuffix(FIRST_INPUT).rstrip(".")
         self.lengths = {  # number of positions of each stack
             name.removesuffix(FIRST_INPUT).rstrip("."): site.shape[1]
             for name, site in sites.items()
             if name.endswith(FIRST_INPUT)
         }
+        *_, self.last_stack = self.lengths
         weights = [name for name in sites if name.endswith(".weights")]
         num_weights = sum(math.prod(sites[name].shape) for name in weights)
         if num_weights > MAX_WEIGHTS:
