@@ -78,9 +78,8 @@ def text_of(page: Page) -> str:
             f"{drawable(part.text or part.place)}{_shown(part.probability, ' ')}"
             for part in answer.parts
         ]
-        lines.append(example.title)
-        lines.append(f"  → {answer.text}{_shown(answer.probability, '  ')}{right}")
-        lines.append(f"    {'  '.join(parts)}")
+        said = f"  → {answer.text}{_shown(answer.probability, '  ')}{right}"
+        lines += [example.title, said, f"    {'  '.join(parts)}"]
     return "\n".join(lines)
 
 

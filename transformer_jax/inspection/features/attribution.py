@@ -85,8 +85,8 @@ def attribution_graph(
         sizes = of_layer[0, positions, numbers]
         active.append((positions, columns, sizes))
         nodes.append(nodes_of("feature", networks.index(name), positions, numbers, sizes))
-    nodes.append(nodes_of("error", *np.indices((len(networks), length)).reshape(2, -1), 0, 0))
-    nodes.append(nodes_of("token", 0, np.arange(length), 0, 0))
+    places = np.indices((len(networks), length)).reshape(2, -1)
+    nodes += [nodes_of("error", *places, 0, 0), nodes_of("token", 0, np.arange(length), 0, 0)]
 
     logits = np.asarray(output[0, position], np.float32)
     probabilities = np.asarray(jax.nn.softmax(logits))

@@ -195,9 +195,11 @@ def _dictionary(
     is_normalized: bool = False,
 ) -> FoldedDictionary:
     """Make a dictionary of arrays named as in SAELens."""
-    k = config.get("k") if kind == "topk" else None
-    if kind == "topk" and k not in range(1, len(arrays["b_enc"]) + 1):
-        raise InputError(f"k of the config is {k}; with topk it must be 1 … {len(arrays['b_enc'])}")
+    k, most = None, len(arrays["b_enc"])
+    if kind == "topk":
+        k = config.get("k")
+        if k not in range(1, most + 1):
+            raise InputError(f"k of the config is {k}; with topk it must be 1 … {most}")
     return FoldedDictionary(
         arrays["W_enc"],
         arrays["b_enc"],

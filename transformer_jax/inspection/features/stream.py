@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +21,7 @@ from transformer_jax.inspection.names import matches
 from transformer_jax.trees import Inputs, Targets, Variables
 
 Rows = Float[np.ndarray, "N D"]
+HEADER = 128  # bytes of the header of an `.npy` file of two axes, whatever their lengths
 
 
 class ActivationStream:
@@ -90,13 +90,14 @@ class ActivationStream:
         unfinished = path.with_name(f"{path.name}.unfinished")
         num_rows = 0
         with unfinished.open("wb") as file:
+            file.write(bytes(HEADER))
             for rows in self:
-                if file.tell() == 0:
-                    _write_header(file, 0, rows.shape[1])
                 file.write(rows.tobytes())  # in C order, whatever that of a device is
                 num_rows += len(rows)
             file.seek(0)
-            _write_header(file, num_rows, rows.shape[1])
+            shape = num_rows, rows.shape[1]
+            header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
         unfinished.replace(path)
         return np.load(path, mmap_mode="r")
 
@@ -140,9 +141,3 @@ class ActivationStream:
                 f"valid gives {valid.dtype} {valid.shape}; it must give bool {array.shape[:-1]}"
             )
         return array[valid]
-
-
-def _write_header(file: BinaryIO, num_rows: int, width: int) -> None:
-    """Write the header of an `.npy` file; its length does not depend on the number of rows."""
-    header = {"descr": "<f4", "fortran_order": False, "shape": (num_rows, width)}
-    np.lib.format.write_array_header_1_0(file, header)

@@ -187,10 +187,10 @@ def _kinds(
         stack = attention.stack
         queries = example.shown(stack, maps.shape[1])
         keys = example.shown("encoder" if attention.kind == "cross" else stack, maps.shape[2])
-        names = {"queries": list(queries.values()), "keys": list(keys.values())}
-        labels = {"name": attention.kind, **names}
+        labels = {"queries": list(queries.values()), "keys": list(keys.values())}
         has_images = images is not None and len(queries) == len(keys) == len(images)
-        kind = kinds.setdefault(attention.kind, {**labels, "images": has_images, "layers": []})
+        new = {"name": attention.kind, **labels, "images": has_images, "layers": []}
+        kind = kinds.setdefault(attention.kind, new)
         outputs = passes.without_heads(example, attention)
         kind["layers"].append(
             {
