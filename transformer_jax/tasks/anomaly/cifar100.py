@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
@@ -126,41 +126,29 @@ def load_folders(directory: Path) -> tuple[LabelledImages, LabelledImages]:
         InputError: a folder is missing or has no images, the two have different classes, or an image is damaged or of
             another size.
     """
-    train, test = directory / "train", directory / "test"
-    classes = _folders_in(train)
-    in_one_only = set(classes).symmetric_difference(_folders_in(test))
+    from torchvision.datasets import ImageFolder
+
+    sentence = (
+        f"images is {directory}; it must have folders train/CLASS and test/CLASS of PNG files"
+    )
+    with as_input_error(sentence, OSError):
+        train, test = (
+            ImageFolder(directory / name, is_valid_file=lambda file: file.endswith(".png"))
+            for name in ("train", "test")
+        )
+    in_one_only = set(train.classes).symmetric_difference(test.classes)
     if in_one_only:
         raise InputError(
             f"images is {directory}; its folders train and test must have the same classes, unlike"
             f" {min(in_one_only)}"
         )
-    return _read_split(train, classes), _read_split(test, classes)
+    return _read_split(train), _read_split(test)
 
 
-def _folders_in(directory: Path) -> list[str]:
-    folders = sorted(path.name for path in directory.glob("*/"))
-    if not folders:
-        raise InputError(
-            f"images is {directory.parent}; it must have folders train/CLASS and test/CLASS of PNG"
-            " files"
-        )
-    return folders
-
-
-def _read_split(directory: Path, classes: Sequence[str]) -> LabelledImages:
-    paths: list[Path] = []
-    labels: list[int] = []
-    for label, name in enumerate(classes):
-        files = sorted((directory / name).glob("*.png"))
-        if not files:
-            raise InputError(
-                f"{directory / name} has no PNG files; it must hold the images of a class"
-            )
-        paths += files
-        labels += [label] * len(files)
-    progress = tqdm(paths, desc=f"Reading {directory.name}", unit="image", disable=None)
-    images = np.stack([read_exactly(path, SHAPE) for path in progress])
-    targets = np.array(labels, np.int32)
+def _read_split(folder: Any) -> LabelledImages:  # an `ImageFolder`
+    progress = tqdm(folder.samples, desc=f"Reading {folder.root}", unit="image", disable=None)
+    images = np.stack([read_exactly(path, SHAPE) for path, _ in progress])
+    targets = np.array(folder.targets, np.int32)
     return LabelledImages(images, targets, fingerprint([], [images, targets]))
 
 
