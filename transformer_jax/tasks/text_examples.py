@@ -71,18 +71,26 @@ def encode_all(
 ) -> list[Ids]:
     """Ids of texts, each after the tokens `before`.
 
+    Args:
+        texts: texts.
+        longest: maximum number of tokens, or of bytes with `counts_bytes`, those in `before` included.
+        tokenizer: tokenizer of the model.
+        counts_bytes: whether the length of a text is that of its bytes.
+        before: tokens before each text, after which it may be empty.
+
     Raises:
-        InputError: as `Tokenizer.encode`; or a text is empty, or has more than `longest` tokens, or bytes.
+        InputError: as `Tokenizer.encode`; or a text is empty or too long.
     """
-    encoded = [np.array([*before, *tokenizer.encode(text)], np.int32) for text in texts]
+    encoded = [tokenizer.encode(text) for text in texts]
     sizes = [len(byte_text.encode(text)) for text in texts] if counts_bytes else map(len, encoded)
     unit = "bytes" if counts_bytes or tokenizer.num_bytes is None else "tokens"
+    least, most = 1 - len(before), longest - len(before)
     for text, size in zip(texts, sizes, strict=True):
-        if not 1 <= size <= longest:
+        if not least <= size <= most:
             raise InputError(
-                f"the text {text[:40]!r} has {size} {unit}; it may have 1 to {longest}"
+                f"the text {text[:40]!r} has {size} {unit}; it may have {least} to {most}"
             )
-    return encoded
+    return [np.array([*before, *ids], np.int32) for ids in encoded]
 
 
 def text_examples(
@@ -102,7 +110,7 @@ def text_examples(
     for number, ids in enumerate(texts):
         places = [visible(label) for label in tokenizer.labels(ids)]
         example = InspectedExample(
-            inputs=rows[number : number + 1],
+            inputs=rows[[number]],
             labels=places,
             answer=partial(_next_tokens, tokenizer, places),
             title=visible(tokenizer.decode(ids)),
@@ -134,10 +142,9 @@ def translation_examples(
     target_rows = pad(targets, padded_length(max(map(len, targets))), of_target.pad)
     examples = []
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
-        row = slice(number, number + 1)
         read = ["start", *of_target.labels(target[1:])]
         example = InspectedExample(
-            inputs=PairInputs(source_rows[row], target_rows[row]),
+            inputs=PairInputs(source_rows[[number]], target_rows[[number]]),
             labels={"encoder": of_source.labels(source), "decoder": read},
             answer=partial(_translation, of_target, read),
             title=of_source.decode(source),
