@@ -15,7 +15,6 @@ from transformer_jax.tasks.tokenization import Tokenizer
 from transformer_jax.tasks.translation.pairs import PairInputs
 from transformer_jax.training.inspected_example import (
     Answer,
-    AnswerPart,
     InspectedExample,
     answer_of,
     probability_of_all,
@@ -112,7 +111,7 @@ def text_examples(
         example = InspectedExample(
             inputs=rows[[number]],
             labels=places,
-            answer=partial(_next_tokens, tokenizer, places),
+            answer=partial(_most_probable, tokenizer, places, is_translation=False),
             title=visible(tokenizer.decode(ids)),
             expected=None if following is None else visible(tokenizer.decode(following[number])),
         )
@@ -146,7 +145,7 @@ def translation_examples(
         example = InspectedExample(
             inputs=PairInputs(source_rows[[number]], target_rows[[number]]),
             labels={"encoder": of_source.labels(source), "decoder": read},
-            answer=partial(_translation, of_target, read),
+            answer=partial(_most_probable, of_target, read, is_translation=True),
             title=of_source.decode(source),
             expected=None if expected is None else expected[number],
         )
@@ -154,25 +153,20 @@ def translation_examples(
     return examples
 
 
-def _next_tokens(tokenizer: Tokenizer, places: Sequence[str], logits: Logits) -> Answer:
-    """The most probable token after each token of the text; each follows the given text: no joint probability."""
-    ids, parts = _most_probable(tokenizer, places, logits)
-    return Answer(visible(tokenizer.decode(ids)), None, parts)
-
-
-def _translation(tokenizer: Tokenizer, places: Sequence[str], logits: Logits) -> Answer:
-    """The most probable token after each token that the decoder reads; the text ends before the first end token."""
-    ids, parts = _most_probable(tokenizer, places, logits)
-    ends = np.flatnonzero(ids == tokenizer.end)
-    last = int(ends[0]) if ends.size else len(ids)
-    return Answer(tokenizer.decode(ids), probability_of_all(parts[: last + 1]), parts)
-
-
 def _most_probable(
-    tokenizer: Tokenizer, places: Sequence[str], logits: Logits
-) -> tuple[Ids, list[AnswerPart]]:
-    """The most probable id after each of the labelled positions, and its name with its probability."""
+    tokenizer: Tokenizer, places: Sequence[str], logits: Logits, *, is_translation: bool
+) -> Answer:
+    """The most probable token after each of the labelled positions.
+
+    A translation is a text of its own, which ends before the first end token. Other tokens follow the given text each,
+    so they have no joint probability.
+    """
     ids = logits[: len(places)].argmax(-1)
     names = map(visible, tokenizer.labels(ids))
     parts = answer_of(logits, places, str).parts
-    return ids, [part._replace(text=name) for part, name in zip(parts, names, strict=True)]
+    parts = [part._replace(text=name) for part, name in zip(parts, names, strict=True)]
+    text = tokenizer.decode(ids)
+    if not is_translation:
+        return Answer(visible(text), None, parts)
+    is_in_text = ~np.logical_or.accumulate(ids == tokenizer.end)
+    return Answer(text, probability_of_all(parts[: is_in_text.sum() + 1]), parts)
