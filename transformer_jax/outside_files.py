@@ -74,6 +74,16 @@ def read_json(file: Path, kind: str = "a JSON object", max_bytes: int = MAX_JSON
     return content
 
 
+def read_text(file: Path) -> str:
+    """Read a UTF-8 text without its byte order mark; an `InputError` names the first line that is not UTF-8."""
+    content = file.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{file}:{line} is not UTF-8; save the file as UTF-8") from None
+
+
 @contextlib.contextmanager
 def as_input_error(sentence: str, *kinds: type[Exception]) -> Iterator[None]:
     """Convert errors of these classes to an `InputError` with a sentence and the first line of the error."""

@@ -38,8 +38,12 @@ def chat_text(directory: Path, messages: Sequence[Message]) -> str:
     for file in (directory / SPECIAL, directory / SETTINGS):
         if os.path.lexists(file):
             settings |= read_json(file)
-    variables: Json = {"messages": list(map(dict, messages)), "add_generation_prompt": True}
-    variables |= {"tools": None, "documents": None}
+    variables: Json = {
+        "messages": list(map(dict, messages)),
+        "add_generation_prompt": True,
+        "tools": None,
+        "documents": None,
+    }
     for name, value in settings.items():
         token = value.get("content") if isinstance(value, dict) else value
         if name.endswith("_token") and isinstance(token, str):

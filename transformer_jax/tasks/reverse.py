@@ -15,7 +15,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from transformer_jax.argument_checks import as_array, check_arguments, check_scores, check_token_ids
 from transformer_jax.config import TrainingConfig
-from transformer_jax.data.batch import Batch, BatchDataset, StackedSamples
+from transformer_jax.data.batch import ArrayDataset, Batch
 from transformer_jax.errors import check_probability, check_sizes, warn_of_length
 from transformer_jax.fields import setting
 from transformer_jax.fit.trainer import TrainerModule
@@ -56,7 +56,7 @@ class ReverseConfig(TrainingConfig):
         check_same_settings(self, trained, what, "seq_len", "num_categories")
 
 
-class ReverseDataset(BatchDataset):
+class ReverseDataset(ArrayDataset):
     """Sequences of numbers drawn uniformly, each with its reverse as the target.
 
     Args:
@@ -75,15 +75,9 @@ class ReverseDataset(BatchDataset):
         check_sizes(num_categories=num_categories, seq_len=seq_len, size=size)
         check_sizes(0, seed=seed)
         draws = np.random.default_rng(seed).integers(num_categories, size=(size, seq_len))
-        self.inputs = draws.astype(np.int32)  # [N T]
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def __getitems__(self, indices: Sequence[int]) -> StackedSamples:
-        inputs = self.inputs[indices]  # [B T]
+        inputs = draws.astype(np.int32)  # [N T]
         # PyTorch does not support negative strides
-        return StackedSamples((inputs, inputs[:, ::-1].copy()))
+        super().__init__(inputs, inputs[:, ::-1].copy())
 
 
 def reverse_data(config: ReverseConfig) -> TaskData:

@@ -48,14 +48,16 @@ def members(config: TrainingConfig, directory: Path) -> list[Member]:
         raise InputError(
             f"pretrained is {config.pretrained}, so nothing is trained; leave out seeds and sweep"
         )
-    values = dict(_values(config, text) for text in config.sweep)
-    if len(values) < len(config.sweep):
-        raise InputError(f"sweep is {' '.join(config.sweep)}; it must name each setting once")
-    if config.seeds is not None and "seed" in values:
-        raise InputError(f"seeds is {config.seeds}, but sweep has seed too; give only one of them")
-    seeds = values.pop("seed", None) if config.seeds is None else parse_seeds(config.seeds)
-    if seeds is not None:
-        values["seed"] = seeds  # the last setting, which changes fastest
+    listed = [_values(config, text) for text in config.sweep]
+    if config.seeds is not None:
+        listed.append(("seed", parse_seeds(config.seeds)))
+    # the last setting changes fastest
+    values = dict(sorted(listed, key=lambda pair: pair[0] == "seed"))
+    if len(values) < len(listed):
+        raise InputError(
+            f"sweep is {' '.join(config.sweep)}, seeds is {config.seeds}; each setting must be"
+            " named once"
+        )
     count = math.prod(map(len, values.values()))
     if count > MAX_RUNS:
         raise InputError(
@@ -103,11 +105,9 @@ def _values(config: TrainingConfig, text: str) -> tuple[str, Sequence[object]]:
 def parse_seeds(text: str) -> Sequence[int]:
     """Parse seeds, e.g. `0..4` or `0,3,7`."""
     seeds: Sequence[int] = []
-    if re.fullmatch(r"\d{1,10}\.\.\d{1,10}", text, re.ASCII):
-        first, last = map(int, text.split(".."))
-        seeds = range(first, last + 1)
-    elif re.fullmatch(r"\d{1,10}(, *\d{1,10})*", text, re.ASCII):
-        seeds = list(map(int, text.split(",")))
+    if re.fullmatch(r"\d{1,10}(\.\.\d{1,10}|(, *\d{1,10})*)", text, re.ASCII):
+        numbers = [int(number) for number in re.findall(r"\d+", text)]
+        seeds = range(numbers[0], numbers[1] + 1) if ".." in text else numbers
     if not seeds:
         raise InputError(
             f"seeds is {shortened(text)}; it must be a range, such as 0..4, or a list, such as"

@@ -15,7 +15,6 @@ from transformer_jax.tasks.tokenization import Tokenizer
 from transformer_jax.tasks.translation.pairs import PairInputs
 from transformer_jax.training.inspected_example import (
     Answer,
-    AnswerPart,
     InspectedExample,
     answer_of,
     probability_of_all,
@@ -71,18 +70,26 @@ def encode_all(
 ) -> list[Ids]:
     """Ids of texts, each after the tokens `before`.
 
+    Args:
+        texts: texts.
+        longest: maximum number of tokens, or of bytes with `counts_bytes`, those in `before` included.
+        tokenizer: tokenizer of the model.
+        counts_bytes: whether the length of a text is that of its bytes.
+        before: tokens before each text, after which it may be empty.
+
     Raises:
-        InputError: as `Tokenizer.encode`; or a text is empty, or has more than `longest` tokens, or bytes.
+        InputError: as `Tokenizer.encode`; or a text is empty or too long.
     """
-    encoded = [np.array([*before, *tokenizer.encode(text)], np.int32) for text in texts]
+    encoded = [tokenizer.encode(text) for text in texts]
     sizes = [len(byte_text.encode(text)) for text in texts] if counts_bytes else map(len, encoded)
     unit = "bytes" if counts_bytes or tokenizer.num_bytes is None else "tokens"
+    least, most = 1 - len(before), longest - len(before)
     for text, size in zip(texts, sizes, strict=True):
-        if not 1 <= size <= longest:
+        if not least <= size <= most:
             raise InputError(
-                f"the text {text[:40]!r} has {size} {unit}; it may have 1 to {longest}"
+                f"the text {text[:40]!r} has {size} {unit}; it may have {least} to {most}"
             )
-    return encoded
+    return [np.array([*before, *ids], np.int32) for ids in encoded]
 
 
 def text_examples(
@@ -102,9 +109,9 @@ def text_examples(
     for number, ids in enumerate(texts):
         places = [visible(label) for label in tokenizer.labels(ids)]
         example = InspectedExample(
-            inputs=rows[number : number + 1],
+            inputs=rows[[number]],
             labels=places,
-            answer=partial(_next_tokens, tokenizer, places),
+            answer=partial(_most_probable, tokenizer, places, is_translation=False),
             title=visible(tokenizer.decode(ids)),
             expected=None if following is None else visible(tokenizer.decode(following[number])),
         )
@@ -134,12 +141,11 @@ def translation_examples(
     target_rows = pad(targets, padded_length(max(map(len, targets))), of_target.pad)
     examples = []
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
-        row = slice(number, number + 1)
         read = ["start", *of_target.labels(target[1:])]
         example = InspectedExample(
-            inputs=PairInputs(source_rows[row], target_rows[row]),
+            inputs=PairInputs(source_rows[[number]], target_rows[[number]]),
             labels={"encoder": of_source.labels(source), "decoder": read},
-            answer=partial(_translation, of_target, read),
+            answer=partial(_most_probable, of_target, read, is_translation=True),
             title=of_source.decode(source),
             expected=None if expected is None else expected[number],
         )
@@ -147,25 +153,20 @@ def translation_examples(
     return examples
 
 
-def _next_tokens(tokenizer: Tokenizer, places: Sequence[str], logits: Logits) -> Answer:
-    """The most probable token after each token of the text; each follows the given text: no joint probability."""
-    ids, parts = _most_probable(tokenizer, places, logits)
-    return Answer(visible(tokenizer.decode(ids)), None, parts)
-
-
-def _translation(tokenizer: Tokenizer, places: Sequence[str], logits: Logits) -> Answer:
-    """The most probable token after each token that the decoder reads; the text ends before the first end token."""
-    ids, parts = _most_probable(tokenizer, places, logits)
-    ends = np.flatnonzero(ids == tokenizer.end)
-    last = int(ends[0]) if ends.size else len(ids)
-    return Answer(tokenizer.decode(ids), probability_of_all(parts[: last + 1]), parts)
-
-
 def _most_probable(
-    tokenizer: Tokenizer, places: Sequence[str], logits: Logits
-) -> tuple[Ids, list[AnswerPart]]:
-    """The most probable id after each of the labelled positions, and its name with its probability."""
+    tokenizer: Tokenizer, places: Sequence[str], logits: Logits, *, is_translation: bool
+) -> Answer:
+    """The most probable token after each of the labelled positions.
+
+    A translation is a text of its own, which ends before the first end token. Other tokens follow the given text each,
+    so they have no joint probability.
+    """
     ids = logits[: len(places)].argmax(-1)
     names = map(visible, tokenizer.labels(ids))
     parts = answer_of(logits, places, str).parts
-    return ids, [part._replace(text=name) for part, name in zip(parts, names, strict=True)]
+    parts = [part._replace(text=name) for part, name in zip(parts, names, strict=True)]
+    text = tokenizer.decode(ids)
+    if not is_translation:
+        return Answer(visible(text), None, parts)
+    is_in_text = ~np.logical_or.accumulate(ids == tokenizer.end)
+    return Answer(text, probability_of_all(parts[: is_in_text.sum() + 1]), parts)

@@ -14,7 +14,7 @@ from local_server import UNREACHABLE, serve
 
 from transformer_jax.errors import InputError
 from transformer_jax.tasks.anomaly import cifar100, network_features
-from transformer_jax.tasks.anomaly.cifar100 import computed_features, load_cifar100, ready_features
+from transformer_jax.tasks.anomaly.cifar100 import features_of_splits, load_cifar100
 
 pytestmark = pytest.mark.slow  # torchvision takes seconds to import
 
@@ -106,7 +106,7 @@ def splits(tmp_path, original, archive, monkeypatch):
 def compute(data_dir, splits, resolution=16) -> list[int]:
     """Check the features from the cache, and return how many images each call computed."""
     COMPUTED.clear()
-    tables = computed_features(data_dir, splits, resolution)
+    tables = features_of_splits(splits, data_dir, None, resolution)
     computed = [*COMPUTED]
     for table, split in zip(tables, splits, strict=True):
         np.testing.assert_array_equal(table, features_by(None, split.images, 0))
@@ -144,7 +144,7 @@ def test_a_damaged_cache_is_an_error_and_no_reason_to_compute_for_hours(tmp_path
     path = tmp_path / "cifar100_features" / "train_set_features.npz"
     path.write_bytes(path.read_bytes()[:-1000])
     with pytest.raises(InputError, match=r"train_set_features.npz is not an .npz"):
-        computed_features(tmp_path, splits, 16)
+        features_of_splits(splits, tmp_path, None, 16)
 
 
 def test_ready_files_are_taken_if_they_have_a_row_for_each_image_and_are_of_these(tmp_path, splits):
@@ -157,7 +157,7 @@ def test_ready_files_are_taken_if_they_have_a_row_for_each_image_and_are_of_thes
             more = {"provenance": json.dumps(record)} if record else {}
             np.savez(tmp_path / name, feats=np.full((rows, 512), rows, np.float32), **more)
         if message is None:
-            assert [table[0, 0] for table in ready_features(tmp_path, splits, 224)] == [21, 7]
+            assert [table[0, 0] for table in features_of_splits(splits, tmp_path, tmp_path, 224)] == [21, 7]
         else:
             with pytest.raises(InputError, match=message):
-                ready_features(tmp_path, splits, 224)
+                features_of_splits(splits, tmp_path, tmp_path, 224)

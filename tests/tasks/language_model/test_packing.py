@@ -139,6 +139,8 @@ def test_lines_are_learned_scored_one_by_one_and_continued_to_their_ends(tmp_pat
     assert results["test"]["bits_per_byte"] < 0.5
     run = load_run(directory)
     assert run.predict(["The q", "jumps o"], max_new=40) == ["uick brown fox", "ver"]
+    with pytest.raises(InputError, match="has 31 bytes; it may have 0 to 30"):  # after the line feed
+        run.examples("a" * 31)
     assert run.attention("the").query_labels == {"decoder": ["\\n", "t", "h", "e"]}
     examples = [(example.title, example.expected) for example in run.test_examples([0])]
     assert examples == [("\\n" + lines[0], lines[0] + "\\n")]

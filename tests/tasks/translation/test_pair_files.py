@@ -50,7 +50,7 @@ def test_in_lower_case_sources_that_differ_in_case_alone_are_in_one_split(file):
     assert TranslationConfig(data=Path("x"), lower_case=True).cleaned(" ÄB ") == "äb"
 
 
-NO_UTF8 = ":3 is not UTF-8 ('utf-8' codec can't decode byte 0xe9 in position 2: invalid continuation byte)"
+NO_UTF8 = ":3 is not UTF-8; save the file as UTF-8"
 NO_TAB = "no tab in the line; one must separate the source text from the target text"
 
 

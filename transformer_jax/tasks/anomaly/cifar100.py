@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
@@ -86,34 +86,6 @@ def load_cifar100(data_dir: Path) -> tuple[LabelledImages, LabelledImages]:
     return labelled(train, digest_of_train), labelled(test, digest_of_test)
 
 
-def ready_features(
-    features_dir: Path, splits: Sequence[LabelledImages], resolution: int
-) -> list[np.ndarray]:
-    """Read the features of each split from existing files, `train_set_features.npz` and `test_set_features.npz`.
-
-    Raises:
-        InputError: a file cannot be read, or belongs to other images according to its size or its record.
-    """
-    tables: list[np.ndarray] = []
-    for name, split in zip(FILE_NAMES, splits, strict=True):
-        path = features_dir / name
-        features, record = read_features(path)
-        reason = difference(record, {"data": split.digest, "resolution": resolution})
-        if reason is not None:
-            raise InputError(
-                f"{path} cannot be used: {reason}; leave out features_dir to compute the features"
-            )
-        tables.append(features)
-        # both files must have the same width
-        shape = len(split.labels), tables[0].shape[1]
-        if features.shape != shape:
-            raise InputError(
-                f"feats in {path} has shape {features.shape}; it must be {shape}, one row for each"
-                " image"
-            )
-    return tables
-
-
 def load_folders(directory: Path) -> tuple[LabelledImages, LabelledImages]:
     """Load CIFAR-100 from files: `train/<class>/*.png` and `test/<class>/*.png`, 32×32 pixels.
 
@@ -126,66 +98,79 @@ def load_folders(directory: Path) -> tuple[LabelledImages, LabelledImages]:
         InputError: a folder is missing or has no images, the two have different classes, or an image is damaged or of
             another size.
     """
-    train, test = directory / "train", directory / "test"
-    classes = _folders_in(train)
-    in_one_only = set(classes).symmetric_difference(_folders_in(test))
+    from torchvision.datasets import ImageFolder
+
+    sentence = (
+        f"images is {directory}; it must have folders train/CLASS and test/CLASS of PNG files"
+    )
+    with as_input_error(sentence, OSError):
+        train, test = (
+            ImageFolder(directory / name, is_valid_file=lambda file: file.endswith(".png"))
+            for name in ("train", "test")
+        )
+    in_one_only = set(train.classes).symmetric_difference(test.classes)
     if in_one_only:
         raise InputError(
             f"images is {directory}; its folders train and test must have the same classes, unlike"
             f" {min(in_one_only)}"
         )
-    return _read_split(train, classes), _read_split(test, classes)
+    return _read_split(train), _read_split(test)
 
 
-def _folders_in(directory: Path) -> list[str]:
-    folders = sorted(path.name for path in directory.glob("*/"))
-    if not folders:
-        raise InputError(
-            f"images is {directory.parent}; it must have folders train/CLASS and test/CLASS of PNG"
-            " files"
-        )
-    return folders
-
-
-def _read_split(directory: Path, classes: Sequence[str]) -> LabelledImages:
-    paths: list[Path] = []
-    labels: list[int] = []
-    for label, name in enumerate(classes):
-        files = sorted((directory / name).glob("*.png"))
-        if not files:
-            raise InputError(
-                f"{directory / name} has no PNG files; it must hold the images of a class"
-            )
-        paths += files
-        labels += [label] * len(files)
-    progress = tqdm(paths, desc=f"Reading {directory.name}", unit="image", disable=None)
-    images = np.stack([read_exactly(path, SHAPE) for path in progress])
-    targets = np.array(labels, np.int32)
+def _read_split(folder: Any) -> LabelledImages:  # an `ImageFolder`
+    progress = tqdm(folder.samples, desc=f"Reading {folder.root}", unit="image", disable=None)
+    images = np.stack([read_exactly(path, SHAPE) for path, _ in progress])
+    targets = np.array(folder.targets, np.int32)
     return LabelledImages(images, targets, fingerprint([], [images, targets]))
 
 
-def computed_features(
-    data_dir: Path, splits: Sequence[LabelledImages], resolution: int, features_by: str = RESNET34
+def features_of_splits(
+    splits: Sequence[LabelledImages],
+    data_dir: Path,
+    features_dir: Path | None,
+    resolution: int,
+    features_by: str = RESNET34,
 ) -> list[np.ndarray]:
-    """Features of each split by a network, cached as `.npz` files in the directory `cache_of`.
+    """Features of each split: from existing files, or by a network, cached as `.npz` files in the directory `cache_of`.
 
     They are computed again if the cache belongs to other images, another resolution or another network.
 
     Args:
-        data_dir: directory of the cache, and of ResNet-34's weights, which are downloaded if they are missing.
         splits: the images.
+        data_dir: directory of the cache, and of ResNet-34's weights, which are downloaded if they are missing.
+        features_dir: directory of existing files, `train_set_features.npz` and `test_set_features.npz`; None computes
+            the features.
         resolution: height and width in pixels to which images are resized.
         features_by: `resnet34`, its activation `block4_2` averaged over height and width, or `FILE.py:FUNCTION`.
 
     Raises:
-        InputError: the weights cannot be downloaded, the function cannot be imported, or a file is damaged.
+        InputError: the weights cannot be downloaded, the function cannot be imported, a file is damaged, or an existing
+            file belongs to other images according to its size or its record.
     """
-    model, directory = _model_of(features_by), cache_of(data_dir, features_by)
+    directory = features_dir or cache_of(data_dir, features_by)
     network = functools.partial(network_of, features_by, data_dir)
     tables: list[np.ndarray] = []
     for name, split in zip(FILE_NAMES, splits, strict=True):
-        record: Record = {"data": split.digest, "model": model, "resolution": resolution}
-        tables.append(cached_features(directory / name, split.images, record, network))
+        path = directory / name
+        if features_dir is None:
+            model = _model_of(features_by)
+            record: Record = {"data": split.digest, "model": model, "resolution": resolution}
+            features = cached_features(path, split.images, record, network)
+        else:
+            features, found = read_features(path)
+            reason = difference(found, {"data": split.digest, "resolution": resolution})
+            if reason is not None:
+                raise InputError(
+                    f"{path} cannot be used: {reason}; leave out features_dir to compute the features"
+                )
+        tables.append(features)
+        # both files must have the same width
+        shape = len(split.labels), tables[0].shape[1]
+        if features.shape != shape:
+            raise InputError(
+                f"feats in {path} has shape {features.shape}; it must be {shape}, one row for each"
+                " image"
+            )
     return tables
 
 
@@ -234,16 +219,13 @@ def cifar100_table(
             computes them.
         resolution: height and width in pixels to which images are resized.
         images: directory of image folders, see `load_folders`; None for the published archive.
-        features_by: network, see `computed_features`.
+        features_by: network, see `features_of_splits`.
 
     Raises:
         InputError: a file is missing and cannot be downloaded, is damaged, or is not of these images.
     """
     splits = load_cifar100(data_dir) if images is None else load_folders(images)
-    if features_dir is None:
-        parts = computed_features(data_dir, splits, resolution, features_by)
-    else:
-        parts = ready_features(features_dir, splits, resolution)
+    parts = features_of_splits(splits, data_dir, features_dir, resolution, features_by)
     labels = np.concatenate([split.labels for split in splits])
     pixels = np.concatenate([split.images for split in splits])
     order = np.arange(len(splits[0].labels))  # of the training split

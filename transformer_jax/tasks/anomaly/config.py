@@ -102,8 +102,8 @@ class DigitsConfig(AnomalyConfig):
     The defaults reach about 99 % on test, in 15 seconds on two CPU cores.
     """
 
-    dataset: ClassVar[str] = "digits"
-    image_shape: ClassVar[tuple[int, ...]] = (8, 8)
+    dataset = "digits"
+    image_shape = (8, 8)
     max_epochs: int = 60  # passes over the training set
     lr: float = 1e-3  # peak learning rate of the schedule
 
@@ -121,8 +121,8 @@ class Cifar100Config(AnomalyConfig):
     The defaults are the tutorial's settings, with which it reports 94.66 % on test.
     """
 
-    dataset: ClassVar[str] = "cifar100"
-    image_shape: ClassVar[tuple[int, ...]] = (32, 32, 3)
+    dataset = "cifar100"
+    image_shape = (32, 32, 3)
     max_epochs: int = 100  # passes over the training set
     model_dim: int = 256  # width of the model
     num_layers: int = 4  # encoder blocks
@@ -158,8 +158,8 @@ class FilesConfig(AnomalyConfig):
     The features may be larger than memory: only the rows of a batch are read.
     """
 
-    dataset: ClassVar[str] = "files"
-    image_shape: ClassVar[tuple[int, ...]] = ()
+    dataset = "files"
+    image_shape = ()
     # .npy file of the images' features, [images, features], memory-mapped
     features: Path | None = None
     labels: Path | None = None  # .npy file of the images' classes, integers, [images]

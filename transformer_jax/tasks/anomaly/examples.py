@@ -100,15 +100,14 @@ def save_pictures(
     run.save_figure("example_sets.png", plot_image_sets(images[sets[:4]], positions[:4]))
     examples = fitted.task.test_examples(range(min(MOST_LOOKED_AT, len(sets))))
     answers = fitted.answers(examples)
-    kinds = [
-        "right" if answer.text == example.expected else "wrong"
-        for example, answer in zip(examples, answers, strict=True)
+    are_right = [
+        example.is_right(answer) for example, answer in zip(examples, answers, strict=True)
     ]
-    for kind in ("right", "wrong"):
-        if kind not in kinds:
+    for kind, is_right in (("right", True), ("wrong", False)):
+        if is_right not in are_right:
             say(f"No {kind} prediction found, so no picture of one")
             continue
-        number = kinds.index(kind)
+        number = are_right.index(is_right)
         probabilities = np.array([part.probability for part in answers[number].parts])
         maps = fitted.maps_of(examples[number]).maps["encoder"]
         position = int(positions[number])

@@ -75,7 +75,9 @@ class FolderImages:
         return pixels.reshape(*rows.shape, *SHAPE)
 
 
-def read_exactly(path: Path, shape: tuple[int, int, int]) -> UInt8[np.ndarray, "height width 3"]:
+def read_exactly(
+    path: str | Path, shape: tuple[int, int, int]
+) -> UInt8[np.ndarray, "height width 3"]:
     """Read an image that must have this shape.
 
     Raises:

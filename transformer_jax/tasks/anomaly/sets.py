@@ -110,11 +110,10 @@ class AnomalySets(BatchDataset):
         numbers = distinct_integers(rng, self._class_sizes[other_class], self.set_size - 1)
         rest = self._by_class[self._class_starts[other_class, None] + numbers]  # [M S-1]
         positions = rng.integers(self.set_size, size=size, dtype=np.int32)
-        places = np.arange(self.set_size - 1)
-        places = places + (places >= positions[:, None])  # [M S-1], without the anomaly's
+        is_anomaly = np.arange(self.set_size) == positions[:, None]  # [M S]
         sets = np.empty((size, self.set_size), np.int32)
-        np.put_along_axis(sets, places, rest, axis=1)
-        np.put_along_axis(sets, positions[:, None], self.anomalies[:, None], axis=1)
+        sets[is_anomaly] = self.anomalies
+        sets[~is_anomaly] = rest.ravel()
         return sets, positions
 
 
@@ -152,19 +151,17 @@ class SetAnomalyDataset:
             raise InputError(
                 f"labels has length {len(labels)}; it must be that of features, {size}"
             )
-        if subset is not None:
-            _check_integers("subset", subset)
-            rows = np.asarray(subset)
-            outside = rows[(rows < 0) | (rows >= size)]
-            if outside.size:
-                raise InputError(
-                    f"subset holds {outside[0]}, which is not in the table; it may hold 0 …"
-                    f" {size - 1}"
-                )
+        rows = np.arange(size) if subset is None else np.asarray(subset)
+        _check_integers("subset", rows)
+        outside = np.setdiff1d(rows, np.arange(size))
+        if outside.size:
+            raise InputError(
+                f"subset holds {outside[0]}, which is not in the table; it may hold 0 … {size - 1}"
+            )
         check_sizes(2, set_size=set_size)
         check_sizes(0, seed=seed)
         self.features = features
-        self.sets = AnomalySets(labels, set_size, seed=seed, subset=subset, redraw=redraw)
+        self.sets = AnomalySets(labels, set_size, seed=seed, subset=rows, redraw=redraw)
 
     def __len__(self) -> int:
         return len(self.sets)

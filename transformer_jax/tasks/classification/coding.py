@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from transformer_jax.errors import InputError
 from transformer_jax.nn.masked_language_model import Pooling, TransformerMLM
-from transformer_jax.outside_files import outside_file
+from transformer_jax.outside_files import outside_file, read_text
 from transformer_jax.runs.directory import kept_file
 from transformer_jax.runs.settings import is_run, read_settings
 from transformer_jax.tasks.architecture import Architecture, architecture_of
@@ -22,7 +22,6 @@ from transformer_jax.tasks.classification.config import (
 )
 from transformer_jax.tasks.classification.examples import (
     Splits,
-    Texts,
     number_targets,
     split_texts,
 )
@@ -43,7 +42,7 @@ POOLING = "1_Pooling/config.json"  # of a model of `sentence-transformers`
 BELOW_HEAD = "*embedding*,positional_encoding,encoder"  # modules of a published encoder
 # tokens of texts with spaces, and of others and the phrases
 WORDS, PIECES = "words:2+", "bpe:4000"
-BYTE_PIECES = "bpe:256"  # trained on nothing
+BYTE_PIECES = "bpe:256"  # has no merged pieces
 PAD, CLS, SEP = "[PAD]", "[CLS]", "[SEP]"
 
 
@@ -54,7 +53,6 @@ class Coding(NamedTuple):
     labels: Sequence[str]  # the classes; of a regression, mean and standard deviation
     architecture: Architecture | None
     pooling: Pooling
-    longest: int  # most tokens of a text
     init_only: str | None  # arrays to take from `init_from`; None: all
 
 
@@ -83,7 +81,7 @@ def coding_of(config: ClassificationConfig) -> Coding:
         labels = _read_labels(config.labels)
     else:
         labels, pooling, init_only = _initial_coding(config)
-    return Coding(tokenizer, labels, architecture, pooling or "first", longest, init_only)
+    return Coding(tokenizer, labels, architecture, pooling or "first", init_only)
 
 
 def _are_of_model(labels: Path, config: ClassificationConfig) -> bool:
@@ -101,10 +99,13 @@ def _are_of_model(labels: Path, config: ClassificationConfig) -> bool:
 
 def _initial_coding(config: ClassificationConfig) -> tuple[list[str], Pooling | None, str | None]:
     """Labels, pooling and `init_only` of a new run, by the files of the model that `init_from` names."""
-    directory, published = _published(config)
-    if published is None:
-        return labels_of(config, {}), config.pooling, config.init_only
-    pooling, of_head = config.pooling, {}
+    pooling, init_only, of_head = config.pooling, config.init_only, {}
+    directory = config.init_from and initial_directory(config.init_from, type(config))
+    if not directory or not is_of_transformers(directory):
+        return labels_of(config, {}), pooling, init_only
+    published = model_of_files(directory)
+    if not isinstance(published, TransformerMLM):
+        raise InputError(f"init_from is {directory}; it must be an encoder, such as BERT")
     if pooling is None and os.path.lexists(directory / POOLING):
         pooling = read_pooling(directory / POOLING)
     if published.head == "classes" and pooling in (None, "first"):
@@ -112,21 +113,10 @@ def _initial_coding(config: ClassificationConfig) -> tuple[list[str], Pooling | 
         names = [classes.names.get(str(n), "") for n in range(published.num_classes)]
         of_head = {name.casefold(): name for name in names}
     labels = labels_of(config, of_head)
-    init_only = config.init_only
     if init_only is None and [*of_head] != [label.casefold() for label in labels]:
         has_pooler = published.uses_pooler and pooling in (None, "first")
         init_only = f"{BELOW_HEAD},pooler" if has_pooler else BELOW_HEAD
     return labels, pooling, init_only
-
-
-def _published(config: ClassificationConfig) -> tuple[Path, TransformerMLM | None]:
-    """The directory and the model that `init_from` names; no model without it, or if it is another kind of model."""
-    directory = config.init_from and initial_directory(config.init_from, type(config))
-    if directory and is_of_transformers(directory):
-        model = model_of_files(directory)
-        if isinstance(model, TransformerMLM):
-            return directory, model
-    return Path(), None
 
 
 def splits_of(config: ClassificationConfig) -> Splits:
@@ -156,8 +146,11 @@ def _splits(config: ClassificationConfig, *stamps: object) -> Splits:
 
 @functools.lru_cache(8)
 def _trained(config: ClassificationConfig, stamp: object, kind: str) -> Tokenizer:
-    texts: Texts = [] if kind == BYTE_PIECES else splits_of(config).train
-    return train_tokenizer(kind, [text for each in texts for text in each.texts])
+    return train_tokenizer(kind, _train_texts(config))
+
+
+def _train_texts(config: ClassificationConfig) -> list[str]:
+    return [text for each in splits_of(config).train for text in each.texts]
 
 
 def labels_of(config: ClassificationConfig, of_head: dict[str, str]) -> list[str]:
@@ -186,13 +179,13 @@ def labels_of(config: ClassificationConfig, of_head: dict[str, str]) -> list[str
 
 def _has_spaces(config: ClassificationConfig) -> bool:
     """Whether the training texts have a space in every twenty characters, unlike Chinese."""
-    texts = [text for each in splits_of(config).train for text in each.texts]
+    texts = _train_texts(config)
     return sum(text.count(" ") for text in texts) * 20 > sum(map(len, texts))
 
 
 def _read_labels(file: Path) -> list[str]:
     with outside_file(file, "a file with a label on each line", MAX_LABEL_BYTES) as checked:
-        lines = checked.read_bytes().decode("utf-8-sig").splitlines()
+        lines = read_text(checked).splitlines()
     return [line.strip() for line in lines if line.strip()]
 
 
@@ -208,7 +201,7 @@ def tokenizer_of(config: ClassificationConfig) -> "tokenizers.Tokenizer":
     train = functools.partial(_trained, alike, stamp(config.data))
     kind = config.tokenizer
     if kind == AUTO:
-        kind = WORDS if config.data is not None and kept is None and _has_spaces(config) else PIECES
+        kind = WORDS if config.data is not None and _has_spaces(config) else PIECES
     chosen = chosen_tokenizer(BYTE_PIECES if kind == BYTES else kind, kept, train)
     tokenizer = library.Tokenizer.from_str(chosen.file)
     if tokenizer.post_processor is None:

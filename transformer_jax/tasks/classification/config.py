@@ -6,7 +6,7 @@
 import dataclasses
 import math
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from transformer_jax.config import Criterion, TrainingConfig
 from transformer_jax.errors import InputError, check_probability
@@ -134,14 +134,12 @@ class ClassificationConfig(TrainingConfig):
     def regularized(self) -> "ClassificationConfig":
         """Fill in `dropout_prob`, and `label_smoothing` of classes, if they are None."""
         is_own = self.init_from is None and self.data is not None
-        dropout = 0.3 if is_own else 0.1
-        smoothing = 0.1 if is_own else 0.0
-        if self.dropout_prob is not None:
-            dropout = self.dropout_prob
-        config = dataclasses.replace(self, dropout_prob=dropout)
+        missing: dict[str, Any] = {}
+        if self.dropout_prob is None:
+            missing["dropout_prob"] = 0.3 if is_own else 0.1
         if self.label_smoothing is None and self.problem == ONE_CLASS:
-            config = dataclasses.replace(config, label_smoothing=smoothing)
-        return config
+            missing["label_smoothing"] = 0.1 if is_own else 0.0
+        return dataclasses.replace(self, **missing)
 
     def resolved(self, steps_per_epoch: int) -> "ClassificationConfig":
         """Fill in `max_epochs` (unless `max_steps` is set), `lr` and `warmup` if they are None."""

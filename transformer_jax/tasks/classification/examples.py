@@ -1,7 +1,8 @@
 """Labelled texts for training, validation and test: split, and padded to a few lengths as batches."""
 
+import itertools
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,24 +92,24 @@ def split_texts(texts: Texts, val: Texts | None, test: Texts | None, *, by_label
         if each.texts not in held_out:
             groups[each.texts].append(each)
     counts = Counter(label for first, *_ in groups.values() for label in first.labels)
-    parts: dict[str, list[LabelledText]] = {"train": [], "val": [], "test": []}
     missing = [name for name, given in (("val", val), ("test", test)) if given is None]
-    seen = Counter[str]()
+    # the parts to which the texts of a label go in turn
+    turns = ["train", *missing, *["train"] * HELD_OUT][:HELD_OUT]
+    turns_of: dict[str, Iterator[str]] = defaultdict(lambda: itertools.cycle(turns))
     members = list(groups.values())
-    chosen = [""] * len(members)
+    chosen = {}
     for index in np.random.default_rng(42).permutation(len(members)):
         first = members[index][0]
         label = min(first.labels if by_label else (), key=counts.__getitem__, default="")
-        if missing and label and counts[label] == 1:
+        if missing and counts[label] == 1:
             raise InputError(
                 f"{first.place}: {shortened(label)} is the label of this text alone; give more"
                 " such texts, or --val-data and --test-data"
             )
-        turn = seen[label] % HELD_OUT
-        seen[label] += 1
-        chosen[index] = missing[turn - 1] if 0 < turn <= len(missing) else "train"
-    for group, part in zip(members, chosen, strict=True):
-        parts[part] += group
+        chosen[index] = next(turns_of[label])
+    parts = defaultdict[str, list[LabelledText]](list)
+    for index, group in enumerate(members):
+        parts[chosen[index]] += group
     splits = Splits(parts["train"], val or parts["val"], test or parts["test"])
     for name, part in splits._asdict().items():
         if not part:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import InputError, shortened
-from transformer_jax.outside_files import as_input_error, outside_file
+from transformer_jax.outside_files import as_input_error, outside_file, read_text
 
 MAX_FILE_BYTES = 2**31  # a text in memory takes about 300 bytes besides its characters
 SEPARATOR = "|"  # between the labels of a text, if it may have several
@@ -37,12 +37,7 @@ def read_labelled(
         InputError: the file cannot be read or has no texts, the header lacks a column, or a line has no text or label.
     """
     with outside_file(path, "a file of labelled texts", MAX_FILE_BYTES) as file:
-        content = file.read_bytes()
-        try:
-            text = content.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            line = content.count(b"\n", 0, error.start) + 1
-            raise InputError(f"{path}:{line} is not UTF-8; save the file as UTF-8") from None
+        text = read_text(file)
         found = []
         for line, row in _rows(text, path, [*text_columns, label_column]):
             place = f"{path}:{line}"

@@ -1,7 +1,7 @@
 """Report on a trained classifier: scores beside a linear model's, a confusion matrix, calibration."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -41,11 +41,10 @@ def report(trainer: "ClassificationTrainer", data: "ClassificationData") -> Json
     models = {"this model": logits, **simple_models(config, train, test, known)}
     scored = {name: scores(config, targets, found, labels) for name, found in models.items()}
     say(f"Scores of the {len(test)} test texts:")
-    for name, values in scored.items():
-        means = [f"{key} {value:.4f}" for key, value in values.items() if key != "classes"]
-        say(f"  {name:<24}  {'  '.join(means)}")
-    for label, values in scored["this model"].get("classes", {}).items():
-        say(f"  {label:<24}  {'  '.join(f'{key} {value:.3f}' for key, value in values.items())}")
+    classes = scored["this model"].get("classes", {})
+    for name, values in (*scored.items(), *classes.items()):
+        shown = [f"{key} {value:.4f}" for key, value in values.items() if key != "classes"]
+        say(f"  {name:<24}  {'  '.join(shown)}")
     results: Json = {"scores": scored}
     if config.problem == ONE_CLASS:
         right, predicted = (found.argmax(-1) for found in answers(config, targets, logits))
@@ -139,20 +138,27 @@ def calibration_error(logits: Logits, right: Classes) -> float:
 def _save_confusion(trainer: "ClassificationTrainer", right: Classes, predicted: Classes) -> None:
     """Draw the confusion matrix: rows are right answers, columns predictions."""
     from matplotlib.figure import Figure
-    from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix
+    from sklearn.metrics import ConfusionMatrixDisplay
 
     labels, run, steps = [*map(visible, trainer.labels)], trainer.run, trainer.steps
-    matrix = confusion_matrix(right, predicted, labels=range(len(labels)))
     side = max(4.0, 0.25 * len(labels))
     figure = Figure(figsize=(side, side), layout="constrained")
-    options: dict[str, Any] = {"include_values": len(labels) <= MOST_SHOWN, "colorbar": False}
-    display = ConfusionMatrixDisplay(matrix, display_labels=labels)
     axes = figure.add_subplot()
-    display.plot(ax=axes, xticks_rotation="vertical", **options)
+    display = ConfusionMatrixDisplay.from_predictions(
+        right,
+        predicted,
+        labels=range(len(labels)),
+        display_labels=labels,
+        include_values=len(labels) <= MOST_SHOWN,
+        xticks_rotation="vertical",
+        colorbar=False,
+        ax=axes,
+    )
     for tick in (*axes.get_xticklabels(), *axes.get_yticklabels()):
         tick.set_parse_math(False)  # a label may hold $
     run.save_figure(CONFUSION, figure)
-    picture = attention_picture(matrix[None].astype(np.float32), labels, labels)
+    matrix = display.confusion_matrix[None].astype(np.float32)
+    picture = attention_picture(matrix, labels, labels)
     with open_loggers(
         trainer.create_loggers, run.path, LogPosition(steps), run.settings
     ) as loggers:

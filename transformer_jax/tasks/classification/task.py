@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from transformer_jax.argument_checks import check_arguments
@@ -35,11 +34,9 @@ from transformer_jax.tasks.classification.examples import (
     TextDataset,
     TextInputs,
     Texts,
-    class_targets,
-    number_targets,
 )
 from transformer_jax.tasks.classification.files import SEPARATOR
-from transformer_jax.tasks.classification.report import report
+from transformer_jax.tasks.classification.report import report, true_targets
 from transformer_jax.tasks.experiment import Results, chosen_config, train_and_test
 from transformer_jax.tasks.pretrained_classifier import PretrainedClassifier
 from transformer_jax.tasks.sentence_files import Embedding, unit_length
@@ -62,10 +59,11 @@ class ClassificationData(TaskData):
 def classification_data(config: ClassificationConfig) -> ClassificationData:
     """Phrases of 40 languages, or labelled texts from files."""
     splits, coding = splits_of(config), coding_of(config)
-    given = [[_given(each.texts) for each in part] for part in splits]
     with of_library("the tokenizer cannot encode a text"):
-        train, val, test = map(coding.tokenizer.encode_batch, given)
-    encodings = [*train, *val, *test]
+        encoded = [
+            coding.tokenizer.encode_batch([_given(each.texts) for each in part]) for part in splits
+        ]
+    encodings = [encoding for part in encoded for encoding in part]
     num_cut = sum(bool(encoding.overflowing) for encoding in encodings)
     with quietly(config):
         sizes = ", ".join(f"{len(part)} {name}" for name, part in splits._asdict().items())
@@ -77,7 +75,7 @@ def classification_data(config: ClassificationConfig) -> ClassificationData:
     shapes = choose_shapes(lengths, lengths)
     sets = [
         TextDataset(part, targets_of(config, texts, coding.labels), shapes)
-        for part, texts in zip((train, val, test), splits, strict=True)
+        for part, texts in zip(encoded, splits, strict=True)
     ]
     if config.class_weights is not None:
         sets[0].targets *= balanced_weights(sets[0].targets)
@@ -94,15 +92,11 @@ def targets_of(config: ClassificationConfig, texts: Texts, labels: Sequence[str]
 
     If a text has several right answers, they share its probability.
     """
+    targets = true_targets(config, texts, labels)
     if config.regression:
         mean, deviation = map(float, labels)
-        return (number_targets(texts) - mean) / deviation
-    targets = class_targets(texts, labels)
+        return (targets - mean) / deviation
     return targets if config.multi_label else targets / targets.sum(-1, keepdims=True)
-
-
-def _scaled(mean: float, deviation: float, output: Array) -> Array:
-    return output * deviation + mean
 
 
 def balanced_weights(targets: Targets) -> Float[np.ndarray, " C"]:
@@ -145,11 +139,10 @@ class ClassificationTrainer(PretrainedClassifier):
     @functools.cached_property
     def classes(self) -> Classes:
         names = {str(number): label for number, label in enumerate(self.labels)}
-        score = jax.nn.sigmoid
-        if self.config.regression:
-            mean, deviation = map(float, self.coding.labels)
-            score = functools.partial(_scaled, mean, deviation)
-        return Classes(names, self.config.problem, score)
+        if not self.config.regression:
+            return Classes(names, self.config.problem, jax.nn.sigmoid)
+        mean, deviation = map(float, self.coding.labels)
+        return Classes(names, self.config.problem, lambda output: output * deviation + mean)
 
     @functools.cached_property
     def _embedding(self) -> Embedding:
@@ -249,9 +242,7 @@ class ClassificationTrainer(PretrainedClassifier):
             params["output_layer"] = {**scaled, "bias": scaled["bias"] + mean}
         else:
             config["id2label"] = self.classes.names
-            config["label2id"] = {
-                label: int(number) for number, label in self.classes.names.items()
-            }
+            config["label2id"] = {label: number for number, label in enumerate(self.labels)}
         # a RoBERTa's classifier has its pooler inside the head
         model = self.model.clone(has_pooler=self.model.pad_token is None)
         save_transformers(directory, model, {"params": params}, config=config)
@@ -259,7 +250,7 @@ class ClassificationTrainer(PretrainedClassifier):
         types = ["token_type_ids"] if self.model.num_types else []
         about = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": self.coding.longest,
+            "model_max_length": min(self.config.max_tokens, self.model.longest_text),
             "model_input_names": ["input_ids", *types, "attention_mask"],
             "pad_token": self.tokenizer.id_to_token(pad),
         }

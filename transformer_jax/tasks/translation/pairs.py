@@ -3,8 +3,6 @@
 In a file, e.g. from Tatoeba or Anki, the first column is the source, the second the target; others are ignored.
 """
 
-import codecs
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -18,7 +16,7 @@ from transformer_jax.data.epoch_sampler import EpochIndices, TokenBatches
 from transformer_jax.data.fingerprint import fingerprint
 from transformer_jax.data.length_buckets import Shape, choose_shapes, smallest_shape
 from transformer_jax.errors import InputError
-from transformer_jax.outside_files import as_input_error, outside_file
+from transformer_jax.outside_files import outside_file, read_text
 from transformer_jax.tasks.byte_text import pad
 from transformer_jax.tasks.tokenization import Tokenizer
 
@@ -27,8 +25,7 @@ HELD_OUT = 0.05  # of all sources for validation, and as many for the test
 MAX_HELD_OUT = 2_000  # sources in each of the two; decoding takes long
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class TextPair:
+class TextPair(NamedTuple):
     """A text and its translation."""
 
     source: str
@@ -125,25 +122,14 @@ class PairSplits(NamedTuple):
 
     def counts(self) -> dict[str, int]:
         """Pairs in each set, and pairs that were left out."""
-        return {
-            "train": len(self.train),
-            "val": len(self.val),
-            "test": len(self.test),
-            "too_long": self.too_long,
-            "held_elsewhere": self.held_elsewhere,
-        }
+        sizes = map(len, (self.train, self.val, self.test))
+        return self._asdict() | dict(zip(self._fields, sizes, strict=False))
 
-    def padded(
-        self, tokenizers: Tokenizers, batch_tokens: int | None = None
-    ) -> tuple[PairDataset, PairDataset, PairDataset]:
+    def padded(self, tokenizers: Tokenizers, batch_tokens: int | None = None) -> list[PairDataset]:
         """Create the three data sets, padded to shapes that are chosen for all of them together."""
-        lengths = _lengths([*self.train, *self.val, *self.test], tokenizers)
-        shapes = choose_shapes(*lengths)
-        return (
-            PairDataset(self.train, shapes, tokenizers, batch_tokens),
-            PairDataset(self.val, shapes, tokenizers, batch_tokens),
-            PairDataset(self.test, shapes, tokenizers, batch_tokens),
-        )
+        parts = self.train, self.val, self.test
+        shapes = choose_shapes(*_lengths([pair for part in parts for pair in part], tokenizers))
+        return [PairDataset(part, shapes, tokenizers, batch_tokens) for part in parts]
 
 
 def _lengths(
@@ -180,9 +166,7 @@ def load_pairs(
     for name, file in (("all", path), ("val", val_path), ("test", test_path)):
         if file is None:
             continue
-        pairs = read_pairs(file)
-        if lower_case:
-            pairs = [TextPair(pair.source.lower(), pair.target.lower()) for pair in pairs]
+        pairs = read_pairs(file, lower_case=lower_case)
         short[name] = [pair for pair in pairs if pair.num_bytes <= max_bytes]
         if not short[name]:
             raise InputError(
@@ -194,27 +178,30 @@ def load_pairs(
     return PairSplits(*splits, num_read - num_short, num_short - num_used)
 
 
-def read_pairs(path: Path) -> list[TextPair]:
+def read_pairs(path: Path, *, lower_case: bool = False) -> list[TextPair]:
     """Read the first two columns of a UTF-8 file, without the white space around them.
 
     A byte order mark, Windows line endings and blank lines at the end are ignored.
+
+    Args:
+        path: file of pairs.
+        lower_case: convert all texts to lower case.
 
     Raises:
         InputError: the file cannot be read, is not a regular file, or is too large; a line is not UTF-8, has no tab, or
             has an empty side.
     """
     with outside_file(path, "a file of pairs", MAX_FILE_BYTES) as file:
-        content = file.read_bytes().removeprefix(codecs.BOM_UTF8).rstrip(b" \r\n")
+        content = read_text(file).rstrip(" \r\n")
     if not content:
         raise InputError(f"{path}: no pairs left; the file is empty")
-    lines = content.split(b"\n")
+    lines = (content.lower() if lower_case else content).split("\n")
     return [_pair(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
 
 
-def _pair(line: bytes, place: str) -> TextPair:
+def _pair(line: str, place: str) -> TextPair:
     """The pair on a line; `place` is for error messages."""
-    with as_input_error(f"{place} is not UTF-8", UnicodeDecodeError):
-        columns = line.decode().split("\t", 2)[:2]
+    columns = line.split("\t", 2)[:2]
     if len(columns) < 2:
         raise InputError(
             f"{place}: no tab in the line; one must separate the source text from the target text"

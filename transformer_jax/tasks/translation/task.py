@@ -15,7 +15,7 @@ from jaxtyping import Int, PRNGKeyArray
 from transformer_jax.argument_checks import check_arguments, check_scores
 from transformer_jax.attention.masks.arrays import padding_mask
 from transformer_jax.config import percent
-from transformer_jax.data.batch import Batch
+from transformer_jax.data.batch import Batch, pad_rows
 from transformer_jax.decoding.token_by_token import Decoded, greedy_decode
 from transformer_jax.devices.mesh import own_device
 from transformer_jax.devices.processes import say
@@ -192,9 +192,8 @@ class TranslationTrainer(TextTrainer):
         for start in range(0, len(order), rows):
             batch = order[start : start + rows]
             length = _padded_length(len(sources[batch[-1]]))
-            filled = batch + batch[:1] * (rows - len(batch))
-            texts = [sources[index] for index in filled]
-            source = pad(texts, length, self.tokenizers.source.pad)
+            texts = [sources[index] for index in batch]
+            source = pad_rows(pad(texts, length, self.tokenizers.source.pad), rows)
             found = jax.device_get(self._translate(params, source))
             check_scores(found.scores)
             for index, ids, size in zip(batch, found.tokens, found.lengths, strict=False):
