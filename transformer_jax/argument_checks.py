@@ -154,9 +154,8 @@ def as_array(name: str, x: object) -> Shaped[Array | np.ndarray, "..."]:
         raise InputError(f"{name} is a masked array; it must have no mask: {name}.filled(0)")
     try:
         array = np.asarray(x)
-    except ValueError:
-        raise InputError(f"{name} has rows of different lengths; it must be an array") from None
-    except (TypeError, RuntimeError) as error:  # PyTorch's, on a GPU or with gradients
+    # rows of different lengths; PyTorch's arrays on a GPU or with gradients
+    except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"{name} is {shortened(x)}; it must be an array of numbers ({in_one_line(error)})"
         ) from None

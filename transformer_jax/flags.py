@@ -2,8 +2,6 @@
 
 import argparse
 import contextlib
-import dataclasses
-import functools
 import inspect
 import io
 import os
@@ -11,7 +9,7 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
@@ -29,10 +27,11 @@ OTHER_NAMES: Mapping[str, str] = {
 }
 NAME = re.compile("^--[^=]+")  # of a flag
 ALL = "--help-all"
-# A word of a message that may be a setting, perhaps with a value to set.
+# Words of a message that may be settings: with an underscore, or not English (`lr is 0`, `seed was 1`).
 MENTION = re.compile(
-    r"(?<![\w./'-])(?P<name>\w+)(?:=(?P<value>True|False|…|'[^']*'))?(?![\w/'=-]|\.\w)"
+    r"(?<![\w./'-])(\w+_\w+(?![\w/'=-]|\.\w)|(^|(?<=: ))\w+(?= is )|\w+(?= was ))"
 )
+ASSIGNED = re.compile(r"\b(\w+)=(True|False|…|'[^']*')")  # a setting with a value to set
 # A field with the comment above or behind it.
 FIELD = re.compile(r"^((?:    # .*\n)*)    (\w+): .*?(?:  # (.*))?$", re.MULTILINE)
 
@@ -167,29 +166,23 @@ def check_known(unknown: Sequence[str], sources: Sequence[type]) -> None:
 @contextlib.contextmanager
 def naming_flags(config: type) -> Iterator[None]:
     """Write the settings in an `InputError` as flags: `--max-epochs is 0`, `--batch-size`, `--no-resume`."""
+
+    def mentioned(match: re.Match[str]) -> str:
+        return _flag(match[0]) if hasattr(config, match[0]) else match[0]
+
+    def assigned(match: re.Match[str]) -> str:
+        name, value = match[1], match[2].strip("'")
+        if not hasattr(config, name):
+            return match[0]
+        if value in ("True", "False"):
+            return flag_of(name, value == "True")
+        return f"{_flag(name)} {value}"
+
     try:
         yield
     except InputError as error:
-        settings = type_hints(config) if dataclasses.is_dataclass(config) else {}
-        error.args = (MENTION.sub(functools.partial(_as_flag, settings, config), str(error)),)
+        error.args = (ASSIGNED.sub(assigned, MENTION.sub(mentioned, str(error))),)
         raise
-
-
-def _as_flag(fields: Collection[str], config: type, mention: re.Match[str]) -> str:
-    """Return the flag for a setting that a message mentions; other words, and English ones without a value, stay."""
-    text, name, value = mention.group(0, "name", "value")
-    if value is None:
-        before, after = mention.string[: mention.start()], mention.string[mention.end() :]
-        # a message, or its reason behind a colon, begins with a setting
-        is_subject = after.startswith(" is ") and before[-2:] in ("", ": ")
-        is_setting = "_" in name or is_subject or after.startswith(" was ")
-        return _flag(name) if name in fields and is_setting else text
-    if not hasattr(config, name):
-        return text
-    if value in ("True", "False"):
-        return _flag(name if value == "True" else f"no_{name}")
-    unquoted = value.strip("'")
-    return f"{_flag(name)} {unquoted}"
 
 
 def comments(dataclass: type) -> dict[str, str]:
