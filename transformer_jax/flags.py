@@ -28,9 +28,7 @@ OTHER_NAMES: Mapping[str, str] = {
 NAME = re.compile("^--[^=]+")  # of a flag
 ALL = "--help-all"
 # Words of a message that may be settings: with an underscore, or not English (`lr is 0`, `seed was 1`).
-MENTION = re.compile(
-    r"(?<![\w./'-])(\w+_\w+(?![\w/'=-]|\.\w)|(^|(?<=: ))\w+(?= is )|\w+(?= was ))"
-)
+MENTION = re.compile(r"(?<![\w./'-])(\w+_\w+(?![\w/'=-]|\.\w)|(^|(?<=: ))\w+(?= is )|\w+(?= was ))")
 ASSIGNED = re.compile(r"\b(\w+)=(True|False|…|'[^']*')")  # a setting with a value to set
 # A field with the comment above or behind it.
 FIELD = re.compile(r"^((?:    # .*\n)*)    (\w+): .*?(?:  # (.*))?$", re.MULTILINE)

@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike
 
 from transformer_jax.errors import InputError, in_one_line
 
-ZIP_START = b"PK\x03\x04"
 MAX_JSON_BYTES = 2**22  # of a JSON file; parsing it takes 25 times as much memory
 
 Json = dict[str, Any]  # a JSON object
@@ -91,6 +90,21 @@ def writing_into(name: str, directory: str | Path) -> AbstractContextManager[Non
     sentence = f"{name} is {directory}; it must be a directory that can be written"
     # ValueError: a null byte or a lone surrogate in the path
     return as_input_error(sentence, OSError, ValueError)
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Write a file atomically: under a temporary name in the same directory, then renamed. A link is replaced."""
+    temporary = file.with_name(f".{file.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(content)
+            stream.flush()
+            # else a power failure may leave an empty file under the new name
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write_arrays(
@@ -194,15 +208,13 @@ def standing(directory: Path) -> Path:
 def _check(path: Path, max_bytes: int) -> None:
     status = path.stat()  # before opening, since opening a pipe waits for its writer
     if not stat.S_ISREG(status.st_mode):
-        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "a pipe, a socket or a device"
-        raise InputError(f"{path} is {kind}; it must be a regular file")
+        raise InputError(f"{path} is a directory, a pipe or a device; it must be a regular file")
     if not status.st_size:  # also files of /proc, which may be endless
         raise InputError(f"{path} is empty")
     if status.st_size > max_bytes:
         raise InputError(f"{path} has {status.st_size} bytes; it may have at most {max_bytes}")
-    with path.open("rb") as file:
-        if file.read(len(ZIP_START)) == ZIP_START:
-            _check_entries(path, max_bytes)
+    if zipfile.is_zipfile(path):
+        _check_entries(path, max_bytes)
 
 
 def _check_entries(path: Path, max_bytes: int) -> None:

@@ -14,8 +14,7 @@ from transformer_jax.cli import answer_lines, run
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.fitted.fitted import fitted_of
 from transformer_jax.flags import Parser, check_output
-from transformer_jax.outside_files import outside_file
-from transformer_jax.runs.own_files import write_whole
+from transformer_jax.outside_files import outside_file, write_whole
 from transformer_jax.tasks import LanguageModelTrainer, PretrainedText
 from transformer_jax.tasks.pretrained_classifier import PretrainedClassifier
 from transformer_jax.tasks.registry import TRAINER, find_trainer

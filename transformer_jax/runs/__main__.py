@@ -15,13 +15,14 @@ from transformer_jax.config import format_metric
 from transformer_jax.errors import InputError, visible
 from transformer_jax.flags import Parser, end_with, escape_output
 from transformer_jax.runs.listing import (
+    NOT_COMPARED,
     STATES,
     Run,
     find_runs,
     read_run,
-    varying_settings,
     with_varying_settings,
 )
+from transformer_jax.runs.settings import differing_settings
 
 PROGRAM = "python -m transformer_jax.runs"
 DEFAULT = Path("checkpoints")  # the default of `TrainingConfig.checkpoint_dir`
@@ -129,7 +130,7 @@ def differences(one: Run, other: Run) -> list[list[str]]:
         if run.state == "damaged":
             raise InputError(f"{run.path} cannot be compared: {run.reason}")
     rows = [["", _shown(one.path), _shown(other.path)]]
-    settings = varying_settings([one.settings, other.settings])
+    settings = differing_settings(one.settings, other.settings, ignored=NOT_COMPARED)
     for name in ("task", *settings, *sorted(one.metrics | other.metrics)):
         values = _text(one.value(name)), _text(other.value(name))
         if values[0] != values[1]:

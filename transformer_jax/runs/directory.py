@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock
+import jax
+from filelock import FileLock, Timeout
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.processes import from_first, is_first
@@ -15,7 +16,7 @@ from transformer_jax.errors import InputError
 from transformer_jax.outside_files import Json, as_input_error, writing_into
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.loggers import CURVES, EVENTS
-from transformer_jax.runs.own_files import check_unused, clear, locked, write_listed
+from transformer_jax.runs.own_files import check_unused, clear, write_listed
 from transformer_jax.runs.record import RECORD
 from transformer_jax.runs.settings import (
     CHECKPOINTS,
@@ -33,11 +34,13 @@ from transformer_jax.runs.settings import (
     write_json,
     write_settings,
 )
-from transformer_jax.runs.state_arrays import settings_of_jax
+from transformer_jax.runs.state_arrays import JAX_SETTINGS
 from transformer_jax.setting_groups import OF_EVALUATION
 
 if TYPE_CHECKING:
     import matplotlib.figure
+
+LOCK_SECONDS = 0.1  # to wait for the list of runs, which locks a directory for less time
 
 
 def run_path(config: TrainingConfig, task: str) -> Path:
@@ -113,7 +116,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             "settings": self.settings,
             "data": data,
             "initial_params": initial_params,
-            "jax": settings_of_jax(),
+            "jax": {name: getattr(jax.config, name.lower()) for name in JAX_SETTINGS},
             "model": model or {},
             "files": digests,
         }
@@ -143,7 +146,13 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         """
         if not is_first():
             return contextlib.nullcontext()
-        return locked(self._file_lock, self.path, "checkpoint_dir or name")
+        try:
+            return self._file_lock.acquire(timeout=LOCK_SECONDS, poll_interval=LOCK_SECONDS / 10)
+        except Timeout:
+            raise InputError(
+                f"{self.path} is in use by another process; wait for it, or choose another"
+                " checkpoint_dir or name"
+            ) from None
 
     @property
     def is_finished(self) -> bool:

@@ -30,7 +30,11 @@ from transformer_jax.runs.settings import (
 State = Literal["running", "interrupted", "finished", "diverged", "damaged"]
 STATES: tuple[State, ...] = get_args(State)
 TIMED = ("train", "eval", "compile")  # activities whose seconds are added up
-OWN = frozenset({"name", "checkpoint_dir"})  # settings that the run's path shows
+# settings that the run's path shows, or that do not change results
+NOT_COMPARED = TrainingConfig.fields_with("keeps_result") - {"pretrained"} | {
+    "name",
+    "checkpoint_dir",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +80,8 @@ def with_varying_settings(runs: Sequence[Run]) -> list[Run]:
     """Return the runs, reduced to the settings in which runs of the same task differ."""
     names = {}
     for task in {run.task for run in runs}:
-        names[task] = varying_settings([run.settings for run in runs if run.task == task])
+        of_runs = [run.settings for run in runs if run.task == task]
+        names[task] = differing_settings(*of_runs, ignored=NOT_COMPARED)
     reduced = []
     for run in runs:
         settings = {name: run.settings[name] for name in names[run.task] if name in run.settings}
@@ -95,15 +100,6 @@ def read_run(path: Path) -> Run:
     except Exception as error:  # the JSON may hold anything
         fields |= {"state": "damaged", "reason": in_one_line(error, with_class=True)}
     return Run(**fields)
-
-
-def varying_settings(of_runs: Sequence[Json]) -> list[str]:
-    """Names of the settings that differ between runs, without those that do not change results."""
-    ignored = OWN | TrainingConfig.fields_with("keeps_result") - {"pretrained"}
-    names = set[str]()
-    for settings in of_runs:
-        names.update(differing_settings(settings, of_runs[0], ignored))
-    return sorted(names)
 
 
 def is_held(path: Path) -> bool:

@@ -6,8 +6,8 @@ from pathlib import Path
 from flax.traverse_util import flatten_dict
 
 from transformer_jax.flags import flag_of
-from transformer_jax.outside_files import Json, replacing, write_arrays
-from transformer_jax.runs.own_files import digest_of, write_whole
+from transformer_jax.outside_files import Json, replacing, write_arrays, write_whole
+from transformer_jax.runs.own_files import digest_of
 from transformer_jax.runs.settings import CONFIG, RESULTS, WEIGHTS, write_json, write_settings
 from transformer_jax.trees import Params
 

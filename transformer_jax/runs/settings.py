@@ -13,8 +13,7 @@ import numpy as np
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.fields import stored_values
-from transformer_jax.outside_files import MAX_JSON_BYTES, Json, outside_file, read_json
-from transformer_jax.runs.own_files import write_whole
+from transformer_jax.outside_files import MAX_JSON_BYTES, Json, outside_file, read_json, write_whole
 
 CONFIG, RESULTS, CHECKPOINTS = "config.json", "results.json", "checkpoints"
 STATUS = "status.json"  # of a training run that diverged
@@ -103,18 +102,20 @@ def completed(config_class: type[TrainingConfig], stored: Mapping[str, object]) 
     return as_json(settings)
 
 
-def differing_settings(one: Json, other: Json, ignored: Collection[str] = ()) -> list[str]:
-    """Names of the settings in which two runs differ, except the `ignored` ones."""
-    names = sorted((one.keys() | other.keys()) - set(ignored))
-    return [name for name in names if one.get(name, MISSING) != other.get(name, MISSING)]
+def differing_settings(first: Json, *others: Json, ignored: Collection[str]) -> list[str]:
+    """Names of the settings in which runs differ, except the `ignored` ones."""
+    names = set(first).union(*others).difference(ignored)
+    for name in list(names):
+        if all(other.get(name, MISSING) == first.get(name, MISSING) for other in others):
+            names.remove(name)
+    return sorted(names)
 
 
 def differences(stored: Json, settings: Json, ignored: Collection[str] = ()) -> list[str]:
     """Name each setting that differs, with both values."""
-    differing = differing_settings(stored, settings, ignored)
     return [
         f"{name} was {stored.get(name, MISSING)} and is {settings.get(name, MISSING)}"
-        for name in differing
+        for name in differing_settings(stored, settings, ignored=ignored)
     ]
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shlex
 import sys
 import time
@@ -26,10 +27,8 @@ OF_SETTINGS = ".settings"
 
 def tensorboard_command(directory: Path) -> str:
     """Return a command that shows the runs below a directory, for the current working directory."""
-    program = Path(sys.executable)
-    here = Path.cwd()
-    shown = program.relative_to(here) if program.is_relative_to(here) else program
-    return shlex.join([str(shown), "-m", "tensorboard.main", "--logdir", str(directory)])
+    program = os.path.relpath(sys.executable)
+    return shlex.join([program, "-m", "tensorboard.main", "--logdir", str(directory)])
 
 
 class TensorBoardLogger(Logger):
