@@ -47,15 +47,23 @@ def save_model(
 def _names_of(directory: Path) -> set[str]:
     """Names of a saved model's files; none if the directory does not hold a model."""
     digests = directory / DIGESTS
-    lines = digests.read_text(errors="replace").splitlines() if digests.is_file() else []
-    names = {DIGESTS, *(line.partition("  ")[2] for line in lines)}
-    return names if CONFIG in names else set()
+    names = read_digests(digests).keys() if digests.is_file() else set[str]()
+    return {DIGESTS, *names} if CONFIG in names else set()
 
 
 def write_digests(directory: Path, files: tuple[str, ...]) -> None:
     """Write the SHA-256 of these files of a directory, in the format of `sha256sum -c`."""
     lines = [f"{digest_of(directory / name)}  {name}\n" for name in files]
     write_whole(directory / DIGESTS, "".join(lines).encode())
+
+
+def read_digests(file: Path) -> dict[str, str]:
+    """Read what `write_digests` wrote, by file name."""
+    digests = {}
+    for line in file.read_text(errors="replace").splitlines():
+        digest, _, name = line.partition("  ")
+        digests[name] = digest
+    return digests
 
 
 def card_of(

@@ -18,7 +18,7 @@ from transformer_jax.outside_files import Json, outside_file, read_json, standin
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.listing import read_run
 from transformer_jax.runs.own_files import digest_of
-from transformer_jax.runs.saved_model import DIGESTS
+from transformer_jax.runs.saved_model import DIGESTS, read_digests
 from transformer_jax.runs.settings import (
     CHECKPOINTS,
     CONFIG,
@@ -159,11 +159,7 @@ def read_params(directory: Path) -> Params:
         InputError: a file is missing, cannot be read, or does not match its digest.
     """
     with outside_file(directory / DIGESTS, "a list of digests", MAX_CONFIG_BYTES) as file:
-        lines = file.read_text(encoding="ascii", errors="replace").splitlines()
-    digests: dict[str, str | None] = {}
-    for line in lines:
-        digest, _, name = line.partition("  ")
-        digests[name] = digest
+        digests = read_digests(file)
     weights = WEIGHTS if os.path.lexists(directory / WEIGHTS) else PARAMETERS
     # The settings and the files that they name; the results do not affect the model.
     names = {name for name in (*digests, *os.listdir(directory)) if name.endswith(".json")}

@@ -10,7 +10,6 @@ from typing import Any, TypeVar, cast
 
 import jax
 from flax.traverse_util import flatten_dict
-from jaxtyping import PRNGKeyArray
 
 from transformer_jax.argument_checks import check_shapes, shapes_of
 from transformer_jax.config import TrainingConfig
@@ -215,13 +214,10 @@ def check_fits(
         example: an example of the task's data.
     """
     what = getattr(trainer.config, setting)
-    inputs, _ = example
-
-    def initial_params(key: PRNGKeyArray) -> Params:
-        initial = trainer.initial_params(key, inputs, trainer.constants)
-        return unstack_layers(initial)  # as parameters are stored
-
-    expected = flatten_dict(jax.eval_shape(initial_params, jax.random.key(0)), sep="/")
+    initial = jax.eval_shape(
+        trainer.initial_params, jax.random.key(0), example[0], trainer.constants
+    )
+    expected = flatten_dict(jax.eval_shape(unstack_layers, initial), sep="/")  # as they are stored
     try:
         found = shapes_of(flatten_dict(params, sep="/"))
         check_shapes(found, expected, what)
