@@ -108,10 +108,15 @@ def check_whole(name: str, value: object, minimum: int, more: str = "") -> None:
         raise InputError(
             f"{name} is {shortened(value)}; it must be a whole number, at least {minimum}{more}"
         )
-    if number < minimum:
-        raise InputError(f"{name} is {value}; it must be at least {minimum}{more}")
-    if number > MAX_SIZE:
-        raise InputError(f"{name} is {value}; it may be at most {MAX_SIZE}{more}")
+    check_bounds(name, number, minimum, MAX_SIZE, more)
+
+
+def check_bounds(name: str, number: float, least: float, most: float, more: str = "") -> None:
+    """Raise an `InputError` unless a number is from `least` to `most`; `more` ends the message."""
+    if number < least:
+        raise InputError(f"{name} is {number}; it must be at least {least}{more}")
+    if number > most:
+        raise InputError(f"{name} is {number}; it may be at most {most}{more}")
 
 
 def check_sizes(minimum: int = 1, /, **sizes: int) -> None:

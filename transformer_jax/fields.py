@@ -13,6 +13,7 @@ from transformer_jax.errors import (
     SMALLEST,
     InputError,
     TypeHint,
+    check_bounds,
     check_value,
     meant,
     shortened,
@@ -161,7 +162,4 @@ def _check_number(name: str, value: int | float, of_field: Marks) -> None:
         )
     least = of_field.get("least", value)
     most = of_field.get("most", MAX_SIZE if isinstance(value, int) else LARGEST)
-    if value < least:
-        raise InputError(f"{name} is {value}; it must be at least {least}")
-    if value > most:
-        raise InputError(f"{name} is {value}; it may be at most {most}")
+    check_bounds(name, value, least, most)

@@ -211,24 +211,14 @@ def _check(path: Path, max_bytes: int) -> None:
         raise InputError(f"{path} is a directory, a pipe or a device; it must be a regular file")
     if not status.st_size:  # also files of /proc, which may be endless
         raise InputError(f"{path} is empty")
-    if status.st_size > max_bytes:
-        raise InputError(f"{path} has {status.st_size} bytes; it may have at most {max_bytes}")
+    size = status.st_size
     if zipfile.is_zipfile(path):
-        _check_entries(path, max_bytes)
-
-
-def _check_entries(path: Path, max_bytes: int) -> None:
-    """Check the declared sizes of the entries of a zip archive; `zipfile` never inflates deflate beyond these.
-
-    Entries with other compression methods are decompressed whole: 1 kB of bzip2 may contain 4 GB.
-    """
-    with zipfile.ZipFile(path) as archive:
-        entries = archive.infolist()
-    methods = {entry.compress_type for entry in entries}
-    if not methods <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-        raise InputError(f"{path} has an entry that is neither stored nor deflated")
-    claimed = sum(entry.file_size for entry in entries)
-    if claimed > max_bytes:
-        raise InputError(
-            f"{path} has {claimed} bytes when unpacked; it may have at most {max_bytes}"
-        )
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+        # Entries of other methods are decompressed whole: 1 kB of bzip2 may contain 4 GB.
+        if {entry.compress_type for entry in entries} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+            raise InputError(f"{path} has an entry that is neither stored nor deflated")
+        # `zipfile` never inflates deflate beyond the declared sizes.
+        size = max(size, sum(entry.file_size for entry in entries))
+    if size > max_bytes:
+        raise InputError(f"{path} has {size} bytes; it may have at most {max_bytes}")

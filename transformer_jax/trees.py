@@ -32,10 +32,9 @@ Shapes: TypeAlias = PyTree[jax.ShapeDtypeStruct]  # any pytree of shapes and dty
 
 def split_variables(params: Params) -> tuple[Params, Variables]:
     """Separate the parameters that are trained from the other collections."""
-    if VARIABLES not in params:
-        return params, {}
-    trained = {name: entry for name, entry in params.items() if name != VARIABLES}
-    return trained, params[VARIABLES]
+    trained = dict(params)
+    variables = trained.pop(VARIABLES, {})
+    return trained, variables
 
 
 def join_variables(trained: Params, variables: Variables) -> Params:

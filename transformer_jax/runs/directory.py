@@ -109,9 +109,9 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         self.settings = settings_of(task, config)
         # released by the operating system when the process ends
         self._file_lock = FileLock(self.path / LOCK)
-        digests = {}
-        for name, text in (files or {}).items():
-            digests[name] = hashlib.sha256(text.encode()).hexdigest()
+        digests = {
+            name: hashlib.sha256(text.encode()).hexdigest() for name, text in (files or {}).items()
+        }
         origin: Json = {
             "settings": self.settings,
             "data": data,
@@ -246,9 +246,10 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         elif (self.path / RESULTS).exists():  # its checkpoints were deleted
             task, of_file = read_settings(self.path)
             stored = {"task": task, **of_file}
-        # Values that an older run has not kept are taken for the same, except settings of the config.
-        stored = settings | (completed(type(config), stored) if stored else {})
-        check_settings(self.path, stored, settings, config.fields_with("keeps_result"))
+        if stored:
+            # Values that an older run has not kept are taken for the same, except settings of the config.
+            stored = settings | completed(type(config), stored)
+            check_settings(self.path, stored, settings, config.fields_with("keeps_result"))
         if saved is not None:
             check_beginning(self.path, saved, origin, config.init_from)
             model = origin["model"] | saved.get("model", {})
