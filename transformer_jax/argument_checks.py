@@ -40,6 +40,7 @@ from transformer_jax.errors import (
 )
 from transformer_jax.trees import VARIABLES, Tree
 
+AnyArray: TypeAlias = Shaped[Array | np.ndarray, "..."]
 Shapes: TypeAlias = dict[str, tuple[int, ...]]  # shapes of arrays by path
 Abstract: TypeAlias = dict[str, jax.ShapeDtypeStruct]  # shapes and dtypes of arrays by path
 MAX_OFFSET = 2**30  # of a position; sums with an index stay below 2**31
@@ -138,7 +139,7 @@ def check_token_ids(name: str, tokens: object, vocabulary_size: int, shape: str 
         )
 
 
-def as_array(name: str, x: object) -> Shaped[Array | np.ndarray, "..."]:
+def as_array(name: str, x: object) -> AnyArray:
     """Return a JAX array, traced or not, as it is; convert others to NumPy's, in native byte order.
 
     After its first call, a compiled JAX function does not check NumPy's arrays: it misreads
@@ -171,7 +172,7 @@ def as_arrays(name: str, tree: Tree) -> Tree:
     return jax.tree.map(lambda leaf: as_array(name, leaf), tree)
 
 
-def known_values(x: Shaped[Array | np.ndarray, "..."]) -> Shaped[np.ndarray, "..."] | None:
+def known_values(x: AnyArray) -> Shaped[np.ndarray, "..."] | None:
     """Return the values of an array, or None if it is traced."""
     return None if isinstance(x, jax.core.Tracer) else np.asarray(x)
 
@@ -209,7 +210,7 @@ def broadcasts(shape: tuple[int, ...], needed: tuple[int, ...]) -> bool:
         return False
 
 
-def check_numbers(arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], source: str) -> None:
+def check_numbers(arrays: Mapping[str, AnyArray], source: str) -> None:
     """Check that arrays are floating-point, and finite in the dtype to which JAX converts them.
 
     Raises:
@@ -259,9 +260,7 @@ def shapes_of(arrays: Mapping[str, Array | np.ndarray | jax.ShapeDtypeStruct]) -
     return {name: array.shape for name, array in arrays.items()}
 
 
-def check_arrays(
-    arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], like: Abstract, source: str
-) -> None:
+def check_arrays(arrays: Mapping[str, AnyArray], like: Abstract, source: str) -> None:
     """Check that arrays match a model: names, shapes, floating-point dtypes, finite numbers.
 
     Raises:

@@ -9,7 +9,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import jax
 from jax.errors import JaxRuntimeError
@@ -18,7 +18,7 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.errors import InputError, check_value, in_one_line, visible
-from transformer_jax.fields import type_hints
+from transformer_jax.fields import Values, type_hints
 from transformer_jax.fit.signals import Interrupted, end_at_signals, raise_at_signals
 from transformer_jax.flags import (
     ALL,
@@ -174,7 +174,7 @@ def answer_lines(answer: Callable[[str], str]) -> None:
 
 def _settings_of(
     file: ConfigFile, config_class: type[TrainingConfig], task: str | None, choices: type | None
-) -> dict[str, Any]:  # each of its field's type
+) -> Values:
     """Return the settings of a file, without those in `choices` and, for a run's file, without machine settings."""
     if task is not None and file.task not in (None, task):
         raise InputError(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from transformer_jax.errors import InputError, head_width
-from transformer_jax.fields import marks, set_checked_fields, stored_values
+from transformer_jax.fields import Values, marks, set_checked_fields, stored_values
 from transformer_jax.setting_groups import (
     TAKEN,
     MachineSettings,
@@ -202,7 +202,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
     def without_neutral(self: Config) -> Config:
         """Return the settings with defaults for those that do not change the trained parameters."""
         names = self.fields_with("keeps_result")
-        defaults: dict[str, Any] = {name: getattr(type(self), name) for name in names}
+        defaults: Values = {name: getattr(type(self), name) for name in names}
         return dataclasses.replace(self, **defaults)
 
     def changed(self) -> dict[str, object]:

@@ -5,7 +5,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeAlias, TypeVar, get_type_hints
 
 from transformer_jax.errors import (
     LARGEST,
@@ -25,7 +25,8 @@ NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 WORDS = {"none": None, "true": True, "false": False}  # words on a command line
 
 T = TypeVar("T")
-Marks = dict[str, Any]  # metadata of a field: the arguments of `setting`
+Values: TypeAlias = dict[str, Any]  # of fields, by name
+Marks: TypeAlias = dict[str, Any]  # metadata of a field: the arguments of `setting`
 Check = Callable[[str, Any], object]  # takes the name and the (converted) value of a field
 
 
@@ -98,7 +99,7 @@ def checked(name: str, value: object, hint: TypeHint) -> Any:
 
 def stored_values(
     dataclass: type, stored: Mapping[str, object], others: Collection[str] = ()
-) -> dict[str, Any]:
+) -> Values:
     """Convert values from a file to the types of a dataclass's fields.
 
     Args:

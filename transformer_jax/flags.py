@@ -15,7 +15,7 @@ from typing import Any, NoReturn, get_args, get_origin
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError, TypeHint, described, meant
-from transformer_jax.fields import from_text, type_hints
+from transformer_jax.fields import Values, from_text, type_hints
 from transformer_jax.setting_groups import COMMON, GROUPS, RunSettings
 
 # names in other programs that are too different for close matches
@@ -132,7 +132,7 @@ def flag_parser(
 
 def read_flags(
     sources: Sequence[type], arguments: Sequence[str], parser: Parser
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[Values, list[str]]:
     """Return the values of fields whose flags are given, and the arguments that the parser does not know.
 
     Raises:

@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,7 +24,8 @@ from transformer_jax.errors import InputError, in_one_line
 
 MAX_JSON_BYTES = 2**22  # of a JSON file; parsing it takes 25 times as much memory
 
-Json = dict[str, Any]  # a JSON object
+Json: TypeAlias = dict[str, Any]  # a JSON object
+Content: TypeAlias = Mapping[str, object]  # of a JSON object to write
 
 
 @contextlib.contextmanager

@@ -8,10 +8,10 @@ if __name__ == "__main__":  # the imports below take seconds
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from transformer_jax.cli import answer_lines, run
 from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.fields import Values
 from transformer_jax.fitted.fitted import fitted_of
 from transformer_jax.flags import Parser, check_output
 from transformer_jax.outside_files import outside_file, write_whole
@@ -123,7 +123,7 @@ def continues(trainer: Task) -> bool:
 
 
 def answered(
-    trainer: Task, inputs: list[str], draws: dict[str, Any], *, are_words: bool = False
+    trainer: Task, inputs: list[str], draws: Values, *, are_words: bool = False
 ) -> list[tuple[InspectedExample, Answer]]:
     """Answer inputs: return examples with their answers, or with a language model's continuations.
 
@@ -154,7 +154,7 @@ def without_empty_columns(table: str) -> str:
     return "".join("\t".join(row) + "\n" for row in rows)
 
 
-def answer_to(trainer: Task, line: str, draws: dict[str, Any]) -> str:
+def answer_to(trainer: Task, line: str, draws: Values) -> str:
     """Answer to a line and its probability, separated by a tab; several inputs on a line give several pairs."""
     rows = prediction_table(answered(trainer, [line], draws)).splitlines()[1:]
     return "\t".join(cell for row in rows for cell in row.split("\t")[2:4])

@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from transformer_jax.config import Criterion
 from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError, in_one_line
-from transformer_jax.outside_files import Json, as_input_error
+from transformer_jax.outside_files import Content, Json, as_input_error
 from transformer_jax.runs.record import (
     STATE,
     Record,
@@ -103,7 +103,7 @@ class Checkpoints:
         self,
         step: int,
         state: PyTree,
-        progress: Mapping[str, object],
+        progress: Content,
         metrics: Mapping[str, float] | None = None,
     ) -> None:
         """Save the state of the run after `step` steps.

@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError
-from transformer_jax.outside_files import Json, as_input_error, writing_into
+from transformer_jax.outside_files import Content, Json, as_input_error, writing_into
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.loggers import CURVES, EVENTS
 from transformer_jax.runs.own_files import check_unused, clear, write_listed
@@ -164,7 +164,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         with self.writing():
             from_first(lambda: (self.path / CONFIG).stat().st_size)
 
-    def write_results(self, results: Mapping[str, object]) -> None:
+    def write_results(self, results: Content) -> None:
         """Write `results.json`, which marks the run as finished.
 
         Raises:

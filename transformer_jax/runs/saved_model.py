@@ -6,7 +6,7 @@ from pathlib import Path
 from flax.traverse_util import flatten_dict
 
 from transformer_jax.flags import flag_of
-from transformer_jax.outside_files import Json, replacing, write_arrays, write_whole
+from transformer_jax.outside_files import Content, Json, replacing, write_arrays, write_whole
 from transformer_jax.runs.own_files import digest_of
 from transformer_jax.runs.settings import CONFIG, RESULTS, WEIGHTS, write_json, write_settings
 from transformer_jax.trees import Params
@@ -66,9 +66,7 @@ def read_digests(file: Path) -> dict[str, str]:
     return digests
 
 
-def card_of(
-    settings: Json, changed: Mapping[str, object], results: Json, versions: Mapping[str, object]
-) -> str:
+def card_of(settings: Json, changed: Content, results: Json, versions: Content) -> str:
     """Return the card of a saved model.
 
     Args:

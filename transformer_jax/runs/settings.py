@@ -4,7 +4,7 @@ import dataclasses
 import json
 import os
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,14 @@ import numpy as np
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.fields import stored_values
-from transformer_jax.outside_files import MAX_JSON_BYTES, Json, outside_file, read_json, write_whole
+from transformer_jax.outside_files import (
+    MAX_JSON_BYTES,
+    Content,
+    Json,
+    outside_file,
+    read_json,
+    write_whole,
+)
 
 CONFIG, RESULTS, CHECKPOINTS = "config.json", "results.json", "checkpoints"
 STATUS = "status.json"  # of a training run that diverged
@@ -44,7 +51,7 @@ def check_format(name: str, content: Json) -> None:
         )
 
 
-def write_json(file: Path, content: Mapping[str, object]) -> None:
+def write_json(file: Path, content: Content) -> None:
     """Write a JSON file atomically.
 
     Raises:
@@ -58,7 +65,7 @@ def write_json(file: Path, content: Mapping[str, object]) -> None:
     write_whole(file, text)
 
 
-def as_json(content: Mapping[str, object]) -> Json:
+def as_json(content: Content) -> Json:
     """Convert paths to strings and NumPy scalars to Python numbers, as if read back from a JSON file."""
 
     def plain(value: object) -> object:
@@ -88,7 +95,7 @@ def settings_of(task: str, config: TrainingConfig) -> Json:
     return as_json({"task": task, **dataclasses.asdict(config)})
 
 
-def completed(config_class: type[TrainingConfig], stored: Mapping[str, object]) -> Json:
+def completed(config_class: type[TrainingConfig], stored: Content) -> Json:
     """Add the settings that are newer than a run: their defaults, which must be what the run did without them.
 
     Only this function decides what a missing setting means. If a setting is renamed or removed, or gets a default that
@@ -119,9 +126,7 @@ def differences(stored: Json, settings: Json, ignored: Collection[str] = ()) -> 
     ]
 
 
-def with_kept_files(
-    config_class: type[TrainingConfig], settings: Mapping[str, object], directory: Path
-) -> Json:
+def with_kept_files(config_class: type[TrainingConfig], settings: Content, directory: Path) -> Json:
     """Return a run's settings with the paths of original files replaced by those of the copies in its directory."""
     changed = dict(settings)
     for name, file in config_class.kept_files().items():

@@ -6,7 +6,6 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,8 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.runs.loggers import EVENTS, Logger, LogPosition, cut_back
+from transformer_jax.outside_files import Content
+from transformer_jax.runs.loggers import EVENTS, Logger, LogPosition, Scalars, cut_back
 
 SETTINGS = "settings/text_summary"  # tag of the settings as text
 # suffix of the settings' event file, which is rewritten whenever the run is resumed
@@ -54,7 +54,7 @@ class TensorBoardLogger(Logger):
                 Event(wall_time=time.time(), step=position.step + 1, session_log=restart)
             )
 
-    def log(self, step: int, scalars: Mapping[str, float]) -> None:
+    def log(self, step: int, scalars: Scalars) -> None:
         """Write scalars after `step` steps."""
         for name, value in scalars.items():
             self._write(step, Summary.Value(tag=name, simple_value=float(value)))
@@ -71,7 +71,7 @@ class TensorBoardLogger(Logger):
         )
         self._write(step, Summary.Value(tag=name, image=encoded))
 
-    def log_settings(self, settings: Mapping[str, object]) -> None:
+    def log_settings(self, settings: Content) -> None:
         """Write the settings as text and for the HPARAMS page, which uses the last value of each curve as a metric."""
         rows = ["| setting | value |", "| --- | --- |"]
         plain = {}

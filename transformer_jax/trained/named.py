@@ -16,7 +16,7 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.devices.processes import say
 from transformer_jax.errors import InputError
-from transformer_jax.fields import stored_values
+from transformer_jax.fields import Values, stored_values
 from transformer_jax.fitted.fitted import Fitted
 from transformer_jax.flags import flag_of
 from transformer_jax.nn.layer_stacks import unstack_layers
@@ -89,7 +89,7 @@ def find_trained(trainer_class: TrainerClass, config: Config) -> tuple[Config, F
 
 def settings_of_initial(
     config_class: type[TrainingConfig], task: str | None, given: Mapping[str, Any]
-) -> dict[str, Any]:  # of the fields
+) -> Values:
     """Find the settings of the model that `init_from` names, and of its inputs; empty if it has no config.
 
     A run that started with `init_from` keeps its settings, even if that model has changed or is gone.
@@ -125,20 +125,18 @@ def _settings_in(directory: Path, config_class: type[TrainingConfig], task: str 
     return completed(config_class, settings) if task_of_run == task else settings
 
 
-def _chosen(config_class: type[TrainingConfig], settings: Json) -> dict[str, Any]:  # of the fields
+def _chosen(config_class: type[TrainingConfig], settings: Json) -> Values:
     """The settings that define the model, converted to the types of the fields."""
     names = _settings_of_model(config_class) & settings.keys()
     return stored_values(config_class, {name: settings[name] for name in names})
 
 
-def _settings_of_transformers(
-    config_class: type[TrainingConfig], directory: Path
-) -> dict[str, Any]:
+def _settings_of_transformers(config_class: type[TrainingConfig], directory: Path) -> Values:
     """Settings to fine-tune a model of HuggingFace Transformers; empty if the task does not support it."""
     kept = config_class.kept_files()
     if "architecture" not in kept:
         return {}
-    settings: dict[str, Any] = {"architecture": directory / CONFIG}
+    settings: Values = {"architecture": directory / CONFIG}
     for field in dataclasses.fields(config_class):
         if field.name in kept and field.default is not None:
             settings[field.name] = str(directory / TOKENIZER)
