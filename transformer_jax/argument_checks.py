@@ -188,8 +188,9 @@ def check_offset(
         offset = int(known)
         fits = least <= offset <= most
     if not fits:
-        message = f"{name} is {shortened(offset)}; it must be a whole number, {least} … {most}"
-        raise InputError(message)
+        raise InputError(
+            f"{name} is {shortened(offset)}; it must be a whole number, {least} … {most}"
+        )
 
 
 def check_key(name: str, key: object) -> None:

@@ -88,9 +88,11 @@ def as_input_error(sentence: str, *kinds: type[Exception]) -> Iterator[None]:
 
 def writing_into(name: str, directory: str | Path) -> AbstractContextManager[None]:
     """Convert errors of writing to an `InputError` that names the argument `name`."""
-    sentence = f"{name} is {directory}; it must be a directory that can be written"
-    # ValueError: a null byte or a lone surrogate in the path
-    return as_input_error(sentence, OSError, ValueError)
+    return as_input_error(
+        f"{name} is {directory}; it must be a directory that can be written",
+        OSError,
+        ValueError,  # a null byte or a lone surrogate in the path
+    )
 
 
 def write_whole(file: Path, content: bytes) -> None:

@@ -47,8 +47,11 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     Raises:
         InputError: no run or no input is given, or there is an unknown flag.
     """
-    about = "Print a trained model's answers with their probabilities, as a tab-separated table."
-    parser = Parser(prog=PROGRAM, description=about, epilog=EXAMPLES)
+    parser = Parser(
+        prog=PROGRAM,
+        description="Print a trained model's answers with their probabilities, as a tab-separated table.",
+        epilog=EXAMPLES,
+    )
     parser.add_argument(
         "run", metavar="RUN", help="run directory, or saved, included or HuggingFace model"
     )

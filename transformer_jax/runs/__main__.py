@@ -69,23 +69,34 @@ def main(arguments: list[str]) -> None:
 
 def _chosen(arguments: list[str]) -> argparse.Namespace:
     """Parse the flags; raise an `InputError` for flags that are wrong or exclude each other."""
-    about = "List the runs below a directory, or compare two runs."
-    parser = Parser(prog=PROGRAM, description=about)
-    paths = (
-        f"directories to search for runs, at any depth (default: {DEFAULT}); with --diff, two runs"
+    parser = Parser(
+        prog=PROGRAM, description="List the runs below a directory, or compare two runs."
     )
-    parser.add_argument("paths", nargs="*", type=Path, default=[DEFAULT], metavar="DIR", help=paths)
-    sort = "sort order of the runs (default: name)"
-    parser.add_argument("--sort", choices=SORTS, default="name", help=sort)
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        type=Path,
+        default=[DEFAULT],
+        metavar="DIR",
+        help=f"directories to search for runs, at any depth (default: {DEFAULT}); with --diff, two runs",
+    )
+    parser.add_argument(
+        "--sort", choices=SORTS, default="name", help="sort order of the runs (default: name)"
+    )
     parser.add_argument("--task", help="list only the runs of this task, e.g. ReverseTask")
     parser.add_argument("--state", choices=STATES, help="list only the runs in this state")
-    values = "print comma-separated values instead of a table"
-    parser.add_argument("--csv", action="store_true", help=values)
+    parser.add_argument(
+        "--csv", action="store_true", help="print comma-separated values instead of a table"
+    )
     forms = parser.add_mutually_exclusive_group()
-    diff = "show the settings and metrics in which two runs differ"
-    forms.add_argument("--diff", action="store_true", help=diff)
-    columns = "columns to show: metrics (test/accuracy), settings (lr) and fields of --json (state)"
-    forms.add_argument("--columns", metavar="NAME,...", help=columns)
+    forms.add_argument(
+        "--diff", action="store_true", help="show the settings and metrics in which two runs differ"
+    )
+    forms.add_argument(
+        "--columns",
+        metavar="NAME,...",
+        help="columns to show: metrics (test/accuracy), settings (lr) and fields of --json (state)",
+    )
     forms.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     chosen = parser.parse_args(arguments)
     if chosen.diff and len(chosen.paths) != 2:

@@ -275,6 +275,9 @@ class Checkpoints:
             self._records.delete(step)
 
     def _writing(self) -> AbstractContextManager[None]:
-        sentence = f"a checkpoint can't be written to {self.directory}"
-        # Errors at a full disk: of Orbax, of the library below it, and of another process for which this one waits.
-        return as_input_error(sentence, OSError, ValueError, jax.errors.JaxRuntimeError)
+        return as_input_error(
+            f"a checkpoint can't be written to {self.directory}",
+            OSError,  # of Orbax, at a full disk
+            ValueError,  # of the library below it
+            jax.errors.JaxRuntimeError,  # of another process for which this one waits
+        )

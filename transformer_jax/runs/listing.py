@@ -30,11 +30,7 @@ from transformer_jax.runs.settings import (
 State = Literal["running", "interrupted", "finished", "diverged", "damaged"]
 STATES: tuple[State, ...] = get_args(State)
 TIMED = ("train", "eval", "compile")  # activities whose seconds are added up
-# settings that the run's path shows, or that do not change results
-NOT_COMPARED = TrainingConfig.fields_with("keeps_result") - {"pretrained"} | {
-    "name",
-    "checkpoint_dir",
-}
+NOT_COMPARED = TrainingConfig.fields_with("keeps_result") - {"pretrained"}  # settings
 
 
 @dataclasses.dataclass(frozen=True)

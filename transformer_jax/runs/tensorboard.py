@@ -27,8 +27,8 @@ OF_SETTINGS = ".settings"
 
 def tensorboard_command(directory: Path) -> str:
     """Return a command that shows the runs below a directory, for the current working directory."""
-    program = os.path.relpath(sys.executable)
-    return shlex.join([program, "-m", "tensorboard.main", "--logdir", str(directory)])
+    words = (os.path.relpath(sys.executable), "-m", "tensorboard.main", "--logdir", str(directory))
+    return shlex.join(words)
 
 
 class TensorBoardLogger(Logger):
