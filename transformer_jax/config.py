@@ -4,7 +4,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 from transformer_jax.errors import InputError, head_width
 from transformer_jax.fields import Values, marks, set_checked_fields, stored_values
@@ -62,6 +62,9 @@ USED_BY_SCHEDULES = {
 OF_SCHEDULES = set[str]().union(*USED_BY_SCHEDULES.values())
 
 Config = TypeVar("Config", bound="TrainingConfig")
+
+
+ConfigClass: TypeAlias = "type[TrainingConfig]"
 
 
 class Criterion(NamedTuple):
@@ -216,15 +219,24 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
 
     @classmethod
     def from_json(cls: type[Config], settings: Mapping[str, Any]) -> Config:
-        """Make a config from the contents of `config.json`; settings that belong to the machine are ignored.
+        """Make a config from the contents of `config.json`, as `values_of_run`.
 
         Raises:
             InputError: a setting is unknown, has another type than its field, or is invalid.
         """
+        return cls(**cls.values_of_run(settings))
+
+    @classmethod
+    def values_of_run(cls, settings: Mapping[str, Any]) -> Values:
+        """Convert the contents of a run's `config.json` to the fields' types, without settings of its machine.
+
+        Raises:
+            InputError: a setting is unknown, or has another type than its field.
+        """
         values = stored_values(cls, settings)
         for name in cls.fields_with("per_machine"):
             values.pop(name, None)
-        return cls(**values)
+        return values
 
     def idle(self) -> dict[str, str]:
         """Return settings that have no effect because of others, with the reasons; `train_and_test` rejects them."""

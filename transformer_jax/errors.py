@@ -56,15 +56,15 @@ class InputWarning(UserWarning):
     """Warning that an input is unlike those of the training, so that the answer to it may be wrong."""
 
 
-def shortened(value: object, length: int = 60) -> str:
-    """Shorten the `repr` of a value to one line of at most `length` characters, for an error message."""
-    return _cut(" ".join(repr(value).split()), length)
+def shortened(value: object) -> str:
+    """Shorten the `repr` of a value to one line of at most 60 characters, for an error message."""
+    return _cut(" ".join(repr(value).split()), 60)
 
 
-def in_one_line(error: BaseException, *, with_class: bool = False, length: int = 300) -> str:
+def in_one_line(error: BaseException, *, with_class: bool = False) -> str:
     """Shorten the message of an error to one line; it may quote a server's response of several lines."""
     kind = f"{type(error).__name__}: " if with_class else ""
-    return _cut(" ".join(f"{kind}{error}".split()), length)
+    return _cut(" ".join(f"{kind}{error}".split()), 300)
 
 
 def visible(text: str, keep: str = "", length: int = MAX_SIZE) -> str:

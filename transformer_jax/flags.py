@@ -117,8 +117,7 @@ def flag_parser(
         if not shows_all:
             parser.epilog = f"{ALL} shows all settings, and the rules for a run's directory."
             hidden = {*titles, *sources[0].rarely_changed} - {*COMMON}
-        if add_help:
-            parser.add_argument(ALL, action="help", help="show all settings and exit")
+        parser.add_argument(ALL, action="help", help="show all settings and exit")
     for source in sources:
         explanations = comments(source)
         for name, hint in type_hints(source).items():

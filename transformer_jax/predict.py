@@ -8,6 +8,7 @@ if __name__ == "__main__":  # the imports below take seconds
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from transformer_jax.cli import answer_lines, run
 from transformer_jax.errors import InputError, check_sizes
@@ -31,6 +32,7 @@ EXAMPLES = f"""examples:
 """
 
 
+Answered: TypeAlias = list[tuple[InspectedExample, Answer]]
 # options of a language model's continuation
 DRAWS: Mapping[str, tuple[type, str]] = {
     "max_new": (int, "number of tokens that a language model generates"),
@@ -127,7 +129,7 @@ def continues(trainer: Task) -> bool:
 
 def answered(
     trainer: Task, inputs: list[str], draws: Values, *, are_words: bool = False
-) -> list[tuple[InspectedExample, Answer]]:
+) -> Answered:
     """Answer inputs: return examples with their answers, or with a language model's continuations.
 
     Args:
@@ -163,9 +165,7 @@ def answer_to(trainer: Task, line: str, draws: Values) -> str:
     return "\t".join(cell for row in rows for cell in row.split("\t")[2:4])
 
 
-def _answered_lines(
-    trainer: Task, command: argparse.Namespace
-) -> list[tuple[InspectedExample, Answer]]:
+def _answered_lines(trainer: Task, command: argparse.Namespace) -> Answered:
     """The example of each line of the file and its answer; both are empty for a blank line."""
     if command.input is None:
         return []

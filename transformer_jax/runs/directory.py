@@ -221,15 +221,19 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         if not (is_run(self.path) or any((self.path / CHECKPOINTS).glob(f"*/{RECORD}"))):
             check_unused(self.path, CHECKPOINTS)
         held.enter_context(self.held())
-        if config.pretrained is not None:
-            if (self.path / CHECKPOINTS).exists():
+        is_evaluation = config.pretrained is not None
+        if is_evaluation and (self.path / CHECKPOINTS).exists():
+            raise InputError(
+                f"{self.path} holds a training run, not an evaluation; choose another"
+                " checkpoint_dir or name"
+            )
+        if is_evaluation or not config.resume:
+            is_replaced = is_evaluation or config.overwrite
+            if (self.path / RESULTS).exists() and not is_replaced:
                 raise InputError(
-                    f"{self.path} holds a training run, not an evaluation; choose another"
-                    " checkpoint_dir or name"
+                    f"{self.path} holds a finished run; use overwrite=True to replace it"
                 )
-            self._clear(overwrite=True)
-        elif not config.resume:
-            self._clear(config.overwrite)
+            clear(self.path, CHECKPOINTS, EVENTS, CURVES, RESULTS)
 
     def _begin(self, config: TrainingConfig, saved: Json | None, origin: Json) -> None:
         """Check that the run in the directory is this one, and write `config.json`.
@@ -256,8 +260,3 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
             check_settings(self.path, model, origin["model"])
         write_settings(self.path, self.settings, self._trainer)
         (self.path / STATUS).unlink(missing_ok=True)
-
-    def _clear(self, overwrite: bool) -> None:
-        if (self.path / RESULTS).exists() and not overwrite:
-            raise InputError(f"{self.path} holds a finished run; use overwrite=True to replace it")
-        clear(self.path, CHECKPOINTS, EVENTS, CURVES, RESULTS)

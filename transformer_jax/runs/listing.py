@@ -150,8 +150,12 @@ def _fields_of_checkpoints(records: Mapping[int, Record]) -> Json:
     criterion = _criterion(progress)
     values = {step: record.value(criterion.metric) for step, record in records.items()}
     best = best_step(values, criterion)
-    fields = _summary(criterion, None if best is None else values[best], progress["seconds"])
-    return {"steps": newest, "num_steps": progress.get("num_steps"), **fields}
+    best_value = None if best is None else values[best]
+    return {
+        "steps": newest,
+        "num_steps": progress.get("num_steps"),
+        **_summary(criterion, best_value, progress["seconds"]),
+    }
 
 
 def _fields_of_results(results: Json) -> Json:
@@ -163,8 +167,12 @@ def _fields_of_results(results: Json) -> Json:
     # the results are those of the moving average, if it was chosen
     best = float(metrics[f"val/{criterion.metric.removeprefix(EMA)}"])
     seconds = {name: results[f"{name}_seconds"] for name in TIMED}
-    fields = _summary(criterion, best, seconds)
-    return {"state": "finished", "steps": int(results["steps"]), "metrics": metrics, **fields}
+    return {
+        "state": "finished",
+        "steps": int(results["steps"]),
+        "metrics": metrics,
+        **_summary(criterion, best, seconds),
+    }
 
 
 def _summary(criterion: Criterion, best: float | None, seconds: Json) -> Json:

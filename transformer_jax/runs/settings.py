@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer_jax.config import TrainingConfig
+from transformer_jax.config import ConfigClass, TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.fields import stored_values
 from transformer_jax.outside_files import (
@@ -95,7 +95,7 @@ def settings_of(task: str, config: TrainingConfig) -> Json:
     return as_json({"task": task, **dataclasses.asdict(config)})
 
 
-def completed(config_class: type[TrainingConfig], stored: Content) -> Json:
+def completed(config_class: ConfigClass, stored: Content) -> Json:
     """Add the settings that are newer than a run: their defaults, which must be what the run did without them.
 
     Only this function decides what a missing setting means. If a setting is renamed or removed, or gets a default that
@@ -126,7 +126,7 @@ def differences(stored: Json, settings: Json, ignored: Collection[str] = ()) -> 
     ]
 
 
-def with_kept_files(config_class: type[TrainingConfig], settings: Content, directory: Path) -> Json:
+def with_kept_files(config_class: ConfigClass, settings: Content, directory: Path) -> Json:
     """Return a run's settings with the paths of original files replaced by those of the copies in its directory."""
     changed = dict(settings)
     for name, file in config_class.kept_files().items():
@@ -177,20 +177,31 @@ class ConfigFile(NamedTuple):
     settings: Json  # from TOML or JSON, unchecked
 
     def values(
-        self, config_class: type[TrainingConfig], known_elsewhere: Collection[str] = ()
+        self,
+        config_class: ConfigClass,
+        known_elsewhere: Collection[str] = (),
+        task: str | None = None,
     ) -> Json:
-        """Return the values for the fields of a config, converted to the fields' types; a run's file has all of them.
+        """Return the values for the fields of a config, converted to the fields' types.
+
+        A run's file has all of them, but those of its machine are left out.
 
         Args:
             config_class: class of the config.
             known_elsewhere: keys that are not fields, and are skipped.
+            task: the task of the settings, if the file names one; None for any task.
 
         Raises:
-            InputError: a key is unknown, or a value's type differs from the field's.
+            InputError: a key is unknown, a value's type differs from the field's, or the task is another one.
         """
         try:
-            settings = completed(config_class, self.settings) if self.is_run else self.settings
-            return stored_values(config_class, settings, known_elsewhere)
+            if task is not None and self.task not in (None, task):
+                raise InputError(
+                    f"task is {self.task}; it must be {task}, the task of this command"
+                )
+            if self.is_run:
+                return config_class.values_of_run(completed(config_class, self.settings))
+            return stored_values(config_class, self.settings, known_elsewhere)
         except InputError as error:
             raise InputError(f"{self.path}: {error}") from None
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax.argument_checks import check_numbers
-from transformer_jax.config import EMA, Criterion, TrainingConfig
+from transformer_jax.config import EMA, ConfigClass, Criterion, TrainingConfig
 from transformer_jax.errors import InputError, meant
 from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.outside_files import Json, outside_file, read_json, standing
@@ -101,7 +101,7 @@ def _is_saved(directory: Path) -> bool:
 
 
 def _trained_params(
-    directory: Path, config_class: type[TrainingConfig], settings: Json, criterion: Criterion
+    directory: Path, config_class: ConfigClass, settings: Json, criterion: Criterion
 ) -> Params:
     if _is_saved(directory):
         params = read_params(directory)
@@ -112,7 +112,7 @@ def _trained_params(
 
 
 def _best_params(
-    directory: Path, config_class: type[TrainingConfig], settings: Json, criterion: Criterion
+    directory: Path, config_class: ConfigClass, settings: Json, criterion: Criterion
 ) -> Params:
     """Load the parameters of a run's best checkpoint, which must have the settings in `config.json`."""
     with contextlib.closing(
