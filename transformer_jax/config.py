@@ -204,13 +204,14 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
 
     def without_neutral(self: Config) -> Config:
         """Return the settings with defaults for those that do not change the trained parameters."""
-        names = self.fields_with("keeps_result")
-        defaults: Values = {name: getattr(type(self), name) for name in names}
-        return dataclasses.replace(self, **defaults)
+        settings = self.changed()
+        for name in self.fields_with("keeps_result"):
+            settings.pop(name, None)
+        return type(self)(**settings)
 
-    def changed(self) -> dict[str, object]:
+    def changed(self) -> Values:
         """Return the settings that differ from the defaults of their class, by name."""
-        settings = {}
+        settings: Values = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value != field.default:

@@ -125,7 +125,7 @@ def flag_parser(
             default = defaults.get(name, getattr(source, name, ()))
             explanation = f"{explanations[name]}{_shown(default)}".replace("%", "%%")
             shown = argparse.SUPPRESS if name in hidden else explanation
-            group.add_argument(_flag(name), dest=name, help=shown, **_form(hint))
+            group.add_argument(flag_named(name), dest=name, help=shown, **_form(hint))
     return parser
 
 
@@ -146,15 +146,15 @@ def read_flags(
 def flag_of(name: str, value: object) -> str:
     """Return the flag that sets a field to this value, quoted for a shell."""
     if isinstance(value, bool):
-        return _flag(name if value else f"no_{name}")
+        return flag_named(name if value else f"no_{name}")
     words = value if isinstance(value, tuple) else ["none" if value is None else value]
-    return shlex.join([_flag(name), *map(str, words)])
+    return shlex.join([flag_named(name), *map(str, words)])
 
 
 def check_known(unknown: Sequence[str], sources: Sequence[type]) -> None:
     """Raise an `InputError` for the first unknown argument, with a suggestion for the flag that was meant."""
     if unknown:
-        flags = [_flag(name) for source in sources for name in type_hints(source)]
+        flags = [flag_named(name) for source in sources for name in type_hints(source)]
         name = unknown[0].partition("=")[0].lower()
         suggestion = meant(OTHER_NAMES.get(name, name), flags)
         raise InputError(f"unknown argument: {unknown[0]}{suggestion}")
@@ -165,7 +165,7 @@ def naming_flags(config: type) -> Iterator[None]:
     """Write the settings in an `InputError` as flags: `--max-epochs is 0`, `--batch-size`, `--no-resume`."""
 
     def mentioned(match: re.Match[str]) -> str:
-        return _flag(match[0]) if hasattr(config, match[0]) else match[0]
+        return flag_named(match[0]) if hasattr(config, match[0]) else match[0]
 
     def assigned(match: re.Match[str]) -> str:
         name, value = match[1], match[2].strip("'")
@@ -173,7 +173,7 @@ def naming_flags(config: type) -> Iterator[None]:
             return match[0]
         if value in ("True", "False"):
             return flag_of(name, value == "True")
-        return f"{_flag(name)} {value}"
+        return f"{flag_named(name)} {value}"
 
     try:
         yield
@@ -194,7 +194,8 @@ def comments(dataclass: type) -> dict[str, str]:
     return found
 
 
-def _flag(name: str) -> str:
+def flag_named(name: str) -> str:
+    """Return the flag of a field: `--max-epochs` of `max_epochs`."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -210,8 +211,8 @@ def _value(name: str, given: str | bool | list[str], hint: TypeHint) -> Any:
     if isinstance(given, bool):
         return given
     if isinstance(given, list):
-        return tuple(from_text(_flag(name), word, get_args(hint)[0]) for word in given)
-    return from_text(_flag(name), given, hint)
+        return tuple(from_text(flag_named(name), word, get_args(hint)[0]) for word in given)
+    return from_text(flag_named(name), given, hint)
 
 
 def _shown(default: object) -> str:

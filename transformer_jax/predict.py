@@ -14,7 +14,7 @@ from transformer_jax.cli import answer_lines, run
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.fields import Values
 from transformer_jax.fitted.fitted import fitted_of
-from transformer_jax.flags import Parser, check_output
+from transformer_jax.flags import Parser, check_output, flag_named
 from transformer_jax.outside_files import outside_file, write_whole
 from transformer_jax.tasks import LanguageModelTrainer, PretrainedText
 from transformer_jax.tasks.pretrained_classifier import PretrainedClassifier
@@ -82,8 +82,8 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
         "--top", type=int, metavar="INT", help="number of labels that a classifier of texts shows"
     )
     for name, (kind, words) in DRAWS.items():
-        flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, type=kind, metavar=kind.__name__.upper(), help=words)
+        metavar = kind.__name__.upper()
+        parser.add_argument(flag_named(name), type=kind, metavar=metavar, help=words)
     chosen = parser.parse_intermixed_args(arguments)
     chosen.inputs += [] if chosen.prompt is None else [chosen.prompt]
     if not chosen.inputs and chosen.input is None and not chosen.interactive:
@@ -100,7 +100,7 @@ def carry_out(command: argparse.Namespace) -> None:
     """Print the answers, or write them."""
     trainer = find_trainer(command.run, command.trainer)
     if command.draws and not continues(trainer):
-        flag = f"--{next(iter(command.draws)).replace('_', '-')}"
+        flag = flag_named(next(iter(command.draws)))
         raise InputError(
             f"{flag} is only for language models; {command.run} is a model of {trainer.name}"
         )

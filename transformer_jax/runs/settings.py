@@ -76,7 +76,7 @@ def as_json(content: Content) -> Json:
 
 def description(part: object) -> object:
     """Describe a model or a part of it as JSON, by class, package and fields; functions and classes by name."""
-    if part is None or isinstance(part, bool | int | float | str):
+    if isinstance(part, int | float | str | None):
         return part
     if isinstance(part, list | tuple):
         return [description(entry) for entry in part]

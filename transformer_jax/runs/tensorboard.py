@@ -77,7 +77,7 @@ class TensorBoardLogger(Logger):
         plain = {}
         for name, value in settings.items():
             rows.append(f"| {name} | {value} |")
-            is_plain = isinstance(value, bool | int | float | str)
+            is_plain = isinstance(value, int | float | str)
             plain[name] = value if is_plain else json.dumps(value)
         for earlier in self._directory.glob(EVENTS + OF_SETTINGS):
             earlier.unlink()
