@@ -64,9 +64,6 @@ OF_SCHEDULES = set[str]().union(*USED_BY_SCHEDULES.values())
 Config = TypeVar("Config", bound="TrainingConfig")
 
 
-ConfigClass: TypeAlias = "type[TrainingConfig]"
-
-
 class Criterion(NamedTuple):
     """Criterion for the best evaluation: a metric of the validation set, and whether to maximize or minimize it."""
 
@@ -278,3 +275,6 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
 
     def check_trained_on(self: Config, trained: Config, what: str) -> None:
         """Raise an `InputError` if `what`, a run with the settings `trained`, was trained on data of another format."""
+
+
+ConfigClass: TypeAlias = type[TrainingConfig]

@@ -5,7 +5,7 @@ import dataclasses
 import difflib
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -27,22 +27,8 @@ EXCEPTIONS: Mapping[Any, tuple[type, ...]] = {
     Iterable: (str, bytes),
     int: (bool,),
 }
-# Classes of which a value must be an instance.
-KINDS = {
-    int,
-    float,
-    bool,
-    str,
-    Path,
-    NoneType,
-    Callable,
-    Mapping,
-    tuple,
-    list,
-    Sequence,
-    Iterable,
-    type,
-}
+# Packages of classes of which a value must be an instance.
+PACKAGES = {"builtins", "collections", "pathlib", "transformer_jax", "flax"}
 
 
 class InputError(ValueError):
@@ -185,11 +171,10 @@ def _converted(name: str, value: Any, hint: TypeHint) -> Any:
 
 def _is_checked(kind: Any) -> bool:
     """Return whether a value must be an instance of this class; protocols are not checked."""
-    if kind in KINDS:
-        return True
-    is_ours = isinstance(kind, type) and kind.__module__.startswith(("transformer_jax", "flax"))
-    is_meant = is_ours or dataclasses.is_dataclass(kind)
-    return is_meant and not getattr(kind, "_is_protocol", False)
+    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return False
+    package = kind.__module__.partition(".")[0]
+    return package in PACKAGES or dataclasses.is_dataclass(kind)
 
 
 def described(hint: TypeHint) -> str:
