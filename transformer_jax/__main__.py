@@ -33,8 +33,8 @@ def main() -> None:
         print(f"usage: python -m {PROGRAM} COMMAND [OPTIONS]\n\ncommands: {', '.join(names)}")
         return
     if name not in names:
-        message = f"unknown command: {name}{meant(name, names)}; commands are {', '.join(names)}"
-        end_with(f"{PROGRAM}: error: {message}\n", 2)
+        known = f"{meant(name, names)}; commands are {', '.join(names)}"
+        end_with(f"{PROGRAM}: error: unknown command: {name}{known}\n", 2)
     del sys.argv[1]
     if name in OTHERS:
         runpy.run_module(f"{PROGRAM}.{name}", run_name="__main__", alter_sys=True)

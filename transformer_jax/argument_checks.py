@@ -40,6 +40,7 @@ from transformer_jax.errors import (
 )
 from transformer_jax.trees import VARIABLES, Tree
 
+AnyArray: TypeAlias = Shaped[Array | np.ndarray, "..."]
 Shapes: TypeAlias = dict[str, tuple[int, ...]]  # shapes of arrays by path
 Abstract: TypeAlias = dict[str, jax.ShapeDtypeStruct]  # shapes and dtypes of arrays by path
 MAX_OFFSET = 2**30  # of a position; sums with an index stay below 2**31
@@ -138,7 +139,7 @@ def check_token_ids(name: str, tokens: object, vocabulary_size: int, shape: str 
         )
 
 
-def as_array(name: str, x: object) -> Shaped[Array | np.ndarray, "..."]:
+def as_array(name: str, x: object) -> AnyArray:
     """Return a JAX array, traced or not, as it is; convert others to NumPy's, in native byte order.
 
     After its first call, a compiled JAX function does not check NumPy's arrays: it misreads
@@ -154,9 +155,8 @@ def as_array(name: str, x: object) -> Shaped[Array | np.ndarray, "..."]:
         raise InputError(f"{name} is a masked array; it must have no mask: {name}.filled(0)")
     try:
         array = np.asarray(x)
-    except ValueError:
-        raise InputError(f"{name} has rows of different lengths; it must be an array") from None
-    except (TypeError, RuntimeError) as error:  # PyTorch's, on a GPU or with gradients
+    # rows of different lengths; PyTorch's arrays on a GPU or with gradients
+    except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"{name} is {shortened(x)}; it must be an array of numbers ({in_one_line(error)})"
         ) from None
@@ -172,7 +172,7 @@ def as_arrays(name: str, tree: Tree) -> Tree:
     return jax.tree.map(lambda leaf: as_array(name, leaf), tree)
 
 
-def known_values(x: Shaped[Array | np.ndarray, "..."]) -> Shaped[np.ndarray, "..."] | None:
+def known_values(x: AnyArray) -> Shaped[np.ndarray, "..."] | None:
     """Return the values of an array, or None if it is traced."""
     return None if isinstance(x, jax.core.Tracer) else np.asarray(x)
 
@@ -188,8 +188,9 @@ def check_offset(
         offset = int(known)
         fits = least <= offset <= most
     if not fits:
-        message = f"{name} is {shortened(offset)}; it must be a whole number, {least} … {most}"
-        raise InputError(message)
+        raise InputError(
+            f"{name} is {shortened(offset)}; it must be a whole number, {least} … {most}"
+        )
 
 
 def check_key(name: str, key: object) -> None:
@@ -210,7 +211,7 @@ def broadcasts(shape: tuple[int, ...], needed: tuple[int, ...]) -> bool:
         return False
 
 
-def check_numbers(arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], source: str) -> None:
+def check_numbers(arrays: Mapping[str, AnyArray], source: str) -> None:
     """Check that arrays are floating-point, and finite in the dtype to which JAX converts them.
 
     Raises:
@@ -260,9 +261,7 @@ def shapes_of(arrays: Mapping[str, Array | np.ndarray | jax.ShapeDtypeStruct]) -
     return {name: array.shape for name, array in arrays.items()}
 
 
-def check_arrays(
-    arrays: Mapping[str, Shaped[Array | np.ndarray, "..."]], like: Abstract, source: str
-) -> None:
+def check_arrays(arrays: Mapping[str, AnyArray], like: Abstract, source: str) -> None:
     """Check that arrays match a model: names, shapes, floating-point dtypes, finite numbers.
 
     Raises:

@@ -9,7 +9,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import jax
 from jax.errors import JaxRuntimeError
@@ -29,7 +29,7 @@ from transformer_jax.flags import (
     naming_flags,
     read_flags,
 )
-from transformer_jax.runs.settings import ConfigFile, read_config_file
+from transformer_jax.runs.settings import read_config_file
 from transformer_jax.trained.named import settings_of_initial
 
 Config = TypeVar("Config")
@@ -131,7 +131,8 @@ def parse(
     path = given.pop("config", None)
     if issubclass(config_class, TrainingConfig):
         if path is not None:
-            given = _settings_of(read_config_file(path), config_class, task, choices) | given
+            known_elsewhere = () if choices is None else type_hints(choices)
+            given = read_config_file(path).values(config_class, known_elsewhere, task) | given
         given = settings_of_initial(config_class, task, settings | given) | given
     try:
         with naming_flags(config_class):
@@ -163,28 +164,13 @@ def answer_lines(answer: Callable[[str], str]) -> None:
         return
     if sys.stdin.isatty():
         print("Type an input and Enter; Ctrl-D ends.", file=sys.stderr)
-    for number, line in enumerate(sys.stdin.buffer):
+    for line in sys.stdin.buffer:
         text = ""
         try:
-            text = answer(line.decode("utf-8" if number else "utf-8-sig").rstrip("\r\n"))
+            text = answer(line.decode("utf-8-sig").rstrip("\r\n"))
         except (InputError, UnicodeDecodeError) as error:
             print(in_one_line(error), file=sys.stderr)
         print(text, flush=True)
-
-
-def _settings_of(
-    file: ConfigFile, config_class: type[TrainingConfig], task: str | None, choices: type | None
-) -> dict[str, Any]:  # each of its field's type
-    """Return the settings of a file, without those in `choices` and, for a run's file, without machine settings."""
-    if task is not None and file.task not in (None, task):
-        raise InputError(
-            f"{file.path}: task is {file.task}; it must be {task}, the task of this command"
-        )
-    settled = set() if choices is None else set(type_hints(choices))
-    values = file.values(config_class, settled)
-    if file.is_run:
-        settled |= config_class.fields_with("per_machine")
-    return {name: value for name, value in values.items() if name not in settled}
 
 
 def _exit(program: str, error: BaseException) -> NoReturn:

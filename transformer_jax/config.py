@@ -4,10 +4,10 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 from transformer_jax.errors import InputError, head_width
-from transformer_jax.fields import marks, set_checked_fields, stored_values
+from transformer_jax.fields import Values, marks, set_checked_fields, stored_values
 from transformer_jax.setting_groups import (
     TAKEN,
     MachineSettings,
@@ -201,13 +201,14 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
 
     def without_neutral(self: Config) -> Config:
         """Return the settings with defaults for those that do not change the trained parameters."""
-        names = self.fields_with("keeps_result")
-        defaults: dict[str, Any] = {name: getattr(type(self), name) for name in names}
-        return dataclasses.replace(self, **defaults)
+        settings = self.changed()
+        for name in self.fields_with("keeps_result"):
+            settings.pop(name, None)
+        return type(self)(**settings)
 
-    def changed(self) -> dict[str, object]:
+    def changed(self) -> Values:
         """Return the settings that differ from the defaults of their class, by name."""
-        settings = {}
+        settings: Values = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value != field.default:
@@ -216,15 +217,24 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
 
     @classmethod
     def from_json(cls: type[Config], settings: Mapping[str, Any]) -> Config:
-        """Make a config from the contents of `config.json`; settings that belong to the machine are ignored.
+        """Make a config from the contents of `config.json`, as `values_of_run`.
 
         Raises:
             InputError: a setting is unknown, has another type than its field, or is invalid.
         """
+        return cls(**cls.values_of_run(settings))
+
+    @classmethod
+    def values_of_run(cls, settings: Mapping[str, Any]) -> Values:
+        """Convert the contents of a run's `config.json` to the fields' types, without settings of its machine.
+
+        Raises:
+            InputError: a setting is unknown, or has another type than its field.
+        """
         values = stored_values(cls, settings)
         for name in cls.fields_with("per_machine"):
             values.pop(name, None)
-        return cls(**values)
+        return values
 
     def idle(self) -> dict[str, str]:
         """Return settings that have no effect because of others, with the reasons; `train_and_test` rejects them."""
@@ -265,3 +275,6 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
 
     def check_trained_on(self: Config, trained: Config, what: str) -> None:
         """Raise an `InputError` if `what`, a run with the settings `trained`, was trained on data of another format."""
+
+
+ConfigClass: TypeAlias = type[TrainingConfig]

@@ -5,7 +5,7 @@ import dataclasses
 import difflib
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -27,22 +27,8 @@ EXCEPTIONS: Mapping[Any, tuple[type, ...]] = {
     Iterable: (str, bytes),
     int: (bool,),
 }
-# Classes of which a value must be an instance.
-KINDS = {
-    int,
-    float,
-    bool,
-    str,
-    Path,
-    NoneType,
-    Callable,
-    Mapping,
-    tuple,
-    list,
-    Sequence,
-    Iterable,
-    type,
-}
+# Packages of classes of which a value must be an instance.
+PACKAGES = {"builtins", "collections", "pathlib", "transformer_jax", "flax"}
 
 
 class InputError(ValueError):
@@ -56,15 +42,15 @@ class InputWarning(UserWarning):
     """Warning that an input is unlike those of the training, so that the answer to it may be wrong."""
 
 
-def shortened(value: object, length: int = 60) -> str:
-    """Shorten the `repr` of a value to one line of at most `length` characters, for an error message."""
-    return _cut(" ".join(repr(value).split()), length)
+def shortened(value: object) -> str:
+    """Shorten the `repr` of a value to one line of at most 60 characters, for an error message."""
+    return _cut(" ".join(repr(value).split()), 60)
 
 
-def in_one_line(error: BaseException, *, with_class: bool = False, length: int = 300) -> str:
+def in_one_line(error: BaseException, *, with_class: bool = False) -> str:
     """Shorten the message of an error to one line; it may quote a server's response of several lines."""
     kind = f"{type(error).__name__}: " if with_class else ""
-    return _cut(" ".join(f"{kind}{error}".split()), length)
+    return _cut(" ".join(f"{kind}{error}".split()), 300)
 
 
 def visible(text: str, keep: str = "", length: int = MAX_SIZE) -> str:
@@ -108,10 +94,15 @@ def check_whole(name: str, value: object, minimum: int, more: str = "") -> None:
         raise InputError(
             f"{name} is {shortened(value)}; it must be a whole number, at least {minimum}{more}"
         )
-    if number < minimum:
-        raise InputError(f"{name} is {value}; it must be at least {minimum}{more}")
-    if number > MAX_SIZE:
-        raise InputError(f"{name} is {value}; it may be at most {MAX_SIZE}{more}")
+    check_bounds(name, number, minimum, MAX_SIZE, more)
+
+
+def check_bounds(name: str, number: float, least: float, most: float, more: str = "") -> None:
+    """Raise an `InputError` unless a number is from `least` to `most`; `more` ends the message."""
+    if number < least:
+        raise InputError(f"{name} is {number}; it must be at least {least}{more}")
+    if number > most:
+        raise InputError(f"{name} is {number}; it may be at most {most}{more}")
 
 
 def check_sizes(minimum: int = 1, /, **sizes: int) -> None:
@@ -180,11 +171,10 @@ def _converted(name: str, value: Any, hint: TypeHint) -> Any:
 
 def _is_checked(kind: Any) -> bool:
     """Return whether a value must be an instance of this class; protocols are not checked."""
-    if kind in KINDS:
-        return True
-    is_ours = isinstance(kind, type) and kind.__module__.startswith(("transformer_jax", "flax"))
-    is_meant = is_ours or dataclasses.is_dataclass(kind)
-    return is_meant and not getattr(kind, "_is_protocol", False)
+    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return False
+    package = kind.__module__.partition(".")[0]
+    return package in PACKAGES or dataclasses.is_dataclass(kind)
 
 
 def described(hint: TypeHint) -> str:

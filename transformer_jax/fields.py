@@ -5,7 +5,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeAlias, TypeVar, get_type_hints
 
 from transformer_jax.errors import (
     LARGEST,
@@ -13,6 +13,7 @@ from transformer_jax.errors import (
     SMALLEST,
     InputError,
     TypeHint,
+    check_bounds,
     check_value,
     meant,
     shortened,
@@ -24,7 +25,8 @@ NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 WORDS = {"none": None, "true": True, "false": False}  # words on a command line
 
 T = TypeVar("T")
-Marks = dict[str, Any]  # metadata of a field: the arguments of `setting`
+Values: TypeAlias = dict[str, Any]  # of fields, by name
+Marks: TypeAlias = dict[str, Any]  # metadata of a field: the arguments of `setting`
 Check = Callable[[str, Any], object]  # takes the name and the (converted) value of a field
 
 
@@ -97,7 +99,7 @@ def checked(name: str, value: object, hint: TypeHint) -> Any:
 
 def stored_values(
     dataclass: type, stored: Mapping[str, object], others: Collection[str] = ()
-) -> dict[str, Any]:
+) -> Values:
     """Convert values from a file to the types of a dataclass's fields.
 
     Args:
@@ -161,7 +163,4 @@ def _check_number(name: str, value: int | float, of_field: Marks) -> None:
         )
     least = of_field.get("least", value)
     most = of_field.get("most", MAX_SIZE if isinstance(value, int) else LARGEST)
-    if value < least:
-        raise InputError(f"{name} is {value}; it must be at least {least}")
-    if value > most:
-        raise InputError(f"{name} is {value}; it may be at most {most}")
+    check_bounds(name, value, least, most)

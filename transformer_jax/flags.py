@@ -2,8 +2,6 @@
 
 import argparse
 import contextlib
-import dataclasses
-import functools
 import inspect
 import io
 import os
@@ -11,13 +9,13 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError, TypeHint, described, meant
-from transformer_jax.fields import from_text, type_hints
+from transformer_jax.fields import Values, from_text, type_hints
 from transformer_jax.setting_groups import COMMON, GROUPS, RunSettings
 
 # names in other programs that are too different for close matches
@@ -29,10 +27,9 @@ OTHER_NAMES: Mapping[str, str] = {
 }
 NAME = re.compile("^--[^=]+")  # of a flag
 ALL = "--help-all"
-# A word of a message that may be a setting, perhaps with a value to set.
-MENTION = re.compile(
-    r"(?<![\w./'-])(?P<name>\w+)(?:=(?P<value>True|False|…|'[^']*'))?(?![\w/'=-]|\.\w)"
-)
+# Words of a message that may be settings: with an underscore, or not English (`lr is 0`, `seed was 1`).
+MENTION = re.compile(r"(?<![\w./'-])(\w+_\w+(?![\w/'=-]|\.\w)|(^|(?<=: ))\w+(?= is )|\w+(?= was ))")
+ASSIGNED = re.compile(r"\b(\w+)=(True|False|…|'[^']*')")  # a setting with a value to set
 # A field with the comment above or behind it.
 FIELD = re.compile(r"^((?:    # .*\n)*)    (\w+): .*?(?:  # (.*))?$", re.MULTILINE)
 
@@ -120,8 +117,7 @@ def flag_parser(
         if not shows_all:
             parser.epilog = f"{ALL} shows all settings, and the rules for a run's directory."
             hidden = {*titles, *sources[0].rarely_changed} - {*COMMON}
-        if add_help:
-            parser.add_argument(ALL, action="help", help="show all settings and exit")
+        parser.add_argument(ALL, action="help", help="show all settings and exit")
     for source in sources:
         explanations = comments(source)
         for name, hint in type_hints(source).items():
@@ -129,13 +125,13 @@ def flag_parser(
             default = defaults.get(name, getattr(source, name, ()))
             explanation = f"{explanations[name]}{_shown(default)}".replace("%", "%%")
             shown = argparse.SUPPRESS if name in hidden else explanation
-            group.add_argument(_flag(name), dest=name, help=shown, **_form(hint))
+            group.add_argument(flag_named(name), dest=name, help=shown, **_form(hint))
     return parser
 
 
 def read_flags(
     sources: Sequence[type], arguments: Sequence[str], parser: Parser
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[Values, list[str]]:
     """Return the values of fields whose flags are given, and the arguments that the parser does not know.
 
     Raises:
@@ -150,15 +146,15 @@ def read_flags(
 def flag_of(name: str, value: object) -> str:
     """Return the flag that sets a field to this value, quoted for a shell."""
     if isinstance(value, bool):
-        return _flag(name if value else f"no_{name}")
+        return flag_named(name if value else f"no_{name}")
     words = value if isinstance(value, tuple) else ["none" if value is None else value]
-    return shlex.join([_flag(name), *map(str, words)])
+    return shlex.join([flag_named(name), *map(str, words)])
 
 
 def check_known(unknown: Sequence[str], sources: Sequence[type]) -> None:
     """Raise an `InputError` for the first unknown argument, with a suggestion for the flag that was meant."""
     if unknown:
-        flags = [_flag(name) for source in sources for name in type_hints(source)]
+        flags = [flag_named(name) for source in sources for name in type_hints(source)]
         name = unknown[0].partition("=")[0].lower()
         suggestion = meant(OTHER_NAMES.get(name, name), flags)
         raise InputError(f"unknown argument: {unknown[0]}{suggestion}")
@@ -167,29 +163,23 @@ def check_known(unknown: Sequence[str], sources: Sequence[type]) -> None:
 @contextlib.contextmanager
 def naming_flags(config: type) -> Iterator[None]:
     """Write the settings in an `InputError` as flags: `--max-epochs is 0`, `--batch-size`, `--no-resume`."""
+
+    def mentioned(match: re.Match[str]) -> str:
+        return flag_named(match[0]) if hasattr(config, match[0]) else match[0]
+
+    def assigned(match: re.Match[str]) -> str:
+        name, value = match[1], match[2].strip("'")
+        if not hasattr(config, name):
+            return match[0]
+        if value in ("True", "False"):
+            return flag_of(name, value == "True")
+        return f"{flag_named(name)} {value}"
+
     try:
         yield
     except InputError as error:
-        settings = type_hints(config) if dataclasses.is_dataclass(config) else {}
-        error.args = (MENTION.sub(functools.partial(_as_flag, settings, config), str(error)),)
+        error.args = (ASSIGNED.sub(assigned, MENTION.sub(mentioned, str(error))),)
         raise
-
-
-def _as_flag(fields: Collection[str], config: type, mention: re.Match[str]) -> str:
-    """Return the flag for a setting that a message mentions; other words, and English ones without a value, stay."""
-    text, name, value = mention.group(0, "name", "value")
-    if value is None:
-        before, after = mention.string[: mention.start()], mention.string[mention.end() :]
-        # a message, or its reason behind a colon, begins with a setting
-        is_subject = after.startswith(" is ") and before[-2:] in ("", ": ")
-        is_setting = "_" in name or is_subject or after.startswith(" was ")
-        return _flag(name) if name in fields and is_setting else text
-    if not hasattr(config, name):
-        return text
-    if value in ("True", "False"):
-        return _flag(name if value == "True" else f"no_{name}")
-    unquoted = value.strip("'")
-    return f"{_flag(name)} {unquoted}"
 
 
 def comments(dataclass: type) -> dict[str, str]:
@@ -204,7 +194,8 @@ def comments(dataclass: type) -> dict[str, str]:
     return found
 
 
-def _flag(name: str) -> str:
+def flag_named(name: str) -> str:
+    """Return the flag of a field: `--max-epochs` of `max_epochs`."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -220,8 +211,8 @@ def _value(name: str, given: str | bool | list[str], hint: TypeHint) -> Any:
     if isinstance(given, bool):
         return given
     if isinstance(given, list):
-        return tuple(from_text(_flag(name), word, get_args(hint)[0]) for word in given)
-    return from_text(_flag(name), given, hint)
+        return tuple(from_text(flag_named(name), word, get_args(hint)[0]) for word in given)
+    return from_text(flag_named(name), given, hint)
 
 
 def _shown(default: object) -> str:

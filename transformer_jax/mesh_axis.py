@@ -6,7 +6,6 @@ rows.
 
 import contextlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import TypeAlias, TypeVar
 
@@ -36,11 +35,6 @@ def with_value(variable: ContextVar[T], value: T) -> Iterator[T]:
         yield value
     finally:
         variable.reset(token)
-
-
-def part_of_rows(number: Array | int, num_parts: int) -> AbstractContextManager[object]:
-    """Context manager for the computation of part `number` of `num_parts` equal parts of this device's rows."""
-    return with_value(part_of_device, (number, num_parts))
 
 
 # True while tracing a step for the whole batch that XLA partitions over devices.
@@ -120,18 +114,16 @@ def sum_over_parts(
     def add(so_far: OfPart[T], number_and_part: tuple[Array, Tree]) -> tuple[OfPart[T], None]:
         total, (sums, variables) = so_far
         number, part = number_and_part
-        with part_of_rows(number, num_parts):
+        with with_value(part_of_device, (number, num_parts)):
             of_part, (sums_of_part, variables) = function(part, variables)
         total, sums = jax.tree.map(jnp.add, (total, sums), (of_part, sums_of_part))
         return (total, (sums, variables)), None
 
     parts = jax.tree.map(lambda rows: rows.reshape(num_parts, -1, *rows.shape[1:]), batch)
     first_part = jax.tree.map(lambda rows: rows[0], parts)
-    with part_of_rows(0, num_parts):
+    with with_value(part_of_device, (0, num_parts)):
         shapes, (shapes_of_sums, _) = jax.eval_shape(function, first_part, variables)
-    zeros, zero_sums = jax.tree.map(
-        lambda like: jnp.zeros(like.shape, like.dtype), (shapes, shapes_of_sums)
-    )
+    zeros, zero_sums = jax.tree.map(jnp.zeros_like, (shapes, shapes_of_sums))
     numbered = jnp.arange(num_parts), parts
     result, _ = jax.lax.scan(add, (zeros, (zero_sums, variables)), numbered)
     return result

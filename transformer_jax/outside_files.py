@@ -15,17 +15,17 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from transformer_jax.errors import InputError, in_one_line
 
-ZIP_START = b"PK\x03\x04"
 MAX_JSON_BYTES = 2**22  # of a JSON file; parsing it takes 25 times as much memory
 
-Json = dict[str, Any]  # a JSON object
+Json: TypeAlias = dict[str, Any]  # a JSON object
+Content: TypeAlias = Mapping[str, object]  # of a JSON object to write
 
 
 @contextlib.contextmanager
@@ -98,9 +98,26 @@ def as_input_error(sentence: str, *kinds: type[Exception]) -> Iterator[None]:
 
 def writing_into(name: str, directory: str | Path) -> AbstractContextManager[None]:
     """Convert errors of writing to an `InputError` that names the argument `name`."""
-    sentence = f"{name} is {directory}; it must be a directory that can be written"
-    # ValueError: a null byte or a lone surrogate in the path
-    return as_input_error(sentence, OSError, ValueError)
+    return as_input_error(
+        f"{name} is {directory}; it must be a directory that can be written",
+        OSError,
+        ValueError,  # a null byte or a lone surrogate in the path
+    )
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Write a file atomically: under a temporary name in the same directory, then renamed. A link is replaced."""
+    temporary = file.with_name(f".{file.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(content)
+            stream.flush()
+            # else a power failure may leave an empty file under the new name
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write_arrays(
@@ -204,29 +221,17 @@ def standing(directory: Path) -> Path:
 def _check(path: Path, max_bytes: int) -> None:
     status = path.stat()  # before opening, since opening a pipe waits for its writer
     if not stat.S_ISREG(status.st_mode):
-        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "a pipe, a socket or a device"
-        raise InputError(f"{path} is {kind}; it must be a regular file")
+        raise InputError(f"{path} is a directory, a pipe or a device; it must be a regular file")
     if not status.st_size:  # also files of /proc, which may be endless
         raise InputError(f"{path} is empty")
-    if status.st_size > max_bytes:
-        raise InputError(f"{path} has {status.st_size} bytes; it may have at most {max_bytes}")
-    with path.open("rb") as file:
-        if file.read(len(ZIP_START)) == ZIP_START:
-            _check_entries(path, max_bytes)
-
-
-def _check_entries(path: Path, max_bytes: int) -> None:
-    """Check the declared sizes of the entries of a zip archive; `zipfile` never inflates deflate beyond these.
-
-    Entries with other compression methods are decompressed whole: 1 kB of bzip2 may contain 4 GB.
-    """
-    with zipfile.ZipFile(path) as archive:
-        entries = archive.infolist()
-    methods = {entry.compress_type for entry in entries}
-    if not methods <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-        raise InputError(f"{path} has an entry that is neither stored nor deflated")
-    claimed = sum(entry.file_size for entry in entries)
-    if claimed > max_bytes:
-        raise InputError(
-            f"{path} has {claimed} bytes when unpacked; it may have at most {max_bytes}"
-        )
+    size = status.st_size
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+        # Entries of other methods are decompressed whole: 1 kB of bzip2 may contain 4 GB.
+        if {entry.compress_type for entry in entries} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+            raise InputError(f"{path} has an entry that is neither stored nor deflated")
+        # `zipfile` never inflates deflate beyond the declared sizes.
+        size = max(size, sum(entry.file_size for entry in entries))
+    if size > max_bytes:
+        raise InputError(f"{path} has {size} bytes; it may have at most {max_bytes}")

@@ -8,14 +8,14 @@ if __name__ == "__main__":  # the imports below take seconds
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from transformer_jax.cli import answer_lines, run
 from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.fields import Values
 from transformer_jax.fitted.fitted import fitted_of
-from transformer_jax.flags import Parser, check_output
-from transformer_jax.outside_files import outside_file
-from transformer_jax.runs.own_files import write_whole
+from transformer_jax.flags import Parser, check_output, flag_named
+from transformer_jax.outside_files import outside_file, write_whole
 from transformer_jax.tasks import LanguageModelTrainer, PretrainedText
 from transformer_jax.tasks.pretrained_classifier import PretrainedClassifier
 from transformer_jax.tasks.registry import TRAINER, find_trainer
@@ -32,6 +32,7 @@ EXAMPLES = f"""examples:
 """
 
 
+Answered: TypeAlias = list[tuple[InspectedExample, Answer]]
 # options of a language model's continuation
 DRAWS: Mapping[str, tuple[type, str]] = {
     "max_new": (int, "number of tokens that a language model generates"),
@@ -48,8 +49,11 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     Raises:
         InputError: no run or no input is given, or there is an unknown flag.
     """
-    about = "Print a trained model's answers with their probabilities, as a tab-separated table."
-    parser = Parser(prog=PROGRAM, description=about, epilog=EXAMPLES)
+    parser = Parser(
+        prog=PROGRAM,
+        description="Print a trained model's answers with their probabilities, as a tab-separated table.",
+        epilog=EXAMPLES,
+    )
     parser.add_argument(
         "run", metavar="RUN", help="run directory, or saved, included or HuggingFace model"
     )
@@ -78,8 +82,8 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
         "--top", type=int, metavar="INT", help="number of labels that a classifier of texts shows"
     )
     for name, (kind, words) in DRAWS.items():
-        flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, type=kind, metavar=kind.__name__.upper(), help=words)
+        metavar = kind.__name__.upper()
+        parser.add_argument(flag_named(name), type=kind, metavar=metavar, help=words)
     chosen = parser.parse_intermixed_args(arguments)
     chosen.inputs += [] if chosen.prompt is None else [chosen.prompt]
     if not chosen.inputs and chosen.input is None and not chosen.interactive:
@@ -88,11 +92,6 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
         if chosen.interactive:
             raise InputError(f"--output is {chosen.output}, but --interactive prints its answers")
         check_output(chosen.output, prediction_table([]))
-        both_exist = chosen.input is not None and chosen.output.exists() and chosen.input.exists()
-        if both_exist and chosen.output.samefile(chosen.input):
-            raise InputError(
-                f"--output is {chosen.output}, the file of the inputs; choose another file"
-            )
     chosen.draws = {name: vars(chosen)[name] for name in DRAWS if vars(chosen)[name] is not None}
     return chosen
 
@@ -101,7 +100,7 @@ def carry_out(command: argparse.Namespace) -> None:
     """Print the answers, or write them."""
     trainer = find_trainer(command.run, command.trainer)
     if command.draws and not continues(trainer):
-        flag = f"--{next(iter(command.draws)).replace('_', '-')}"
+        flag = flag_named(next(iter(command.draws)))
         raise InputError(
             f"{flag} is only for language models; {command.run} is a model of {trainer.name}"
         )
@@ -129,8 +128,8 @@ def continues(trainer: Task) -> bool:
 
 
 def answered(
-    trainer: Task, inputs: list[str], draws: dict[str, Any], *, are_words: bool = False
-) -> list[tuple[InspectedExample, Answer]]:
+    trainer: Task, inputs: list[str], draws: Values, *, are_words: bool = False
+) -> Answered:
     """Answer inputs: return examples with their answers, or with a language model's continuations.
 
     Args:
@@ -160,15 +159,13 @@ def without_empty_columns(table: str) -> str:
     return "".join("\t".join(row) + "\n" for row in rows)
 
 
-def answer_to(trainer: Task, line: str, draws: dict[str, Any]) -> str:
+def answer_to(trainer: Task, line: str, draws: Values) -> str:
     """Answer to a line and its probability, separated by a tab; several inputs on a line give several pairs."""
     rows = prediction_table(answered(trainer, [line], draws)).splitlines()[1:]
     return "\t".join(cell for row in rows for cell in row.split("\t")[2:4])
 
 
-def _answered_lines(
-    trainer: Task, command: argparse.Namespace
-) -> list[tuple[InspectedExample, Answer]]:
+def _answered_lines(trainer: Task, command: argparse.Namespace) -> Answered:
     """The example of each line of the file and its answer; both are empty for a blank line."""
     if command.input is None:
         return []

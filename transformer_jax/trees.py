@@ -1,7 +1,7 @@
 """Type names for pytrees, and a decorator for classes that are pytrees."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar, dataclass_transform
 
 import jax
@@ -32,10 +32,9 @@ Shapes: TypeAlias = PyTree[jax.ShapeDtypeStruct]  # any pytree of shapes and dty
 
 def split_variables(params: Params) -> tuple[Params, Variables]:
     """Separate the parameters that are trained from the other collections."""
-    if VARIABLES not in params:
-        return params, {}
-    trained = {name: entry for name, entry in params.items() if name != VARIABLES}
-    return trained, params[VARIABLES]
+    trained = dict(params)
+    variables = trained.pop(VARIABLES, {})
+    return trained, variables
 
 
 def join_variables(trained: Params, variables: Variables) -> Params:
@@ -103,6 +102,9 @@ def with_floats(tree: Tree, dtype: str) -> Tree:
     return jax.tree.map(convert, tree)
 
 
+CHILD = object()  # marks a child's place in the structure of a `pytree_class`
+
+
 def static_field(default: Any = dataclasses.MISSING) -> Any:
     """Declare a field that is not part of the pytree; a compiled function is recompiled for each value of it."""
     return dataclasses.field(default=default, metadata={"static": True})
@@ -124,27 +126,23 @@ def pytree_class(cls: type[Instance]) -> type[Instance]:
         cls.__repr__ = _constructor_call  # type: ignore[method-assign]
     static = {field.name for field in dataclasses.fields(cls) if field.metadata.get("static")}  # type: ignore[arg-type]
 
-    def is_child(name: str, entry: object) -> bool:
-        return name not in static and not isinstance(entry, int | float | None)
+    def flatten(instance: Instance) -> tuple[list[Any], tuple[Any, ...]]:
+        children, structure = [], []
+        for name, entry in vars(instance).items():
+            if name in static or isinstance(entry, int | float | None):
+                structure.append((name, entry))
+            else:
+                structure.append((name, CHILD))
+                children.append(entry)
+        return children, tuple(structure)
 
-    def flatten(
-        instance: Instance,
-    ) -> tuple[list[tuple[Any, Any]], tuple[tuple[str, ...], tuple[Any, ...]]]:
-        children = {name: entry for name, entry in vars(instance).items() if is_child(name, entry)}
-        rest = tuple(
-            (name, entry) for name, entry in vars(instance).items() if name not in children
-        )
-        keyed = [(jax.tree_util.GetAttrKey(name), child) for name, child in children.items()]
-        return keyed, (tuple(children), rest)
-
-    def unflatten(structure: tuple[tuple[str, ...], tuple[Any, ...]], children: Any) -> Instance:
-        names, rest = structure
-        instance = object.__new__(cls)
-        vars(instance).update(zip(names, children, strict=True))
-        vars(instance).update(rest)
+    def unflatten(structure: tuple[Any, ...], children: Iterable[Any]) -> Instance:
+        instance, remaining = object.__new__(cls), iter(children)
+        for name, entry in structure:
+            vars(instance)[name] = next(remaining) if entry is CHILD else entry
         return instance
 
-    jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
+    jax.tree_util.register_pytree_node(cls, flatten, unflatten)
     return cls
 
 
@@ -152,11 +150,11 @@ def _constructor_call(instance: Any) -> str:
     """Format the constructor call of an instance, without fields that have their default value."""
     arguments = []
     for field in dataclasses.fields(instance):
-        entry = getattr(instance, field.name)
+        text = shown(getattr(instance, field.name))
         if field.default is dataclasses.MISSING:
-            arguments.append(shown(entry))
-        elif not (isinstance(entry, type(field.default)) and entry == field.default):
-            arguments.append(f"{field.name}={shown(entry)}")
+            arguments.append(text)
+        elif text != shown(field.default):
+            arguments.append(f"{field.name}={text}")
     return f"{type(instance).__name__}({', '.join(arguments)})"
 
 

@@ -12,9 +12,10 @@ from compiled_models import assert_close, drawn
 
 from transformer_jax import AttentionSettings, ReverseConfig, TransformerEncoder, TransformerPredictor
 from transformer_jax.data.batch import pad_batch
+from transformer_jax.dropout import part_of_device
 from transformer_jax.errors import InputError
 from transformer_jax.fit.programs import update_rule
-from transformer_jax.mesh_axis import all_rows, part_of_rows
+from transformer_jax.mesh_axis import all_rows, with_value
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.embeddings import rows_of, token_embedding
 from transformer_jax.nn.layers import Dense, counter_bits
@@ -95,12 +96,15 @@ def test_a_block_computes_its_activations_again_behind_a_barrier(remat, barriers
 def test_a_part_draws_the_bits_of_its_rows():
     key = jax.random.key(3)
     whole = counter_bits(key, (12, 5))
-    with part_of_rows(1, 3):
+    with with_value(part_of_device, (1, 3)):
         np.testing.assert_array_equal(counter_bits(key, (4, 5)), whole[4:8])
 
 
 def test_a_loss_that_compares_rows_is_refused_in_parts():
-    with part_of_rows(0, 4), pytest.raises(InputError, match="accumulate is 4; it must be 1 for a loss that compares"):
+    with (
+        with_value(part_of_device, (0, 4)),
+        pytest.raises(InputError, match="accumulate is 4; it must be 1 for a loss that compares"),
+    ):
         all_rows(jnp.zeros((2, 3)))
 
 

@@ -165,11 +165,12 @@ def numpy_collate(samples: Sequence[PyTree] | StackedSamples) -> PyTree:
         raise InputError(
             f"samples is {shortened(samples)}; it must be a list of at least one sample"
         )
-    reason = (
-        "samples can't be stacked: their shapes or structures differ, or NumPy lacks their type"
-    )
-    # PyTorch raises the last two, if a tensor has gradients or is on a GPU.
-    with as_input_error(reason, ValueError, TypeError, RuntimeError):
+    with as_input_error(
+        "samples can't be stacked: their shapes or structures differ, or NumPy lacks their type",
+        ValueError,
+        TypeError,  # this and the next are PyTorch's, if a tensor has gradients or is on a GPU
+        RuntimeError,
+    ):
         return as_arrays("samples", jax.tree.map(lambda *leaves: np.stack(leaves), *samples))
 
 

@@ -6,6 +6,7 @@ import urllib.request
 from pathlib import Path
 
 from transformer_jax.errors import InputError, in_one_line
+from transformer_jax.outside_files import write_whole
 
 
 def download(url: str, target: Path, what: str, *, more: str = "") -> None:
@@ -25,9 +26,7 @@ def download(url: str, target: Path, what: str, *, more: str = "") -> None:
         with urllib.request.urlopen(url, timeout=60.0) as response:
             content = response.read()
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f"{target.name}.unfinished")
-        temporary.write_bytes(content)
-        temporary.replace(target)
+        write_whole(target, content)
     # ValueError: a NUL in the path
     except (OSError, http.client.HTTPException, ValueError) as error:
         if isinstance(error, urllib.error.HTTPError):

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Int
 
+Lengths: TypeAlias = Int[np.ndarray, " N"]  # a number for each pair
 MAX_SHAPES = 4  # one compilation for each
 NUM_CANDIDATES = 32  # lengths that may separate two shapes; all their combinations are tried
 
@@ -19,8 +20,8 @@ class Shape(NamedTuple):
 
 
 def choose_shapes(
-    source_lengths: Int[np.ndarray, " N"],
-    target_lengths: Int[np.ndarray, " N"],
+    source_lengths: Lengths,
+    target_lengths: Lengths,
     max_shapes: int = MAX_SHAPES,
 ) -> list[Shape]:
     """Choose the shapes that hold all pairs with the least padding, from the smallest to the largest.
@@ -52,10 +53,10 @@ def choose_shapes(
 
 
 def smallest_shape(
-    source_lengths: Int[np.ndarray, " N"],
-    target_lengths: Int[np.ndarray, " N"],
+    source_lengths: Lengths,
+    target_lengths: Lengths,
     shapes: Sequence[Shape],
-) -> Int[np.ndarray, " N"]:
+) -> Lengths:
     """Return for each pair the index of the first shape that holds it; each pair must fit into some shape.
 
     Args:

@@ -7,15 +7,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock
+import jax
+from filelock import FileLock, Timeout
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError
-from transformer_jax.outside_files import Json, as_input_error, writing_into
+from transformer_jax.outside_files import Content, Json, as_input_error, writing_into
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.loggers import CURVES, EVENTS
-from transformer_jax.runs.own_files import check_unused, clear, locked, write_listed
+from transformer_jax.runs.own_files import check_unused, clear, write_listed
 from transformer_jax.runs.record import RECORD
 from transformer_jax.runs.settings import (
     CHECKPOINTS,
@@ -33,11 +34,13 @@ from transformer_jax.runs.settings import (
     write_json,
     write_settings,
 )
-from transformer_jax.runs.state_arrays import settings_of_jax
+from transformer_jax.runs.state_arrays import JAX_SETTINGS
 from transformer_jax.setting_groups import OF_EVALUATION
 
 if TYPE_CHECKING:
     import matplotlib.figure
+
+LOCK_SECONDS = 0.1  # to wait for the list of runs, which locks a directory for less time
 
 
 def run_path(config: TrainingConfig, task: str) -> Path:
@@ -106,14 +109,14 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         self.settings = settings_of(task, config)
         # released by the operating system when the process ends
         self._file_lock = FileLock(self.path / LOCK)
-        digests = {}
-        for name, text in (files or {}).items():
-            digests[name] = hashlib.sha256(text.encode()).hexdigest()
+        digests = {
+            name: hashlib.sha256(text.encode()).hexdigest() for name, text in (files or {}).items()
+        }
         origin: Json = {
             "settings": self.settings,
             "data": data,
             "initial_params": initial_params,
-            "jax": settings_of_jax(),
+            "jax": {name: getattr(jax.config, name.lower()) for name in JAX_SETTINGS},
             "model": model or {},
             "files": digests,
         }
@@ -143,7 +146,13 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         """
         if not is_first():
             return contextlib.nullcontext()
-        return locked(self._file_lock, self.path, "checkpoint_dir or name")
+        try:
+            return self._file_lock.acquire(timeout=LOCK_SECONDS, poll_interval=LOCK_SECONDS / 10)
+        except Timeout:
+            raise InputError(
+                f"{self.path} is in use by another process; wait for it, or choose another"
+                " checkpoint_dir or name"
+            ) from None
 
     @property
     def is_finished(self) -> bool:
@@ -155,7 +164,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         with self.writing():
             from_first(lambda: (self.path / CONFIG).stat().st_size)
 
-    def write_results(self, results: Mapping[str, object]) -> None:
+    def write_results(self, results: Content) -> None:
         """Write `results.json`, which marks the run as finished.
 
         Raises:
@@ -212,15 +221,19 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         if not (is_run(self.path) or any((self.path / CHECKPOINTS).glob(f"*/{RECORD}"))):
             check_unused(self.path, CHECKPOINTS)
         held.enter_context(self.held())
-        if config.pretrained is not None:
-            if (self.path / CHECKPOINTS).exists():
+        is_evaluation = config.pretrained is not None
+        if is_evaluation and (self.path / CHECKPOINTS).exists():
+            raise InputError(
+                f"{self.path} holds a training run, not an evaluation; choose another"
+                " checkpoint_dir or name"
+            )
+        if is_evaluation or not config.resume:
+            is_replaced = is_evaluation or config.overwrite
+            if (self.path / RESULTS).exists() and not is_replaced:
                 raise InputError(
-                    f"{self.path} holds a training run, not an evaluation; choose another"
-                    " checkpoint_dir or name"
+                    f"{self.path} holds a finished run; use overwrite=True to replace it"
                 )
-            self._clear(overwrite=True)
-        elif not config.resume:
-            self._clear(config.overwrite)
+            clear(self.path, CHECKPOINTS, EVENTS, CURVES, RESULTS)
 
     def _begin(self, config: TrainingConfig, saved: Json | None, origin: Json) -> None:
         """Check that the run in the directory is this one, and write `config.json`.
@@ -237,17 +250,13 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         elif (self.path / RESULTS).exists():  # its checkpoints were deleted
             task, of_file = read_settings(self.path)
             stored = {"task": task, **of_file}
-        # Values that an older run has not kept are taken for the same, except settings of the config.
-        stored = settings | (completed(type(config), stored) if stored else {})
-        check_settings(self.path, stored, settings, config.fields_with("keeps_result"))
+        if stored:
+            # Values that an older run has not kept are taken for the same, except settings of the config.
+            stored = settings | completed(type(config), stored)
+            check_settings(self.path, stored, settings, config.fields_with("keeps_result"))
         if saved is not None:
             check_beginning(self.path, saved, origin, config.init_from)
             model = origin["model"] | saved.get("model", {})
             check_settings(self.path, model, origin["model"])
         write_settings(self.path, self.settings, self._trainer)
         (self.path / STATUS).unlink(missing_ok=True)
-
-    def _clear(self, overwrite: bool) -> None:
-        if (self.path / RESULTS).exists() and not overwrite:
-            raise InputError(f"{self.path} holds a finished run; use overwrite=True to replace it")
-        clear(self.path, CHECKPOINTS, EVENTS, CURVES, RESULTS)

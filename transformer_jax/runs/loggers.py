@@ -6,15 +6,17 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import UInt8
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.devices.processes import is_first
+from transformer_jax.outside_files import Content
 from transformer_jax.runs.own_files import no_link
 
+Scalars: TypeAlias = Mapping[str, float]  # by name
 CURVES = "metrics.csv"
 EVENTS = "events.out.tfevents.*"  # TensorBoard's files
 
@@ -30,16 +32,16 @@ class LogPosition(NamedTuple):
 class Logger:
     """Base class of loggers: a run calls these methods, which do nothing by default."""
 
-    def log(self, step: int, scalars: Mapping[str, float]) -> None:
+    def log(self, step: int, scalars: Scalars) -> None:
         """Log scalars after `step` steps, by name: `train/loss`, `val/accuracy`, `test/accuracy`."""
 
     def log_image(self, step: int, name: str, image: UInt8[np.ndarray, "height width"]) -> None:
         """Log a grey picture after `step` steps."""
 
-    def log_settings(self, settings: Mapping[str, object]) -> None:
+    def log_settings(self, settings: Content) -> None:
         """Log the settings of the run, when it begins and whenever it is resumed."""
 
-    def log_results(self, metrics: Mapping[str, float]) -> None:
+    def log_results(self, metrics: Scalars) -> None:
         """Log the metrics at the end: `val/accuracy`, `test/accuracy`."""
 
     def state(self) -> Any:  # JSON
@@ -102,7 +104,7 @@ class CsvLogger(Logger):
         if not self.state():
             self._writer.writerow(("step", "name", "value"))
 
-    def log(self, step: int, scalars: Mapping[str, float]) -> None:
+    def log(self, step: int, scalars: Scalars) -> None:
         """Add a line for each scalar."""
         self._writer.writerows((step, name, value) for name, value in scalars.items())
 
@@ -131,7 +133,7 @@ def open_loggers(
     create: Callable[[Path, LogPosition], Sequence[Logger]],
     directory: Path,
     position: LogPosition,
-    settings: Mapping[str, object],
+    settings: Content,
 ) -> Iterator[Sequence[Logger]]:
     """Create the loggers of a run, only in the first process, and log its settings; the block's end closes them."""
     with contextlib.ExitStack() as opened:

@@ -1,35 +1,16 @@
 """Files that a run writes into its directory: never through a link, and only its own are replaced or removed."""
 
-import contextlib
 import hashlib
 import os
 import shutil
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from transformer_jax.errors import InputError
+from transformer_jax.outside_files import write_whole
 
 RECORD_OF_FILES = ".files"  # names of the pictures and texts that the run wrote, one per line
-# the list of runs takes a lock for less time, which does not mean that the run is in use
-LISTING_SECONDS = 0.1
 # of `transformer_jax.tasks.sweep`: a run may lie beside the runs of a sweep
 OF_A_SWEEP = "summary.json"
-
-
-def write_whole(file: Path, content: bytes) -> None:
-    """Write a file atomically: under a temporary name in the same directory, then renamed. A link is replaced."""
-    temporary = file.with_name(f".{file.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    try:
-        with temporary.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            # else a power failure may leave an empty file under the new name
-            os.fsync(stream.fileno())
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def digest_of(file: Path) -> str:
@@ -82,17 +63,3 @@ def _recorded(directory: Path) -> list[str]:
     except (OSError, UnicodeDecodeError):
         return []
     return [name for name in names if name and name == Path(name).name]
-
-
-def locked(lock: FileLock, path: Path, argument: str) -> contextlib.AbstractContextManager[object]:
-    """Take a lock for a `with` block; this process may take it again while it has it.
-
-    Raises:
-        InputError: another process has it and uses this path, which the argument determines.
-    """
-    try:
-        return lock.acquire(timeout=LISTING_SECONDS, poll_interval=LISTING_SECONDS / 10)
-    except Timeout:
-        raise InputError(
-            f"{path} is in use by another process; wait for it, or choose another {argument}"
-        ) from None

@@ -6,8 +6,8 @@ from pathlib import Path
 from flax.traverse_util import flatten_dict
 
 from transformer_jax.flags import flag_of
-from transformer_jax.outside_files import Json, replacing, write_arrays
-from transformer_jax.runs.own_files import digest_of, write_whole
+from transformer_jax.outside_files import Content, Json, replacing, write_arrays, write_whole
+from transformer_jax.runs.own_files import digest_of
 from transformer_jax.runs.settings import CONFIG, RESULTS, WEIGHTS, write_json, write_settings
 from transformer_jax.trees import Params
 
@@ -47,9 +47,8 @@ def save_model(
 def _names_of(directory: Path) -> set[str]:
     """Names of a saved model's files; none if the directory does not hold a model."""
     digests = directory / DIGESTS
-    lines = digests.read_text(errors="replace").splitlines() if digests.is_file() else []
-    names = {DIGESTS, *(line.partition("  ")[2] for line in lines)}
-    return names if CONFIG in names else set()
+    names = read_digests(digests).keys() if digests.is_file() else set[str]()
+    return {DIGESTS, *names} if CONFIG in names else set()
 
 
 def write_digests(directory: Path, files: tuple[str, ...]) -> None:
@@ -58,9 +57,16 @@ def write_digests(directory: Path, files: tuple[str, ...]) -> None:
     write_whole(directory / DIGESTS, "".join(lines).encode())
 
 
-def card_of(
-    settings: Json, changed: Mapping[str, object], results: Json, versions: Mapping[str, object]
-) -> str:
+def read_digests(file: Path) -> dict[str, str]:
+    """Read what `write_digests` wrote, by file name."""
+    digests = {}
+    for line in file.read_text(errors="replace").splitlines():
+        digest, _, name = line.partition("  ")
+        digests[name] = digest
+    return digests
+
+
+def card_of(settings: Json, changed: Content, results: Json, versions: Content) -> str:
     """Return the card of a saved model.
 
     Args:

@@ -4,17 +4,23 @@ import dataclasses
 import json
 import os
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from transformer_jax.config import TrainingConfig
+from transformer_jax.config import ConfigClass, TrainingConfig
 from transformer_jax.errors import InputError
 from transformer_jax.fields import stored_values
-from transformer_jax.outside_files import MAX_JSON_BYTES, Json, outside_file, read_json
-from transformer_jax.runs.own_files import write_whole
+from transformer_jax.outside_files import (
+    MAX_JSON_BYTES,
+    Content,
+    Json,
+    outside_file,
+    read_json,
+    write_whole,
+)
 
 CONFIG, RESULTS, CHECKPOINTS = "config.json", "results.json", "checkpoints"
 STATUS = "status.json"  # of a training run that diverged
@@ -45,7 +51,7 @@ def check_format(name: str, content: Json) -> None:
         )
 
 
-def write_json(file: Path, content: Mapping[str, object]) -> None:
+def write_json(file: Path, content: Content) -> None:
     """Write a JSON file atomically.
 
     Raises:
@@ -59,7 +65,7 @@ def write_json(file: Path, content: Mapping[str, object]) -> None:
     write_whole(file, text)
 
 
-def as_json(content: Mapping[str, object]) -> Json:
+def as_json(content: Content) -> Json:
     """Convert paths to strings and NumPy scalars to Python numbers, as if read back from a JSON file."""
 
     def plain(value: object) -> object:
@@ -70,7 +76,7 @@ def as_json(content: Mapping[str, object]) -> Json:
 
 def description(part: object) -> object:
     """Describe a model or a part of it as JSON, by class, package and fields; functions and classes by name."""
-    if part is None or isinstance(part, bool | int | float | str):
+    if isinstance(part, int | float | str | None):
         return part
     if isinstance(part, list | tuple):
         return [description(entry) for entry in part]
@@ -89,7 +95,7 @@ def settings_of(task: str, config: TrainingConfig) -> Json:
     return as_json({"task": task, **dataclasses.asdict(config)})
 
 
-def completed(config_class: type[TrainingConfig], stored: Mapping[str, object]) -> Json:
+def completed(config_class: ConfigClass, stored: Content) -> Json:
     """Add the settings that are newer than a run: their defaults, which must be what the run did without them.
 
     Only this function decides what a missing setting means. If a setting is renamed or removed, or gets a default that
@@ -103,24 +109,24 @@ def completed(config_class: type[TrainingConfig], stored: Mapping[str, object]) 
     return as_json(settings)
 
 
-def differing_settings(one: Json, other: Json, ignored: Collection[str] = ()) -> list[str]:
-    """Names of the settings in which two runs differ, except the `ignored` ones."""
-    names = sorted((one.keys() | other.keys()) - set(ignored))
-    return [name for name in names if one.get(name, MISSING) != other.get(name, MISSING)]
+def differing_settings(first: Json, *others: Json, ignored: Collection[str]) -> list[str]:
+    """Names of the settings in which runs differ, except the `ignored` ones."""
+    names = set(first).union(*others).difference(ignored)
+    for name in list(names):
+        if all(other.get(name, MISSING) == first.get(name, MISSING) for other in others):
+            names.remove(name)
+    return sorted(names)
 
 
 def differences(stored: Json, settings: Json, ignored: Collection[str] = ()) -> list[str]:
     """Name each setting that differs, with both values."""
-    differing = differing_settings(stored, settings, ignored)
     return [
         f"{name} was {stored.get(name, MISSING)} and is {settings.get(name, MISSING)}"
-        for name in differing
+        for name in differing_settings(stored, settings, ignored=ignored)
     ]
 
 
-def with_kept_files(
-    config_class: type[TrainingConfig], settings: Mapping[str, object], directory: Path
-) -> Json:
+def with_kept_files(config_class: ConfigClass, settings: Content, directory: Path) -> Json:
     """Return a run's settings with the paths of original files replaced by those of the copies in its directory."""
     changed = dict(settings)
     for name, file in config_class.kept_files().items():
@@ -171,20 +177,31 @@ class ConfigFile(NamedTuple):
     settings: Json  # from TOML or JSON, unchecked
 
     def values(
-        self, config_class: type[TrainingConfig], known_elsewhere: Collection[str] = ()
+        self,
+        config_class: ConfigClass,
+        known_elsewhere: Collection[str] = (),
+        task: str | None = None,
     ) -> Json:
-        """Return the values for the fields of a config, converted to the fields' types; a run's file has all of them.
+        """Return the values for the fields of a config, converted to the fields' types.
+
+        A run's file has all of them, but those of its machine are left out.
 
         Args:
             config_class: class of the config.
             known_elsewhere: keys that are not fields, and are skipped.
+            task: the task of the settings, if the file names one; None for any task.
 
         Raises:
-            InputError: a key is unknown, or a value's type differs from the field's.
+            InputError: a key is unknown, a value's type differs from the field's, or the task is another one.
         """
         try:
-            settings = completed(config_class, self.settings) if self.is_run else self.settings
-            return stored_values(config_class, settings, known_elsewhere)
+            if task is not None and self.task not in (None, task):
+                raise InputError(
+                    f"task is {self.task}; it must be {task}, the task of this command"
+                )
+            if self.is_run:
+                return config_class.values_of_run(completed(config_class, self.settings))
+            return stored_values(config_class, self.settings, known_elsewhere)
         except InputError as error:
             raise InputError(f"{self.path}: {error}") from None
 

@@ -22,13 +22,8 @@ from transformer_jax.runs.settings import differences
 
 # Orbax finds files by glob patterns, and takes `gs:` for a server; TensorStore takes `\\` for `/`, and needs UTF-8.
 SPECIAL = re.compile(r"[*?\[\]\\:\ud800-\udfff]")
-# they change the dtypes and shapes of a training state
+# settings of JAX that change the dtypes and shapes of a training state
 JAX_SETTINGS = ("JAX_DEFAULT_PRNG_IMPL", "JAX_ENABLE_X64")
-
-
-def settings_of_jax() -> Json:
-    """Return the values of `JAX_SETTINGS`."""
-    return {name: getattr(jax.config, name.lower()) for name in JAX_SETTINGS}
 
 
 @contextlib.contextmanager

@@ -2,10 +2,10 @@
 
 import io
 import json
+import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,8 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from transformer_jax.argument_checks import check_arguments
-from transformer_jax.runs.loggers import EVENTS, Logger, LogPosition, cut_back
+from transformer_jax.outside_files import Content
+from transformer_jax.runs.loggers import EVENTS, Logger, LogPosition, Scalars, cut_back
 
 SETTINGS = "settings/text_summary"  # tag of the settings as text
 # suffix of the settings' event file, which is rewritten whenever the run is resumed
@@ -26,10 +27,8 @@ OF_SETTINGS = ".settings"
 
 def tensorboard_command(directory: Path) -> str:
     """Return a command that shows the runs below a directory, for the current working directory."""
-    program = Path(sys.executable)
-    here = Path.cwd()
-    shown = program.relative_to(here) if program.is_relative_to(here) else program
-    return shlex.join([str(shown), "-m", "tensorboard.main", "--logdir", str(directory)])
+    words = (os.path.relpath(sys.executable), "-m", "tensorboard.main", "--logdir", str(directory))
+    return shlex.join(words)
 
 
 class TensorBoardLogger(Logger):
@@ -55,7 +54,7 @@ class TensorBoardLogger(Logger):
                 Event(wall_time=time.time(), step=position.step + 1, session_log=restart)
             )
 
-    def log(self, step: int, scalars: Mapping[str, float]) -> None:
+    def log(self, step: int, scalars: Scalars) -> None:
         """Write scalars after `step` steps."""
         for name, value in scalars.items():
             self._write(step, Summary.Value(tag=name, simple_value=float(value)))
@@ -72,13 +71,13 @@ class TensorBoardLogger(Logger):
         )
         self._write(step, Summary.Value(tag=name, image=encoded))
 
-    def log_settings(self, settings: Mapping[str, object]) -> None:
+    def log_settings(self, settings: Content) -> None:
         """Write the settings as text and for the HPARAMS page, which uses the last value of each curve as a metric."""
         rows = ["| setting | value |", "| --- | --- |"]
         plain = {}
         for name, value in settings.items():
             rows.append(f"| {name} | {value} |")
-            is_plain = isinstance(value, bool | int | float | str)
+            is_plain = isinstance(value, int | float | str)
             plain[name] = value if is_plain else json.dumps(value)
         for earlier in self._directory.glob(EVENTS + OF_SETTINGS):
             earlier.unlink()

@@ -11,7 +11,7 @@ from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.outside_files import as_input_error
 from transformer_jax.tasks.own_code import imported
 from transformer_jax.trained.load import open_run
-from transformer_jax.trained.named import directory_of, kinds_of_models
+from transformer_jax.trained.named import model_directory
 from transformer_jax.weights.huggingface.pretrained import is_of_transformers
 
 # task name in config.json: name in `tasks`, which imports the trainer when it is first used
@@ -95,9 +95,7 @@ def find_trainer(what: str, trainer: str | None = None) -> TrainerModule:
     """
     if trainer is not None:
         return load_run(what, own_trainer(trainer))
-    directory = directory_of(what)
-    if directory is None:
-        raise InputError(f"run is {what}; it must be {kinds_of_models()}")
+    directory = model_directory("run", what)
     if is_of_transformers(directory):
         return tasks.load_transformers(directory)
     return load_run(directory)

@@ -11,14 +11,14 @@ from typing import TypeAlias
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax.argument_checks import check_numbers
-from transformer_jax.config import EMA, Criterion, TrainingConfig
+from transformer_jax.config import EMA, ConfigClass, Criterion, TrainingConfig
 from transformer_jax.errors import InputError, meant
 from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.outside_files import Json, outside_file, read_json, standing
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.listing import read_run
 from transformer_jax.runs.own_files import digest_of
-from transformer_jax.runs.saved_model import DIGESTS
+from transformer_jax.runs.saved_model import DIGESTS, read_digests
 from transformer_jax.runs.settings import (
     CHECKPOINTS,
     CONFIG,
@@ -101,7 +101,7 @@ def _is_saved(directory: Path) -> bool:
 
 
 def _trained_params(
-    directory: Path, config_class: type[TrainingConfig], settings: Json, criterion: Criterion
+    directory: Path, config_class: ConfigClass, settings: Json, criterion: Criterion
 ) -> Params:
     if _is_saved(directory):
         params = read_params(directory)
@@ -112,7 +112,7 @@ def _trained_params(
 
 
 def _best_params(
-    directory: Path, config_class: type[TrainingConfig], settings: Json, criterion: Criterion
+    directory: Path, config_class: ConfigClass, settings: Json, criterion: Criterion
 ) -> Params:
     """Load the parameters of a run's best checkpoint, which must have the settings in `config.json`."""
     with contextlib.closing(
@@ -159,11 +159,7 @@ def read_params(directory: Path) -> Params:
         InputError: a file is missing, cannot be read, or does not match its digest.
     """
     with outside_file(directory / DIGESTS, "a list of digests", MAX_CONFIG_BYTES) as file:
-        lines = file.read_text(encoding="ascii", errors="replace").splitlines()
-    digests: dict[str, str | None] = {}
-    for line in lines:
-        digest, _, name = line.partition("  ")
-        digests[name] = digest
+        digests = read_digests(file)
     weights = WEIGHTS if os.path.lexists(directory / WEIGHTS) else PARAMETERS
     # The settings and the files that they name; the results do not affect the model.
     names = {name for name in (*digests, *os.listdir(directory)) if name.endswith(".json")}

@@ -10,14 +10,13 @@ from typing import Any, TypeVar, cast
 
 import jax
 from flax.traverse_util import flatten_dict
-from jaxtyping import PRNGKeyArray
 
 from transformer_jax.argument_checks import check_shapes, shapes_of
-from transformer_jax.config import TrainingConfig
+from transformer_jax.config import ConfigClass, TrainingConfig
 from transformer_jax.data.batch import Samples
 from transformer_jax.devices.processes import say
 from transformer_jax.errors import InputError
-from transformer_jax.fields import stored_values
+from transformer_jax.fields import Values, stored_values
 from transformer_jax.fitted.fitted import Fitted
 from transformer_jax.flags import flag_of
 from transformer_jax.nn.layer_stacks import unstack_layers
@@ -78,10 +77,7 @@ def find_trained(trainer_class: TrainerClass, config: Config) -> tuple[Config, F
             )
         return trainer_class
 
-    directory = directory_of(what)
-    if directory is None:
-        raise InputError(f"pretrained is {what}; it must be {kinds_of_models()}")
-    run = open_run(directory, class_of)
+    run = open_run(model_directory("pretrained", what), class_of)
     origin = cast(Config, run.config)  # the same class, since it is the same task
     config.check_trained_on(origin, what)
     settings = {name: getattr(origin, name) for name in _settings_of_model(type(config))}
@@ -89,8 +85,8 @@ def find_trained(trainer_class: TrainerClass, config: Config) -> tuple[Config, F
 
 
 def settings_of_initial(
-    config_class: type[TrainingConfig], task: str | None, given: Mapping[str, Any]
-) -> dict[str, Any]:  # of the fields
+    config_class: ConfigClass, task: str | None, given: Mapping[str, Any]
+) -> Values:
     """Find the settings of the model that `init_from` names, and of its inputs; empty if it has no config.
 
     A run that started with `init_from` keeps its settings, even if that model has changed or is gone.
@@ -120,26 +116,24 @@ def settings_of_initial(
     return {}
 
 
-def _settings_in(directory: Path, config_class: type[TrainingConfig], task: str | None) -> Json:
+def _settings_in(directory: Path, config_class: ConfigClass, task: str | None) -> Json:
     """Settings of a run; if it is of this task, with defaults for settings that are newer than the run."""
     task_of_run, settings = read_settings(directory)
     return completed(config_class, settings) if task_of_run == task else settings
 
 
-def _chosen(config_class: type[TrainingConfig], settings: Json) -> dict[str, Any]:  # of the fields
+def _chosen(config_class: ConfigClass, settings: Json) -> Values:
     """The settings that define the model, converted to the types of the fields."""
     names = _settings_of_model(config_class) & settings.keys()
     return stored_values(config_class, {name: settings[name] for name in names})
 
 
-def _settings_of_transformers(
-    config_class: type[TrainingConfig], directory: Path
-) -> dict[str, Any]:
+def _settings_of_transformers(config_class: ConfigClass, directory: Path) -> Values:
     """Settings to fine-tune a model of HuggingFace Transformers; empty if the task does not support it."""
     kept = config_class.kept_files()
     if "architecture" not in kept:
         return {}
-    settings: dict[str, Any] = {"architecture": directory / CONFIG}
+    settings: Values = {"architecture": directory / CONFIG}
     for field in dataclasses.fields(config_class):
         if field.name in kept and field.default is not None:
             settings[field.name] = str(directory / TOKENIZER)
@@ -215,13 +209,10 @@ def check_fits(
         example: an example of the task's data.
     """
     what = getattr(trainer.config, setting)
-    inputs, _ = example
-
-    def initial_params(key: PRNGKeyArray) -> Params:
-        initial = trainer.initial_params(key, inputs, trainer.constants)
-        return unstack_layers(initial)  # as parameters are stored
-
-    expected = flatten_dict(jax.eval_shape(initial_params, jax.random.key(0)), sep="/")
+    initial = jax.eval_shape(
+        trainer.initial_params, jax.random.key(0), example[0], trainer.constants
+    )
+    expected = flatten_dict(jax.eval_shape(unstack_layers, initial), sep="/")  # as they are stored
     try:
         found = shapes_of(flatten_dict(params, sep="/"))
         check_shapes(found, expected, what)
@@ -237,7 +228,7 @@ def check_fits(
         ) from error
 
 
-def _settings_of_model(config_class: type[TrainingConfig]) -> frozenset[str]:
+def _settings_of_model(config_class: ConfigClass) -> frozenset[str]:
     """Names of the settings that define the model, except those of the machine."""
     return config_class.fields_with("defines_model") - config_class.fields_with("per_machine")
 
@@ -249,7 +240,7 @@ def directory_of(what: str) -> Path | None:
     return directory if os.path.isdir(directory) else None
 
 
-def initial_directory(what: str, config_class: type[TrainingConfig]) -> Path | None:
+def initial_directory(what: str, config_class: ConfigClass) -> Path | None:
     """Directory as from `directory_of`, or of a hub model, downloaded, if the task can fine-tune it.
 
     Raises:
@@ -261,16 +252,20 @@ def initial_directory(what: str, config_class: type[TrainingConfig]) -> Path | N
     return directory_of(what)
 
 
-def kinds_of_models() -> str:
-    """The models that a setting may name, for an error message."""
-    return f"a run's directory, or an included model ({', '.join(shipped_models())})"
-
-
-def _initial(what: str, config_class: type[TrainingConfig]) -> tuple[Params, Json]:
-    """Parameters of the model that `init_from` names, and its settings; none for a model of HuggingFace."""
-    directory = initial_directory(what, config_class)
+def model_directory(setting: str, what: str) -> Path:
+    """Directory as from `directory_of`; an `InputError` about the setting of this name if there is none."""
+    directory = directory_of(what)
     if directory is None:
-        raise InputError(f"init_from is {what}; it must be {kinds_of_models()}")
+        raise InputError(
+            f"{setting} is {what}; it must be a run's directory, or an included model"
+            f" ({', '.join(shipped_models())})"
+        )
+    return directory
+
+
+def _initial(what: str, config_class: ConfigClass) -> tuple[Params, Json]:
+    """Parameters of the model that `init_from` names, and its settings; none for a model of HuggingFace."""
+    directory = initial_directory(what, config_class) or model_directory("init_from", what)
     if is_of_transformers(directory):
         _, variables = from_transformers(directory, dtype="float32")
         return variables["params"], {}

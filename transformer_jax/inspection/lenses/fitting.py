@@ -18,7 +18,7 @@ from transformer_jax.argument_checks import check_shapes, check_token_ids, shape
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.lenses.lens import Lens, check_length
-from transformer_jax.runs.own_files import write_whole
+from transformer_jax.outside_files import write_whole
 from transformer_jax.weights.files import read_weights
 
 SECONDS = 60  # between two writings of the state

@@ -15,8 +15,7 @@ from transformer_jax.argument_checks import Count, check_arguments
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected_call import forward_pass
 from transformer_jax.inspection.names import residual_stream
-from transformer_jax.outside_files import as_input_error
-from transformer_jax.runs.own_files import write_whole
+from transformer_jax.outside_files import as_input_error, write_whole
 from transformer_jax.trees import Variables, short_repr
 from transformer_jax.weights.files import read_weights
 from transformer_jax.weights.lens_files import jacobian_file, read_jacobians

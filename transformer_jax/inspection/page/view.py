@@ -16,8 +16,7 @@ from jaxtyping import Float
 
 from transformer_jax.errors import InputError, check_value
 from transformer_jax.inspection.colour_scale import full_colour
-from transformer_jax.outside_files import Json
-from transformer_jax.runs.own_files import write_whole
+from transformer_jax.outside_files import Json, write_whole
 
 BEGINNING = (
     '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta http-equiv="Content-'

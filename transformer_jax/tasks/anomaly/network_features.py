@@ -20,7 +20,7 @@ from tqdm import tqdm
 from transformer_jax.data.batch import pad_rows
 from transformer_jax.devices.processes import say
 from transformer_jax.errors import InputError
-from transformer_jax.runs.own_files import write_whole
+from transformer_jax.outside_files import write_whole
 from transformer_jax.tasks.anomaly.tables import Record, difference, map_array, read_features
 
 Images: TypeAlias = UInt8[np.ndarray, "N height width 3"]
