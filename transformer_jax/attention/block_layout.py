@@ -17,6 +17,7 @@ one block holds the whole sequence. Only a staircase of each block on the diagon
 import dataclasses
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -89,8 +90,6 @@ class KeyBlocks(NamedTuple):
 
     order: Int[Known, "nq nk"]  # indices of the key blocks, listed ones first
     num_listed: Int[Known, " nq"]  # number of listed blocks
-    # parts of each block; their keys are counted from the first key of the block
-    parts: tuple[Part, ...]
 
 
 class BlockLists(NamedTuple):
@@ -98,23 +97,27 @@ class BlockLists(NamedTuple):
 
     full: KeyBlocks
     mixed: KeyBlocks
-    size: int  # keys per block
+    sizes: BlockSizes
 
     def visit(
         self, query_block: Array, step: Callable[[Part, Carry], Carry], carry: Carry
     ) -> Carry:
         """Run `step` on all parts of the key blocks of a query block."""
+
+        def of_block(blocks: KeyBlocks, number: Array, carry: Carry) -> Carry:
+            size, is_mixed = self.sizes.keys, blocks is self.mixed
+            stair = self.sizes.stair if is_mixed else size
+            start = jnp.asarray(blocks.order)[query_block, number] * size
+            for first in range(0, size, stair):
+                keys = Range(start + first, min(stair, size - first))
+                carry = step(Part(first, keys, is_mixed), carry)
+            return carry
+
         for blocks in (self.full, self.mixed):
             if isinstance(blocks.num_listed, np.ndarray) and not blocks.num_listed.any():
                 continue  # keeps the step out of the compiled program
-
-            def of_block(number: Array, carry: Carry, blocks: KeyBlocks = blocks) -> Carry:
-                start = jnp.asarray(blocks.order)[query_block, number] * self.size
-                for first, keys, is_mixed in blocks.parts:
-                    carry = step(Part(first, Range(start + keys.start, keys.size), is_mixed), carry)
-                return carry
-
-            carry = lax.fori_loop(0, jnp.asarray(blocks.num_listed)[query_block], of_block, carry)
+            num_listed = jnp.asarray(blocks.num_listed)[query_block]
+            carry = lax.fori_loop(0, num_listed, partial(of_block, blocks), carry)
         return carry
 
 
@@ -134,42 +137,39 @@ def list_blocks(mask: AttentionMask | None, grid: BlockGrid, sizes: BlockSizes) 
     is_full = not isinstance(every, Array) and every.all()
     if shape[1] == 1 and not is_full:
         some, every = True, np.zeros(shape, bool)
-    stairs = tuple(
-        Part(first, Range(first, min(sizes.stair, sizes.keys - first)), True)
-        for first in range(0, sizes.keys, sizes.stair)
-    )
-    whole = (Part(0, Range(0, sizes.keys), False),)
-    return BlockLists(
-        _listed(every, shape, whole), _listed(some & ~every, shape, stairs), sizes.keys
-    )
+    return BlockLists(_listed(every, shape), _listed(some & ~every, shape), sizes)
 
 
-def _listed(flags: BlockFlags, shape: tuple[int, int], parts: tuple[Part, ...]) -> KeyBlocks:
+def _listed(flags: BlockFlags, shape: tuple[int, int]) -> KeyBlocks:
     numpy = jnp if isinstance(flags, Array) else np
     blocks: Bool[Known, "nq nk"] = numpy.broadcast_to(flags, shape)
-    return KeyBlocks(numpy.argsort(~blocks, axis=1, stable=True), blocks.sum(1), parts)
+    return KeyBlocks(numpy.argsort(~blocks, axis=1, stable=True), blocks.sum(1))
 
 
 def split_blocks(
-    x: Float[Array, "N H T w"], group: int, size: int
-) -> Float[Array, "N Hkv nq G q w"]:
-    """Split the positions of each head into blocks, padded with zeros at the end."""
-    x = fill_blocks(x, size)
-    return x.reshape(len(x), -1, group, x.shape[2] // size, size, x.shape[-1]).swapaxes(2, 3)
+    x: Float[Array, "N H T *w"], group: int, size: int, fill: float = 0.0
+) -> Float[Array, "N Hkv nq G q *w"]:
+    """Split the positions of each head into blocks, the last one filled up with a number."""
+    x = fill_blocks(x, size, fill)
+    num, _, length, *rest = x.shape
+    return x.reshape(num, -1, group, length // size, size, *rest).swapaxes(2, 3)
 
 
-def fill_blocks(x: Float[Array, "N H T w"], size: int) -> Float[Array, "N H padded w"]:
-    """Pad the positions with zeros to a multiple of a size."""
-    rest = -x.shape[2] % size
-    return jnp.pad(x, ((0, 0), (0, 0), (0, rest), (0, 0))) if rest else x
+def fill_blocks(
+    x: Float[Array, "N H T *w"], size: int, fill: float = 0.0
+) -> Float[Array, "N H padded *w"]:
+    """Pad the positions with a number to a multiple of a size."""
+    padding = [(0, 0)] * x.ndim
+    padding[2] = 0, -x.shape[2] % size
+    return jnp.pad(x, padding, constant_values=fill)
 
 
 def join_blocks(
-    x: Float[Array, "N Hkv nq G q w"], like: Float[Array, "N H T d"]
-) -> Float[Array, "N H T w"]:
+    x: Float[Array, "N Hkv nq G q *w"], like: Float[Array, "N H T d"]
+) -> Float[Array, "N H T *w"]:
     """Invert `split_blocks`, for an array with the batch, heads and positions of `like`."""
     num, heads, length, _ = like.shape
-    x = x.swapaxes(2, 3).reshape(num, heads, -1, x.shape[-1])
+    x = x.swapaxes(2, 3).reshape(num, heads, -1, *x.shape[5:])
     return x[:, :, :length]
 
 
@@ -187,24 +187,19 @@ def over_rows(
     """
 
     def at_once(total: Total, arguments: Arrays) -> tuple[Total, Results]:
-        parts, results = jax.vmap(function, (None, 0))(
-            jax.tree.map(jnp.zeros_like, total), arguments
-        )
+        zeros = jax.tree.map(jnp.zeros_like, total)
+        parts, results = jax.vmap(function, (None, 0))(zeros, arguments)
         return jax.tree.map(lambda old, new: old + new.sum(0), total, parts), results
 
     if all_at_once:
         parts, results = jax.vmap(at_once, (None, 0))(total, arguments)
         return jax.tree.map(lambda x: x.sum(0), parts), results  # `total` is zero
     shape = jax.tree.leaves(arguments)[0].shape[:2]
-    rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), arguments)
     size = rows_at_once(math.prod(shape))
-    if size is None:
-        total, results = lax.scan(function, total, rows)
-    else:
-        chunks = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), rows)
-        total, results = lax.scan(at_once, total, chunks)
-        results = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), results)
-    return total, jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), results)
+    leading = (-1,) if size is None else (-1, size)
+    rows = jax.tree.map(lambda x: x.reshape(*leading, *x.shape[2:]), arguments)
+    total, results = lax.scan(function if size is None else at_once, total, rows)
+    return total, jax.tree.map(lambda x: x.reshape(*shape, *x.shape[len(leading) :]), results)
 
 
 def rows_at_once(num_rows: int) -> int | None:

@@ -2,16 +2,16 @@
 
 import dataclasses
 import math
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
-from jaxtyping import Bool, Float, Shaped, UInt32
+from jaxtyping import Bool, Float, Int, Shaped, UInt32
 
 from transformer_jax.attention.biases import AttentionBias
-from transformer_jax.attention.block_layout import Part, split_blocks
+from transformer_jax.attention.block_layout import BlockSizes, Part
 from transformer_jax.attention.masks.symbolic import AttentionMask
 from transformer_jax.attention.score_block import (
     BlockGrid,
@@ -25,14 +25,52 @@ Queries = Float[Array, "G q d"]  # of the G query heads that share one head of k
 Keys = Float[Array, "k d"]
 Values = Float[Array, "k d_v"]
 Logits = Float[Array, "G q k"]
+OfQueries = Float[Array, "G q"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Static settings of a blockwise attention, besides shapes, mask and bias."""
+
+    dropout_rate: float
+    num_batch: int  # B of the mask and the bias; N of the operands is a multiple of it
+    sizes: BlockSizes
+    # do not loop over rows, since the compiler cannot partition a loop over devices
+    all_at_once: bool
+
+
+class Operands(NamedTuple):
+    """Differentiable inputs."""
+
+    q: Float[Array, "N H T d"]
+    k: Float[Array, "N Hkv S d"]
+    v: Float[Array, "N Hkv S d_v"]
+    bias: AttentionBias | None
+
+
+class Constants(NamedTuple):
+    """Inputs without a gradient."""
+
+    mask: AttentionMask | None
+    seeds: UInt32[Array, " 2"]  # of the dropout
+    first_weights: UInt32[Array, ""]  # index of the first row of weights among those of all devices
 
 
 class Running(NamedTuple):
     """State of the running softmax over the keys seen so far; the attention values are `values / total`."""
 
     values: Float[Array, "G q d_v"]
-    maximum: Float[Array, "G q"]  # of the logits, without `Row.scale`
-    total: Float[Array, "G q"]
+    maximum: OfQueries  # of the logits
+    total: OfQueries
+
+
+class QueryBlock(NamedTuple):
+    """Inputs of the backward pass for one query block."""
+
+    q: Queries
+    of_values: Float[Array, "G q d_v"]  # cotangent
+    log_sum_exp: OfQueries  # +∞ for a query that sees no key
+    delta: OfQueries  # sum of the products of values and their cotangents
 
 
 class Gradients(NamedTuple):
@@ -44,60 +82,50 @@ class Gradients(NamedTuple):
     bias: AttentionBias | None  # instance whose arrays are gradients
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One batch element and one head of keys and values, with the G query heads that share it."""
 
-    grid: BlockGrid
-    mask: AttentionMask | None
-    bias: AttentionBias | None
-    first_head: Array  # index of the first of the G query heads
-    group: int  # G
-    width: int  # d
-    dropout_rate: float
-    seeds: UInt32[Array, " 2"]  # of the dropout
-    # index of the first of this row's rows of weights, over all batch elements
-    first_weights: UInt32[Array, ""]
+    plan: Plan
+    operands: Operands
+    constants: Constants
+    element: Int[Array, ""]  # index of the batch element, below N
+    head: Int[Array, ""]  # index of the head of keys and values, below Hkv
+
+    def grid(self) -> BlockGrid:
+        """Return the grid of the row's blocks."""
+        lengths = self.operands.q.shape[2], self.operands.k.shape[2]
+        sizes, batch = self.plan.sizes, self.element % self.plan.num_batch
+        return BlockGrid(batch, *lengths, sizes.queries, sizes.keys)
 
     def block(self, query_block: Array, part: Part) -> ScoreBlock:
         """Return the indices of a part of a query block."""
-        size = self.grid.query_size
-        queries = Range(query_block * size + part.first, size - part.first)
-        return ScoreBlock(
-            Range(self.grid.batch, 1), Range(self.first_head, self.group), queries, part.keys
-        )
-
-    @property
-    def scale(self) -> float:
-        """Factor still to be applied to `logits`: 1/√d, or 1 with a bias, which is added to scaled logits."""
-        return 1 / math.sqrt(self.width) if self.bias is None else 1.0
-
-    def logits(self, q: Queries, k: Keys) -> Logits:
-        """Return the logits of a block without the bias, still to be multiplied by `scale`."""
-        logits = jnp.einsum(
-            "gqd,kd->gqk", q, k, preferred_element_type=jnp.promote_types(q.dtype, jnp.float32)
-        )
-        logits = nan_for_minus_infinity(logits)
-        return logits if self.bias is None else logits * (1 / math.sqrt(self.width))
+        grid, group = self.grid(), self.operands.q.shape[1] // self.operands.k.shape[1]
+        first, size = query_block * grid.query_size + part.first, grid.query_size - part.first
+        heads = Range(self.head * group, group)
+        return ScoreBlock(Range(grid.batch, 1), heads, Range(first, size), part.keys)
 
     def seen(self, logits: Logits, block: ScoreBlock) -> Logits:
         """Set the logits to -∞ if the query may not see the key."""
-        allowed: Array | None = None if self.mask is None else self.mask.allows(block)
-        if self.grid.num_keys % self.grid.key_size:  # the last block extends beyond the keys
-            is_key = block.indices().key < self.grid.num_keys
-            allowed = is_key if allowed is None else allowed & is_key
-        return logits if allowed is None else jnp.where(allowed[0], logits, -jnp.inf)
+        mask, num_keys = self.constants.mask, self.operands.k.shape[2]
+        is_seen = block.indices().key[0] < num_keys  # the last block may extend beyond the keys
+        if mask is not None:
+            is_seen = is_seen & mask.allows(block)[0]
+        return jnp.where(is_seen, logits, -jnp.inf)
 
     def is_kept(self, block: ScoreBlock) -> Bool[Array, "G q k"]:
         """Return which weights of a block dropout keeps."""
-        at = block.indices()
-        head = jnp.arange(self.group, dtype=jnp.uint32)[:, None, None]
-        rows = (
-            self.first_weights
-            + head * np.uint32(self.grid.num_queries)
-            + at.query[0].astype(jnp.uint32)
-        )
-        return is_kept(self.dropout_rate, self.seeds, rows, at.key[0].astype(jnp.uint32))
+        _, num_heads, num_queries, _ = self.operands.q.shape
+        _, head, query, key = (index[0].astype(jnp.uint32) for index in block.indices())
+        element = self.element.astype(jnp.uint32)
+        rows = (element * num_heads + head) * num_queries + query + self.constants.first_weights
+        return is_kept(self.plan.dropout_rate, self.constants.seeds, rows, key)
+
+
+def scaled_products(q: Queries, k: Keys) -> Logits:
+    """Return the logits of a block without the bias, in float32 or wider."""
+    wide = jnp.promote_types(q.dtype, jnp.float32)
+    logits = jnp.einsum("gqd,kd->gqk", q, k, preferred_element_type=wide)
+    return nan_for_minus_infinity(logits) * (1 / math.sqrt(q.shape[-1]))
 
 
 def forward_step(
@@ -106,16 +134,17 @@ def forward_step(
     """Update the running softmax of a query block with a part of the keys of this row."""
     of_part = Running(*(x[:, part.first :] for x in so_far))
     block, k, v = row.block(query_block, part), _in_range(k, part.keys), _in_range(v, part.keys)
-    logits = row.logits(q[:, part.first :], k)
-    if row.bias is not None:
-        logits = row.bias.cut(block).apply(logits[None], block)[0]
+    logits = scaled_products(q[:, part.first :], k)
+    bias = row.operands.bias
+    if bias is not None:
+        logits = bias.cut(block).apply(logits[None], block)[0]
     if part.is_mixed:
         logits = row.seen(logits, block)
     maximum = jnp.maximum(of_part.maximum, logits.max(-1))
-    weights = jnp.exp((logits - maximum[..., None]) * row.scale)
-    rescale = jnp.exp((of_part.maximum - maximum) * row.scale)
+    weights = jnp.exp(logits - maximum[..., None])
+    rescale = jnp.exp(of_part.maximum - maximum)
     total = of_part.total * rescale + weights.sum(-1)
-    if row.dropout_rate:
+    if row.plan.dropout_rate:
         weights = jnp.where(row.is_kept(block), weights, 0)
     values = jnp.einsum(
         "gqk,kd->gqd", weights.astype(v.dtype), v, preferred_element_type=logits.dtype
@@ -124,89 +153,37 @@ def forward_step(
     return Running(*map(_with_last, so_far, new))
 
 
-class QueryBlock(NamedTuple):
-    """Inputs of the backward pass for one query block."""
-
-    q: Queries
-    q_transposed: Float[Array, "d G q"]
-    of_values: Float[Array, "G q d_v"]  # cotangent
-    of_values_transposed: Float[Array, "d_v G q"]
-    log_sum_exp: Float[Array, "G q"]  # +∞ for a query that sees no key
-    delta: Float[Array, "G q"]  # sum of the products of values and their cotangents
-
-    def since(self, first: int) -> "QueryBlock":
-        """Drop the queries before `first`."""
-        axes = 1, 2, 1, 2, 1, 1  # of the queries
-        return QueryBlock(
-            *(
-                lax.slice_in_dim(x, first, None, axis=axis)
-                for x, axis in zip(self, axes, strict=True)
-            )
-        )
-
-
-def query_blocks(
-    q: Float[Array, "N Hkv nq G q d"],
-    of_values: Float[Array, "N H T d_v"],
-    log_sum_exp: Float[Array, "N H T"],
-    delta: Float[Array, "N H T"],
-) -> QueryBlock:
-    """Inputs of the backward pass for all query blocks, `[N, Hkv, nq, ...]`; `q` is already split into blocks."""
-    group, size = q.shape[3:5]
-    # Queries beyond T, which pad the last block, get weights of 0 whatever the bias.
-    beyond = -log_sum_exp.shape[2] % size
-    log_sum_exp = jnp.pad(log_sum_exp, ((0, 0), (0, 0), (0, beyond)), constant_values=jnp.inf)
-    of_values, *of_queries = (
-        split_blocks(x, group, size) for x in (of_values, log_sum_exp[..., None], delta[..., None])
-    )
-    # [N Hkv nq w G q]
-    q_transposed, of_values_transposed = (jnp.moveaxis(x, -1, 3) for x in (q, of_values))
-    return QueryBlock(
-        q, q_transposed, of_values, of_values_transposed, *(x[..., 0] for x in of_queries)
-    )
-
-
 def backward_step(
     row: Row, query_block: Array, part: Part, so_far: Gradients, of: QueryBlock, k: Keys, v: Values
 ) -> Gradients:
     """Add the gradients that a query block contributes through a part of the keys of this row."""
-    of, block = of.since(part.first), row.block(query_block, part)
-    k, v = _in_range(k, part.keys), _in_range(v, part.keys)
-    logits = row.logits(of.q, k)
-    if row.bias is not None:
+    block, k, v = row.block(query_block, part), _in_range(k, part.keys), _in_range(v, part.keys)
+    q, of_values, log_sum_exp, delta = (x[:, part.first :] for x in of)
+    logits, bias = scaled_products(q, k), row.operands.bias
+    if bias is not None:
         logits, of_logits = jax.vjp(
-            lambda x, bias: bias.apply(x[None], block)[0], logits, row.bias.cut(block)
+            lambda x, bias: bias.apply(x[None], block)[0], logits, bias.cut(block)
         )
     if part.is_mixed:
         logits = row.seen(logits, block)
     wide = logits.dtype
-    weights = jnp.exp(logits * row.scale - of.log_sum_exp[..., None])
-    of_weights = jnp.einsum("gqd,kd->gqk", of.of_values, v, preferred_element_type=wide)
-    dropped = weights
-    if row.dropout_rate:
-        factor = jnp.where(row.is_kept(block), 1 / (1 - row.dropout_rate), 0).astype(wide)
+    weights = jnp.exp(logits - log_sum_exp[..., None])
+    of_weights = jnp.einsum("gqd,kd->gqk", of_values, v, preferred_element_type=wide)
+    dropped, rate = weights, row.plan.dropout_rate
+    if rate:
+        factor = jnp.where(row.is_kept(block), 1 / (1 - rate), 0).astype(wide)
         dropped, of_weights = weights * factor, of_weights * factor
-    cotangent, bias = weights * (of_weights - of.delta[..., None]), so_far.bias
-    if bias is not None:
+    cotangent, total = weights * (of_weights - delta[..., None]), so_far.bias
+    if total is not None:
         cotangent, of_bias = of_logits(cotangent)
-        bias = bias.add_cut(of_bias, block)
-    cotangent = cotangent.astype(of.q.dtype)
+        total = total.add_cut(of_bias, block)
+    cotangent = cotangent.astype(q.dtype)
     of_q = jnp.einsum("gqk,kd->gqd", cotangent, k, preferred_element_type=wide)
-    # With queries and cotangents transposed, the products run twice as fast.
-    of_k = _product(of.q_transposed, cotangent, wide)
-    of_v = _product(of.of_values_transposed, dropped.astype(v.dtype), wide)
+    product = partial(jnp.einsum, "gqw,gqk->wk", preferred_element_type=wide)
+    of_k = product(q, cotangent)
+    of_v = product(of_values, dropped.astype(v.dtype))
     q = _with_last(so_far.q, so_far.q[:, part.first :] + of_q)
-    return Gradients(q, _added(so_far.k, of_k, part.keys), _added(so_far.v, of_v, part.keys), bias)
-
-
-def _product(
-    transposed: Float[Array, "w G q"], of_logits: Logits, wide: np.dtype
-) -> Float[Array, "w k"]:
-    columns, rows = (
-        transposed.reshape(len(transposed), -1),
-        of_logits.reshape(-1, of_logits.shape[-1]),
-    )
-    return jnp.einsum("wr,rk->wk", columns, rows, preferred_element_type=wide)
+    return Gradients(q, _added(so_far.k, of_k, part.keys), _added(so_far.v, of_v, part.keys), total)
 
 
 def _with_last(
@@ -218,13 +195,11 @@ def _with_last(
 
 
 def _in_range(x: Shaped[Array, "S w"], keys: Range) -> Shaped[Array, "k w"]:
-    return lax.dynamic_slice_in_dim(x, *keys, allow_negative_indices=False)
+    return lax.dynamic_slice_in_dim(x, *keys)
 
 
 def _added(
     total: Float[Array, "w S"], part: Float[Array, "w k"], keys: Range
 ) -> Float[Array, "w S"]:
-    old = lax.dynamic_slice_in_dim(total, *keys, axis=1, allow_negative_indices=False)
-    return lax.dynamic_update_slice_in_dim(
-        total, old + part, keys.start, axis=1, allow_negative_indices=False
-    )
+    old = lax.dynamic_slice_in_dim(total, *keys, axis=1)
+    return lax.dynamic_update_slice_in_dim(total, old + part, keys.start, axis=1)

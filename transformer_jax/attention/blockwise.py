@@ -7,20 +7,18 @@ forbids entirely are skipped, unless there is only one block of keys.
 The computation of one block is in `block_steps.py`, the sizes and the order of the blocks in `block_layout.py`.
 """
 
-import dataclasses
 import math
 from functools import partial
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jaxtyping import Float, Int, UInt32
+from jaxtyping import Float
 
 from transformer_jax.attention.biases import AttentionBias
 from transformer_jax.attention.block_layout import (
-    BlockLists,
     BlockSizes,
     Part,
     choose_block_sizes,
@@ -31,53 +29,23 @@ from transformer_jax.attention.block_layout import (
     split_blocks,
 )
 from transformer_jax.attention.block_steps import (
+    Constants,
     Gradients,
+    Operands,
+    Plan,
     QueryBlock,
     Row,
     Running,
     backward_step,
     forward_step,
-    query_blocks,
 )
 from transformer_jax.attention.masks.symbolic import AttentionMask
-from transformer_jax.attention.score_block import BlockGrid
 from transformer_jax.dropout import AttentionDropout, first_row_of_part
 from transformer_jax.mesh_axis import partitioned_by_xla
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """Static settings of a blockwise attention, besides shapes, mask and bias."""
-
-    dropout_rate: float
-    num_batch: int  # B of the mask and the bias; N of the operands is a multiple of it
-    sizes: BlockSizes
-    # do not loop over rows, since the compiler cannot partition a loop over devices
-    all_at_once: bool
-
-
-class Operands(NamedTuple):
-    """Differentiable inputs."""
-
-    q: Float[Array, "N H T d"]
-    k: Float[Array, "N Hkv S d"]
-    v: Float[Array, "N Hkv S d_v"]
-    bias: AttentionBias | None
-
-
-class Constants(NamedTuple):
-    """Inputs without a gradient."""
-
-    mask: AttentionMask | None
-    seeds: UInt32[Array, " 2"]  # of the dropout
-    first_weights: UInt32[Array, ""]  # index of the first row of weights among those of all devices
-
 
 Values = Float[Array, "N H T d_v"]
 LogSumExp = Float[Array, "N H T"]  # of each query's logits; -∞ for a query that sees no key
 Saved = tuple[Operands, Constants, Values, LogSumExp]
-# gradients of the bias, and of a row's keys and values [w, S]
-Sums = tuple[AttentionBias | None, Array, Array]
 
 
 def blockwise_attention(
@@ -102,11 +70,11 @@ def blockwise_attention(
         num_batch: B, a divisor of N; element n uses the mask and the bias of element `n % B`.
         sizes: block sizes; None for those of `choose_block_sizes`.
     """
-    rate, seeds = (
-        (0.0, jnp.zeros(2, jnp.uint32)) if dropout is None else (dropout.rate, dropout.seeds())
-    )
+    rate, seeds = 0.0, jnp.zeros(2, jnp.uint32)
+    if dropout is not None:
+        rate, seeds = float(dropout.rate), dropout.seeds()
     sizes = sizes or choose_block_sizes(mask, q.shape[2], k.shape[2])
-    plan = Plan(float(rate), num_batch, sizes, partitioned_by_xla.get())
+    plan = Plan(rate, num_batch, sizes, partitioned_by_xla.get())
     constants = Constants(mask, seeds, first_row_of_part(math.prod(q.shape[:3])))
     return _attend_compiled(plan, Operands(q, k, v, bias), constants)
 
@@ -120,14 +88,12 @@ _attend_compiled = jax.jit(_attend, static_argnums=0)  # calls outside of `jit` 
 
 
 def _forward(plan: Plan, operands: Operands, constants: Constants) -> tuple[Values, LogSumExp]:
-    q, k, v = _in_blocks(plan, operands)
-    wide = jnp.promote_types(q.dtype, jnp.float32)
+    rows = _in_blocks(plan, operands)
 
-    def of_row(
-        total: None, arguments: tuple[Array, Array, Array, Array]
-    ) -> tuple[None, tuple[Array, Array]]:
-        index, q, k, v = arguments
-        row, lists = _row(plan, operands, constants, index)
+    def of_row(total: None, arguments: Any) -> tuple[None, tuple[Array, Array]]:
+        element, head, q, k, v = arguments
+        row, wide = Row(plan, operands, constants, element, head), _wide(q)
+        lists = list_blocks(constants.mask, row.grid(), plan.sizes)
 
         def of_queries(arguments: tuple[Array, Array]) -> tuple[Array, Array]:
             i, q = arguments
@@ -145,15 +111,13 @@ def _forward(plan: Plan, operands: Operands, constants: Constants) -> tuple[Valu
             sees_nothing = total == 0
             total = jnp.where(sees_nothing, 1, total)
             values = values / (total * (1 - plan.dropout_rate))[..., None]
-            log_sum_exp = jnp.where(sees_nothing, -jnp.inf, maximum * row.scale + jnp.log(total))
+            log_sum_exp = jnp.where(sees_nothing, -jnp.inf, maximum + jnp.log(total))
             return values.astype(q.dtype), log_sum_exp
 
         return total, lax.map(of_queries, (jnp.arange(len(q)), q))
 
-    _, (values, log_sum_exp) = over_rows(
-        of_row, None, (_row_numbers(k), q, k, v), all_at_once=plan.all_at_once
-    )
-    return join_blocks(values, operands.q), join_blocks(log_sum_exp[..., None], operands.q)[..., 0]
+    _, (values, log_sum_exp) = over_rows(of_row, None, rows, all_at_once=plan.all_at_once)
+    return join_blocks(values, operands.q), join_blocks(log_sum_exp, operands.q)
 
 
 def _attend_forward(plan: Plan, operands: Operands, constants: Constants) -> tuple[Values, Saved]:
@@ -165,34 +129,35 @@ def _attend_backward(plan: Plan, saved: Saved, of_values: Values) -> tuple[Opera
     operands, constants, values, log_sum_exp = saved
     delta = jnp.sum(of_values.astype(log_sum_exp.dtype) * values, -1)
     seen = jnp.where(jnp.isneginf(log_sum_exp), jnp.inf, log_sum_exp)
-    q, k, v = _in_blocks(plan, operands)
+    element, head, q, k, v = _in_blocks(plan, operands)
+    split = partial(split_blocks, group=q.shape[3], size=q.shape[4])
+    # Queries beyond T, which fill the last block, get weights of 0 whatever the bias.
+    queries = QueryBlock(q, split(of_values), split(seen, fill=jnp.inf), split(delta))
     start = jax.tree.map(lambda x: jnp.zeros_like(x, dtype=_wide(x)), operands.bias)
-    rows = _row_numbers(k), query_blocks(q, of_values, seen, delta), k, v
 
-    def of_row(
-        total: AttentionBias | None, arguments: tuple[Array, QueryBlock, Array, Array]
-    ) -> tuple[AttentionBias | None, tuple[Array, Array, Array]]:
+    def of_row(total: AttentionBias | None, arguments: Any) -> tuple[AttentionBias | None, Any]:
         """Compute the gradients of one row: bias (added to `total`), queries in blocks, keys and values."""
-        index, queries, k, v = arguments
-        row, lists = _row(plan, operands, constants, index)
-        wide = _wide(k)
+        element, head, queries, k, v = arguments
+        row = Row(plan, operands, constants, element, head)
+        lists = list_blocks(constants.mask, row.grid(), plan.sizes)
 
-        def of_queries(sums: Sums, arguments: tuple[Array, QueryBlock]) -> tuple[Sums, Array]:
+        def of_queries(sums: Gradients, arguments: tuple[Array, QueryBlock]) -> Any:
             i, of = arguments
 
             def step(part: Part, so_far: Gradients) -> Gradients:
                 return backward_step(row, i, part, so_far, of, k, v)
 
-            total, of_k, of_v = sums
-            result = lists.visit(i, step, Gradients(jnp.zeros(of.q.shape, wide), of_k, of_v, total))
-            return (result.bias, result.k, result.v), result.q
+            result = lists.visit(i, step, sums._replace(q=jnp.zeros_like(sums.q)))
+            return result, result.q
 
-        sums = total, jnp.zeros(k.shape[::-1], wide), jnp.zeros(v.shape[::-1], wide)
-        (total, of_k, of_v), of_q = lax.scan(
-            of_queries, sums, (jnp.arange(len(queries.q)), queries)
-        )
+        shapes = queries.q.shape[1:], k.shape[::-1], v.shape[::-1]
+        of_q, of_k, of_v = (jnp.zeros(shape, _wide(k)) for shape in shapes)
+        sums = Gradients(of_q, of_k, of_v, total)
+        blocks = jnp.arange(len(queries.q)), queries
+        (_, of_k, of_v, total), of_q = lax.scan(of_queries, sums, blocks)
         return total, (of_q, of_k, of_v)
 
+    rows = element, head, queries, k, v
     total, (of_q, of_k, of_v) = over_rows(of_row, start, rows, all_at_once=plan.all_at_once)
     factor = 1 / math.sqrt(k.shape[-1])
     of_k, of_v = (x[..., : operands.k.shape[2]].swapaxes(-1, -2) for x in (of_k, of_v))
@@ -203,42 +168,13 @@ def _attend_backward(plan: Plan, saved: Saved, of_values: Values) -> tuple[Opera
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _row_numbers(k: Float[Array, "N Hkv S d"]) -> Int[Array, "N Hkv"]:
-    return jnp.arange(k.shape[0] * k.shape[1]).reshape(k.shape[:2])
-
-
-def _row(
-    plan: Plan, operands: Operands, constants: Constants, index: Array
-) -> tuple[Row, BlockLists]:
-    (_, num_heads, num_queries, width), num_groups = operands.q.shape, operands.k.shape[1]
-    group = num_heads // num_groups
-    batch, sizes = index // num_groups % plan.num_batch, plan.sizes
-    grid = BlockGrid(batch, num_queries, operands.k.shape[2], sizes.queries, sizes.keys)
-    first_weights = constants.first_weights + index.astype(jnp.uint32) * np.uint32(
-        group * num_queries
-    )
-    first_head, mask = index % num_groups * group, constants.mask
-    row = Row(
-        grid,
-        mask,
-        operands.bias,
-        first_head,
-        group,
-        width,
-        plan.dropout_rate,
-        constants.seeds,
-        first_weights,
-    )
-    return row, list_blocks(mask, grid, sizes)
-
-
 def _wide(x: Array) -> np.dtype:
     return jnp.promote_types(x.dtype, jnp.float32)
 
 
-def _in_blocks(plan: Plan, operands: Operands) -> tuple[Array, Array, Array]:
-    """Split the queries into blocks `[N, Hkv, nq, G, q, d]`, and pad queries, keys and values to whole blocks."""
+def _in_blocks(plan: Plan, operands: Operands) -> tuple[Array, ...]:
+    """Return arrays `[N, Hkv, ...]`: indices of element and head, queries in blocks, keys and values padded."""
     group = operands.q.shape[1] // operands.k.shape[1]
     q = split_blocks(operands.q, group, plan.sizes.queries)
     k, v = (fill_blocks(x, plan.sizes.keys) for x in (operands.k, operands.v))
-    return q, k, v
+    return *jnp.indices(k.shape[:2]), q, k, v
