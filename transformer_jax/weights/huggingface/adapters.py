@@ -95,7 +95,9 @@ def _in_peft(
         name = name.removeprefix(prefix)
         module = name.rpartition(".")[0]
         if whole.keys() >= set(paths):
-            (arrays[PREFIX + name],) = layout.to_theirs({path: whole[path] for path in paths}).values()
+            (arrays[PREFIX + name],) = layout.to_theirs(
+                {path: whole[path] for path in paths}
+            ).values()
             saved.add(module)
         elif not whole.keys().isdisjoint(paths):
             partly.add(module)
