@@ -67,8 +67,9 @@ def optimizer_of(
     if name == "muon":
         masks = {"weight_decay_mask": decay_mask, "muon_weight_dimension_numbers": muon_axes}
         return optax.contrib.muon(schedule, **arguments, **masks)
-    masks = {"mask": decay_mask} if "weight_decay" in arguments else {}
-    return getattr(optax, name)(schedule, **arguments, **masks)
+    if "weight_decay" in arguments:
+        arguments["mask"] = decay_mask
+    return getattr(optax, name)(schedule, **arguments)
 
 
 def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransformationExtraArgs:
@@ -139,32 +140,34 @@ def with_frozen(
     """
 
     def labels(params: Params) -> Params:
-        return jax.tree.map(
-            lambda frozen: "frozen" if frozen else "trained", frozen_mask(params, patterns)
-        )
+        paths = flatten_dict(params, sep="/")
+        frozen = frozen_paths(paths, patterns)
+        labels = dict.fromkeys(paths, "trained") | dict.fromkeys(frozen, "frozen")
+        return unflatten_dict(labels, sep="/")
 
     return optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
 
 
-def frozen_mask(params: Params, patterns: str) -> Params:
-    """Return for each parameter whether `patterns` freeze it.
+def frozen_paths(paths: Collection[str], patterns: str) -> frozenset[str]:
+    """Return the paths of the parameters that `patterns` freeze.
 
     Raises:
         InputError: a pattern matches no parameter, or the patterns match all parameters.
     """
-    paths = flatten_dict(params, sep="/")
-    frozen = matching(patterns, paths.keys(), "freeze")
+    frozen = matching(patterns, paths, "freeze")
     if len(frozen) == len(paths):
         raise InputError(
             f"freeze is {patterns}, which is the whole model; leave at least one parameter to train"
         )
-    return unflatten_dict({path: path in frozen for path in paths}, sep="/")
+    return frozen
 
 
 def stop_frozen(params: Params, patterns: str) -> Params:
     """Return the same parameters, with `stop_gradient` on the frozen ones: their gradient is 0, and not computed."""
-    mask = frozen_mask(params, patterns)
-    return jax.tree.map(lambda a, frozen: jax.lax.stop_gradient(a) if frozen else a, params, mask)
+    arrays = flatten_dict(params, sep="/")
+    for path in frozen_paths(arrays, patterns):
+        arrays[path] = jax.lax.stop_gradient(arrays[path])
+    return unflatten_dict(arrays, sep="/")
 
 
 class AveragedState(NamedTuple):

@@ -325,7 +325,7 @@ class Task:
         """
         trained, variables = split_variables(params)
         changed = new_variables.get({})
-        held = {name: changed.get(name, collection) for name, collection in variables.items()}
+        held = {**variables, **changed}
         output, state = self.model.apply(
             {"params": trained, **held}, *arguments, mutable=[*held, *mutable], **options
         )
