@@ -4,7 +4,6 @@ import contextlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 import jax
 
@@ -147,9 +146,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         step = f"step {self._step} of {self._num_steps}{end}"
         self._bar.write(f"Going on after {step}, from {self._run.path}")
 
-    def __exit__(
-        self, kind: type | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if isinstance(error, FloatingPointError):
             with contextlib.suppress(InputError):  # the divergence is the more important error
                 self._run.mark_diverged(self._step, str(error))

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import flax.linen as nn
@@ -149,9 +149,7 @@ class TrainerModule(Task):
         self._is_entered = True
         return self
 
-    def __exit__(
-        self, kind: type | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._is_entered = False
         self.close_run()
 
