@@ -192,7 +192,9 @@ def test_layers_of_a_loop_are_named_by_their_numbers_in_init_only():
     for init_only, is_fresh in (("embedding,decoder/layers_*", False), ("embedding,decoder/layers_0", True)):
         changes = changes_in(adapted(params, "attention:2", init_only=init_only))
         whole = {path for path, change in changes.items() if hasattr(change, "shape")}
-        expected = {path for path in paths(params) if is_fresh or "stacked_layers" not in path} - {"embedding/embedding"}
+        expected = {path for path in paths(params) if is_fresh or "stacked_layers" not in path} - {
+            "embedding/embedding"
+        }
         assert whole == expected
         assert len(changes) == len(whole) + (0 if is_fresh else 4)
 

@@ -131,19 +131,6 @@ class Devices:
 
         return shared  # type: ignore[return-value]  # of the signature of `step`
 
-    def loss_of_split_params(self, loss_function: Function, remat: str) -> Function:
-        """Return a loss function of the state's parameters: if they are sharded, each is gathered where it is used.
-
-        Args:
-            loss_function: takes whole parameters first, and `train` by name.
-            remat: the model's setting: which activations of a block the backward pass recomputes.
-        """
-        if not self.partitioned_by_xla:
-            return loss_function
-        from transformer_jax.devices.divided import with_gathered_params  # only for sharded states
-
-        return with_gathered_params(loss_function, self, remat)
-
     def keep_split(self, state: Tree) -> Tree:
         """Inside a step: constrain the state to the sharding that it had before."""
         if not self.partitioned_by_xla:

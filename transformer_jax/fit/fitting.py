@@ -122,7 +122,7 @@ def training(
 def _open_run(
     task: Task,
     config: TrainingConfig,
-    chosen: InitialParams | None,
+    chosen: InitialParams,
     loaders: tuple[Loader, Loader],
 ) -> RunDirectory:
     """Open the run's directory for these data."""
@@ -130,8 +130,7 @@ def _open_run(
     data = fingerprint([loader.dataset for loader in loaders], task.constants, [*files.values()])
     check_same({"the data": data})
     model = flatten_dict({"model": description(_model_of_run(task))}, sep=".")
-    digest = None if chosen is None else chosen.digest
-    return RunDirectory(config, task.name, data, digest, files, model, task.place())
+    return RunDirectory(config, task.name, data, chosen.digest, files, model, task.place())
 
 
 def _model_of_run(task: Task) -> nn.Module:

@@ -78,9 +78,11 @@ class StepRunner:
         if self._token_batches is not None:
             self.rows_per_step = len(loader.dataset) / len(loader)
         self._state_shapes = self.devices.shapes(state)
-        self._loss_function = self.devices.loss_of_split_params(
-            compiled.task.batch_loss, config.remat
-        )
+        self._loss_function = compiled.task.batch_loss
+        if devices.partitioned_by_xla:
+            from transformer_jax.devices.divided import with_gathered_params  # only for such states
+
+            self._loss_function = with_gathered_params(self._loss_function, devices, config.remat)
         self._max_steps = max_steps_per_call(loader, config)
         # of the next call
         self.steps_per_call = self._max_steps if config.steps_per_call else 1

@@ -169,11 +169,9 @@ class CompiledTask:
     def local_samples(self, samples: Samples) -> Samples | LocalSamples:
         """Return a batch that was loaded whole; if several processes share it, only this process's rows."""
         samples = as_arrays("samples", samples)
-        return (
-            samples
-            if jax.process_count() == 1
-            else self._rows(num_rows(samples)).local_samples(samples)
-        )
+        if jax.process_count() == 1:
+            return samples
+        return self._rows(num_rows(samples)).local_samples(samples)
 
     def _rows(self, batch_size: int) -> RowRange:
         """This process's rows of a batch that is padded to a size that the devices can share."""

@@ -3,19 +3,19 @@
 import dataclasses
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
-import flax.linen as nn
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import check_scores
 from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, known_options
 from transformer_jax.errors import InputError
-from transformer_jax.nn.attention import MultiheadAttention
+from transformer_jax.nn.layer_stacks import STACKED
 from transformer_jax.outside_files import as_input_error
 from transformer_jax.training.inspected_example import Answer, InspectedExample, Label
 from transformer_jax.training.task import Task
@@ -159,20 +159,14 @@ class Viewer:
             raise InputError(
                 f"{type(self._task.model).__name__} without {MAPS} has no maps to show"
             )
-        stacks: set[str] = set()
-
-        def intercept(
-            call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
-        ) -> Any:
-            in_stack = re.match(r"(.+?)/layers_\d+/", "/".join(context.module.path))
-            if in_stack and isinstance(context.module, MultiheadAttention):
-                stacks.add(in_stack[1].replace("/", "."))
-            return call(*args, **kwargs)
-
-        with nn.intercept_methods(intercept):
-            maps = self._task.call_model(params, self._task.model_inputs(inputs), method=MAPS)
+        maps = self._task.call_model(params, self._task.model_inputs(inputs), method=MAPS)
         if hasattr(maps, "_asdict"):
             return maps
+        stacks: set[str] = set()
+        for path in flatten_dict(params, sep="/"):
+            in_stack = re.match(rf"(.+?)/(layers_\d+|{STACKED})/.*query_proj/", path)
+            if in_stack:
+                stacks.add(in_stack[1].replace("/", "."))
         return {stacks.pop() if len(stacks) == 1 else self._task.stack: maps}
 
     def answers(self, examples: Sequence[InspectedExample], params: Params) -> list[Answer]:

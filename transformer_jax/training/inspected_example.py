@@ -141,7 +141,6 @@ def answer_of(
     logits: Float[np.ndarray, "T C"],
     places: Sequence[Label],
     name: Naming,
-    separator: str = " ",
 ) -> Answer:
     """Return the most probable class at each labelled position, by name.
 
@@ -149,7 +148,6 @@ def answer_of(
         logits: of all positions.
         places: labels of the first positions; the others are ignored.
         name: returns the name of a class.
-        separator: between the parts of the text.
     """
     probabilities = probabilities_of(logits[: len(places)])
     chosen = probabilities.argmax(-1)
@@ -157,7 +155,7 @@ def answer_of(
         AnswerPart(str(place), name(int(index)), float(row[index]))
         for place, index, row in zip(places, chosen, probabilities, strict=True)
     ]
-    return Answer(separator.join(part.text for part in parts), probability_of_all(parts), parts)
+    return Answer(" ".join(part.text for part in parts), probability_of_all(parts), parts)
 
 
 def probability_of_all(parts: Sequence[AnswerPart]) -> float:
@@ -210,8 +208,8 @@ def examples_in_batch(
         real_of_row = None if real is None else np.asarray(real, bool)[index]
         labels: list[str] = []
         if is_sequence:
-            numbers = first[index, slice(None) if real_of_row is None else real_of_row]
-            labels = [name(number) for number in numbers.tolist()]
+            numbers = first[index] if real_of_row is None else first[index, real_of_row]
+            labels = [*map(name, numbers.tolist())]
         title = " ".join(labels) or f"example {index}"
         answer = partial(answer_by_position, name=name)
         return InspectedExample(

@@ -43,7 +43,7 @@ def save_adapters(
         save_adapters("adapters", trained.model, trained.adapters, original="smollm2/")
 
     Where `transformers` fuses the projections to queries, keys and values, their adapters become one, with the sum of
-    their ranks. B is stored times α / r, so that PEFT's `lora_alpha` is the rank. Arrays that were trained in full become
+    their ranks. B is stored times α / r, so that PEFT's `lora_alpha` is the rank. Arrays that were trained in full are
     PEFT's `modules_to_save`.
 
     Args:

@@ -75,9 +75,6 @@ FIXED = {
     "position_embedding_type": "absolute",  # others have arrays, which `transformers` 5 drops
 }
 REFUSED = "ForMultipleChoice", "ForNextSentencePrediction", "ForQuestionAnswering"
-BARE = (
-    "AlbertModel", "BertModel", "DistilBertModel", "MPNetModel", "RobertaModel", "XLMRobertaModel",
-)  # fmt: skip
 CLASSIFIERS = "classifier.weight", "classifier.out_proj.weight"  # the latter for texts in RoBERTa
 
 
@@ -106,7 +103,7 @@ def head_fields(keys: ConfigKeys, shapes: Shapes, tokens: str) -> dict[str, Any]
     name = keys.architecture
     check_head(keys, REFUSED, ENDS.values())
     num_classes = next((shapes[each][0] for each in CLASSIFIERS if each in shapes), 0)
-    if name in BARE:
+    if name.endswith(ENDS["none"]):
         return {"head": "none"}
     if not num_classes or name.endswith(ENDS["tokens"]):
         return {"head": "tokens" if tokens in shapes else "none"}
