@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
@@ -11,13 +11,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.data.local_rows import RowRange
-from transformer_jax.devices.specs import DATA, FSDP, default_spec, path_name
+from transformer_jax.devices.specs import DATA, FSDP, KeyPath, SpecOf, default_spec, path_name
 from transformer_jax.errors import InputError
 from transformer_jax.mesh_axis import num_parts_by_xla, partitioned_by_xla, with_value
 
 Tree = TypeVar("Tree")
 Function = TypeVar("Function", bound=Callable[..., Any])
-SpecOf = Callable[[str, Sequence[int], Mesh], PartitionSpec]  # of an array's path and shape
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Devices:
     def shardings(self, state: Tree) -> Tree:
         """Return the sharding of each array of a training state, or of its shapes."""
 
-        def sharding(path: tuple[jax.tree_util.KeyEntry, ...], leaf: Any) -> NamedSharding:
+        def sharding(path: KeyPath, leaf: Any) -> NamedSharding:
             spec = self.spec_of(path_name(path), leaf.shape, self.mesh)
             return NamedSharding(self.mesh, spec)
 

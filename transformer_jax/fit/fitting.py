@@ -29,6 +29,7 @@ from transformer_jax.fitted.fitted import CompiledTask, Fitted
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.settings import description
 from transformer_jax.training.checks import check_num_steps, with_criterion
+from transformer_jax.training.metrics import Means
 from transformer_jax.training.task import Task
 from transformer_jax.trees import Params
 
@@ -55,7 +56,7 @@ def training(
     loaders: tuple[Loader, Loader],
     initial_params: Params | None,
     *,
-    evaluate: Callable[[Loader, Params], dict[str, float]],
+    evaluate: Callable[[Loader, Params], Means],
     opened: Callable[[RunDirectory, TrainingConfig], None],
 ) -> Iterator[TrainingLoop]:
     """Begin or resume a training run, and yield its loop; an error closes the run's directory.

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import jax
 
@@ -29,6 +29,7 @@ from transformer_jax.runs.checkpoints import Checkpoint
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger, LogPosition, open_loggers
 from transformer_jax.training.callbacks import Callback, Evaluation, Step
+from transformer_jax.training.metrics import Means
 from transformer_jax.training.step import TrainState
 from transformer_jax.trees import Params, merged
 
@@ -203,7 +204,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         every = self._config.checkpoint_every
         return every > 0 and (self._step + num_steps) // every > self._step // every
 
-    def save(self, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
+    def save(self, state: TrainState, metrics: Means | None = None) -> None:
         """Write a checkpoint of the state after the last step, with its metrics if it was evaluated.
 
         Raises:
@@ -234,7 +235,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 self._run.checkpoints.wait()
         self._request.raise_if_signalled(self._step)
 
-    def _log(self, step: int, scalars: Mapping[str, float]) -> None:
+    def _log(self, step: int, scalars: Means) -> None:
         with self._run.writing():
             for logger in self._loggers.values():
                 logger.log(step, scalars)

@@ -30,6 +30,7 @@ UNWEIGHTED = "loss_function excludes every element; at least one must have a wei
 Sums: TypeAlias = dict[str, tuple[ArrayLike, ArrayLike]]
 # Factors of the terms of a loss, by name. Each is a mean of its own, over all devices and all parts of a batch.
 LossTerms: TypeAlias = Mapping[str, float]
+Means: TypeAlias = dict[str, float]  # of each metric
 NO_TERMS: LossTerms = MappingProxyType({})  # the loss is the metric `loss`
 LEAST_WEIGHT = 1e-30  # replaces a weight of 0 in a division
 # Computes the loss and metrics of a batch: takes parameters, batch, constants and key, and `train` by name. A task's is
@@ -115,7 +116,7 @@ class SumsOfSteps(flax.struct.PyTreeNode):
         return [dict(zip(self.names, map(tuple, row), strict=True)) for row in rows]
 
 
-def means(steps: Sequence[Sums]) -> dict[str, float]:
+def means(steps: Sequence[Sums]) -> Means:
     """Compute the weighted mean of each metric over several steps, without metrics whose total weight is 0.
 
     Raises:
@@ -125,7 +126,7 @@ def means(steps: Sequence[Sums]) -> dict[str, float]:
         raise InputError(
             "there are no batches to average over; a loader must give at least one batch"
         )
-    means: dict[str, float] = {}
+    means: Means = {}
     for name in sorted({name for sums in steps for name in sums}):
         totals, weights = zip(*[sums[name] for sums in steps if name in sums], strict=True)
         weight = np.sum(weights, dtype=np.float64)
@@ -197,7 +198,7 @@ def with_loss(sums: Sums, loss_terms: LossTerms) -> Sums:
     return sums | {"loss": (share_of_loss(sums, loss_terms, weights), weight)}
 
 
-def means_of_steps(steps: Sequence[Sums], loss_terms: LossTerms) -> dict[str, float]:
+def means_of_steps(steps: Sequence[Sums], loss_terms: LossTerms) -> Means:
     """Compute `means` of several steps; if the loss has terms, `loss` is the sum of their means."""
     found = means(steps)
     if loss_terms:

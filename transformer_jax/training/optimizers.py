@@ -12,8 +12,10 @@ import optax
 import optax.contrib
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
+from jax.tree_util import tree_map_with_path
 from jax.typing import ArrayLike
 
+from transformer_jax.devices.specs import KeyPath, path_name
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import STACKED
 from transformer_jax.setting_groups import TAKEN, OptimizationSettings
@@ -96,11 +98,11 @@ def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransforma
 def decay_mask(params: Params) -> Params:
     """Return for each parameter whether weight decay applies: not to biases, norms, embeddings and other vectors."""
 
-    def decays(path: tuple[Any, ...], array: ArrayLike) -> bool:
-        names = names_in(path)
+    def decays(path: KeyPath, array: ArrayLike) -> bool:
+        names = path_name(path).split("/")
         return NOT_DECAYED.isdisjoint(names[-1:]) and jnp.ndim(array) - (STACKED in names) > 1
 
-    return jax.tree_util.tree_map_with_path(decays, params)
+    return tree_map_with_path(decays, params)
 
 
 def muon_axes(params: Params) -> Any:  # a tree of axes and None
@@ -110,18 +112,13 @@ def muon_axes(params: Params) -> Any:  # a tree of axes and None
     layer of stacked layers has a matrix of its own.
     """
 
-    def axes(path: tuple[Any, ...], array: Array) -> optax.contrib.MuonDimensionNumbers | None:
-        names = names_in(path)
+    def axes(path: KeyPath, array: Array) -> optax.contrib.MuonDimensionNumbers | None:
+        names = path_name(path).split("/")
         is_hidden = names[-1:] == ["kernel"] and FIRST_AND_LAST.isdisjoint(names)
         is_matrix = array.ndim - (STACKED in names) == 2
         return optax.contrib.MuonDimensionNumbers(-2, -1) if is_hidden and is_matrix else None
 
-    return jax.tree_util.tree_map_with_path(axes, params)
-
-
-def names_in(path: tuple[Any, ...]) -> list[str]:
-    """Return the names of modules, and of the parameter at the end, in the path of a leaf."""
-    return [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
+    return tree_map_with_path(axes, params)
 
 
 def with_frozen(

@@ -95,9 +95,8 @@ def _in_peft(
         name = name.removeprefix(prefix)
         module = name.rpartition(".")[0]
         if whole.keys() >= set(paths):
-            (arrays[PREFIX + name],) = layout.to_theirs(
-                {path: whole[path] for path in paths}
-            ).values()
+            theirs = layout.to_theirs({path: whole[path] for path in paths})
+            arrays[PREFIX + name] = np.asarray(*theirs.values())
             saved.add(module)
         elif not whole.keys().isdisjoint(paths):
             partly.add(module)
