@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MAPS = "get_attention_maps"  # method of a model that has maps to show
 FIRST_WITHOUT_GLYPH = 0x530  # Latin, Greek and Cyrillic come before it
+Labels: TypeAlias = Mapping[str, Sequence[Label]]  # of positions, by kind
 # maps [H T S] of layers, and labels of keys and queries
 Drawn: TypeAlias = tuple[Sequence[np.ndarray], Sequence[str], Sequence[str]]
 
@@ -39,8 +40,8 @@ class LabelledMaps:
 
     # [H T S] for each layer; T and S depend on the kind
     maps: Mapping[str, Sequence[Float[np.ndarray, "H _T _S"]]]
-    query_labels: Mapping[str, Sequence[Label]]  # T labels, of the queries' positions
-    key_labels: Mapping[str, Sequence[Label]]  # S labels, of the keys' positions
+    query_labels: Labels  # T labels, of the queries' positions
+    key_labels: Labels  # S labels, of the keys' positions
 
     @classmethod
     def of(

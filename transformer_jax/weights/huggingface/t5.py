@@ -65,30 +65,14 @@ T5_KEYS = T5_SIZES | {
 
 
 def build(keys: ConfigKeys, shapes: Shapes) -> Transformer:
-    """The T5 of a `config.json`."""
-    is_scaled = keys.take(
-        "scale_decoder_outputs", bool, keys.take("tie_word_embeddings", bool, True)
-    )
-    return _model(keys, shapes, "relu", is_scaled)
-
-
-def build_mt5(keys: ConfigKeys, shapes: Shapes) -> Transformer:
-    """The mT5 of a `config.json`; it never scales, whatever `tie_word_embeddings` says."""
-    return _model(keys, shapes, "gated-gelu", is_scaled=False)
-
-
-def _model(keys: ConfigKeys, shapes: Shapes, feed_forward: str, is_scaled: bool) -> Transformer:
-    """The model of a `config.json`.
-
-    Args:
-        keys: keys of the `config.json`.
-        shapes: shapes of the arrays.
-        feed_forward: default of the key `feed_forward_proj`.
-        is_scaled: whether the decoder's output is divided by √D.
-    """
+    """The T5 or mT5 of a `config.json`; an mT5 never scales its output, whatever `tie_word_embeddings` says."""
+    is_mt5 = keys.take("model_type", str) == "mt5"
+    is_tied = keys.take("tie_word_embeddings", bool, True)
+    is_scaled = keys.take("scale_decoder_outputs", bool, is_tied) and not is_mt5
     check_head(keys, REFUSED, ("ForConditionalGeneration", "T5Model"))
     kinds = [*ACTIVATIONS, *(f"gated-{word}" for word in ACTIVATIONS)]
-    gated, _, word = keys.one_of("feed_forward_proj", feed_forward, *kinds).rpartition("-")
+    default = "gated-gelu" if is_mt5 else "relu"
+    gated, _, word = keys.one_of("feed_forward_proj", default, *kinds).rpartition("-")
     if gated and word == "gelu":
         word = "gelu_new"
     keys.one_of("dense_act_fn", word)
@@ -172,4 +156,4 @@ T5 = Family(
         "num_hidden_layers": "num_layers",
     },
 )
-MT5 = T5._replace(model_types=("mt5",), build=build_mt5, configure=configure_mt5)
+MT5 = T5._replace(model_types=("mt5",), configure=configure_mt5)
