@@ -7,7 +7,7 @@ import pytest
 from tiny_reverse import loaders, trainer_for
 
 from transformer_jax import InputError, ReverseConfig
-from transformer_jax.fit.programs import choose_initial, create_programs, report_initial
+from transformer_jax.fit.programs import InitialParams, choose_initial, create_programs, report_initial
 from transformer_jax.nn.layer_stacks import unstack_layers
 
 MODEL = {"encoder": {"kernel": (3, 5), "bias": (5,)}, "output": {"kernel": (5, 2)}}
@@ -98,6 +98,6 @@ def test_the_digest_is_that_of_the_arrays_that_are_taken():
 def test_settings_without_parameters_are_an_error_unless_the_run_goes_on(settings):
     config = ReverseConfig(**settings)
     with pytest.raises(InputError, match=f"{next(iter(settings))} is .* but no parameters are given; use train_and_"):
-        report_initial(config, None, is_resumed=False)
-    report_initial(config, None, is_resumed=True)
-    report_initial(ReverseConfig(), None, is_resumed=False)
+        report_initial(config, InitialParams({}, ()), is_resumed=False)
+    report_initial(config, InitialParams({}, ()), is_resumed=True)
+    report_initial(ReverseConfig(), InitialParams({}, ()), is_resumed=False)

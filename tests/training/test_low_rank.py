@@ -187,6 +187,18 @@ def test_later_patterns_decide_and_fresh_arrays_are_trained_unless_frozen():
     }
 
 
+def test_layers_of_a_loop_are_named_by_their_numbers_in_init_only():
+    params = language_model(SETTINGS["scanned_alibi"]).variables["params"]
+    for init_only, is_fresh in (("embedding,decoder/layers_*", False), ("embedding,decoder/layers_0", True)):
+        changes = changes_in(adapted(params, "attention:2", init_only=init_only))
+        whole = {path for path, change in changes.items() if hasattr(change, "shape")}
+        expected = {path for path in paths(params) if is_fresh or "stacked_layers" not in path} - {
+            "embedding/embedding"
+        }
+        assert whole == expected
+        assert len(changes) == len(whole) + (0 if is_fresh else 4)
+
+
 def test_frozen_layers_have_no_adapters():
     params = predictor()[1]["params"]
     state = adapted(params, "attention:2", freeze="encoder/layers_0")

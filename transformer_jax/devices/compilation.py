@@ -4,7 +4,7 @@ import ctypes
 import functools
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -19,17 +19,18 @@ from transformer_jax.devices.processes import join_processes
 from transformer_jax.devices.stopwatch import Stopwatch
 
 Option: TypeAlias = int | bool | str
+Options: TypeAlias = dict[str, Option]
 # Options of the compiler for CPUs. docs/performance.md has the gain of each option on the oldest and the newest JAX.
-STEP_OPTIONS: dict[str, Option] = {"xla_backend_optimization_level": 1}
+STEP_OPTIONS: Options = {"xla_backend_optimization_level": 1}
 # A program that runs once, or a few times: compiling it takes longer than running it.
-RUN_ONCE_OPTIONS: dict[str, Option] = {
+RUN_ONCE_OPTIONS: Options = {
     "xla_backend_optimization_level": 0,
     "xla_cpu_use_fusion_emitters": False,
 }
 
 # Options of the compiler for GPUs, for all programs. Without products in Triton, whose candidates it would measure, it
 # takes a seventh less time for a GPT-2, whose step is as fast.
-GPU_OPTIONS: dict[str, Option] = {"xla_gpu_enable_triton_gemm": False}
+GPU_OPTIONS: Options = {"xla_gpu_enable_triton_gemm": False}
 
 # the numbers of glibc's settings, from its malloc.h
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
@@ -49,9 +50,7 @@ _compiler = ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 1) // 4))
 Result = TypeVar("Result")
 
 
-def known_options(
-    options: Mapping[str, Option], device: jax.Device | None = None
-) -> dict[str, Option]:
+def known_options(options: Options, device: jax.Device | None = None) -> Options:
     """Return the options that the installed compiler knows.
 
     Options come and go with XLA releases; a missing option costs speed, but does not stop the run.
@@ -115,7 +114,7 @@ class BackgroundProgram(Generic[Result]):
         self,
         step: Callable[..., Result],
         *,
-        options: Mapping[str, Option] = STEP_OPTIONS,
+        options: Options = STEP_OPTIONS,
         shardings: object = None,
         device: jax.Device | None = None,
         donate_state: bool = False,

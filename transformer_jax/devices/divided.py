@@ -1,15 +1,14 @@
 """All-gather of sharded parameters, in a step that XLA partitions."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 from jax import Array
 from jax.extend.core import Primitive
 from jax.sharding import NamedSharding, PartitionSpec
 
-from transformer_jax.devices.sharing import Devices
-from transformer_jax.devices.specs import TENSOR, path_name
+from transformer_jax.devices.sharing import Devices, Function
+from transformer_jax.devices.specs import TENSOR, KeyPath, path_name
 from transformer_jax.mesh_axis import new_variables, with_value
 from transformer_jax.nn.layer_stacks import (
     LAYER_INPUT,
@@ -20,8 +19,6 @@ from transformer_jax.nn.layer_stacks import (
     layer_access,
 )
 from transformer_jax.trees import Params
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def with_gathered_params(loss_function: Function, devices: Devices, remat: str) -> Function:
@@ -37,11 +34,11 @@ def with_gathered_params(loss_function: Function, devices: Devices, remat: str) 
     """
 
     def gather(module: str, params: Params) -> Params:
-        def gather_array(path: tuple[jax.tree_util.KeyEntry, ...], leaf: Array) -> Array:
+        def gather_array(path: KeyPath, leaf: Array) -> Array:
             name = path_name(path)
-            return (
-                leaf if STACKED in name.split("/") else _gathered(f"{module}/{name}", leaf, devices)
-            )
+            if STACKED in name.split("/"):
+                return leaf
+            return _gathered(f"{module}/{name}", leaf, devices)
 
         return jax.tree_util.tree_map_with_path(gather_array, params)
 

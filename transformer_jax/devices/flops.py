@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jax
+
 # FLOP/s of dense products in bfloat16 (float16 if a card has no bfloat16), from the makers' data sheets. The first
 # entry that a device's name contains counts.
 PEAKS: Mapping[str, float] = {
@@ -49,8 +51,7 @@ def flops_of(jaxpr: Any) -> float:  # JAX's type of traces is not public
 
 def _inner(params: Mapping[str, Any]) -> Iterator[Any]:
     """The traces inside an operation: of a loop's body, a branch, or a compiled function."""
-    for value in params.values():
-        for part in value if isinstance(value, tuple | list) else (value,):
-            part = getattr(part, "jaxpr", part)
-            if hasattr(part, "eqns"):
-                yield part
+    for part in jax.tree.leaves(params):
+        part = getattr(part, "jaxpr", part)
+        if hasattr(part, "eqns"):
+            yield part

@@ -9,8 +9,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from transformer_jax.config import TrainingConfig
-from transformer_jax.devices.sharing import Devices, SpecOf
-from transformer_jax.devices.specs import AXES, DATA, FSDP, TENSOR, default_spec
+from transformer_jax.devices.sharing import Devices
+from transformer_jax.devices.specs import AXES, DATA, FSDP, TENSOR, SpecOf, default_spec
 from transformer_jax.errors import InputError
 
 NUM_CPU_DEVICES = "jax_num_cpu_devices"  # the setting of JAX

@@ -4,7 +4,6 @@ Every function here is called by all processes, in the same order: each waits fo
 """
 
 import contextlib
-import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
@@ -59,8 +58,8 @@ def join_processes(config: TrainingConfig) -> None:
             f"distributed: JAX finds no other processes here ({str(error).splitlines()[0]}); start"
             " them with SLURM or Open MPI, or give coordinator, num_processes and process_id"
         ) from error
-    settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    check_same({name: value for name, value in settings.items() if name not in OWN_SETTINGS})
+    settings = vars(config).items()
+    check_same({name: value for name, value in settings if name not in OWN_SETTINGS})
 
 
 def is_first() -> bool:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
@@ -11,13 +11,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.data.local_rows import RowRange
-from transformer_jax.devices.specs import DATA, FSDP, default_spec, path_name
+from transformer_jax.devices.specs import DATA, FSDP, KeyPath, SpecOf, default_spec, path_name
 from transformer_jax.errors import InputError
 from transformer_jax.mesh_axis import num_parts_by_xla, partitioned_by_xla, with_value
 
 Tree = TypeVar("Tree")
 Function = TypeVar("Function", bound=Callable[..., Any])
-SpecOf = Callable[[str, Sequence[int], Mesh], PartitionSpec]  # of an array's path and shape
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Devices:
     def shardings(self, state: Tree) -> Tree:
         """Return the sharding of each array of a training state, or of its shapes."""
 
-        def sharding(path: tuple[jax.tree_util.KeyEntry, ...], leaf: Any) -> NamedSharding:
+        def sharding(path: KeyPath, leaf: Any) -> NamedSharding:
             spec = self.spec_of(path_name(path), leaf.shape, self.mesh)
             return NamedSharding(self.mesh, spec)
 
@@ -130,19 +129,6 @@ class Devices:
             )(state, batch, *more)
 
         return shared  # type: ignore[return-value]  # of the signature of `step`
-
-    def loss_of_split_params(self, loss_function: Function, remat: str) -> Function:
-        """Return a loss function of the state's parameters: if they are sharded, each is gathered where it is used.
-
-        Args:
-            loss_function: takes whole parameters first, and `train` by name.
-            remat: the model's setting: which activations of a block the backward pass recomputes.
-        """
-        if not self.partitioned_by_xla:
-            return loss_function
-        from transformer_jax.devices.divided import with_gathered_params  # only for sharded states
-
-        return with_gathered_params(loss_function, self, remat)
 
     def keep_split(self, state: Tree) -> Tree:
         """Inside a step: constrain the state to the sharding that it had before."""

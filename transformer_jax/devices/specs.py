@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
@@ -10,6 +10,8 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from transformer_jax.nn.layer_stacks import STACKED, layer_name
 
 DATA, FSDP, TENSOR = AXES = "data", "fsdp", "tensor"
+KeyPath = tuple[jax.tree_util.KeyEntry, ...]
+SpecOf = Callable[[str, Sequence[int], Mesh], PartitionSpec]  # of an array's path and shape
 MIN_SIZE = 2**10  # elements; smaller arrays stay whole
 
 # Mesh axes of a parameter's axes, by the end of its path. Tensor parallelism (Shoeybi et al. 2019): each device
@@ -55,6 +57,6 @@ def default_spec(path: str, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> 
     return PartitionSpec(*axes)
 
 
-def path_name(path: tuple[jax.tree_util.KeyEntry, ...]) -> str:
+def path_name(path: KeyPath) -> str:
     """Return a leaf's path as a string, such as `encoder/layers_0/norm/scale`."""
     return jax.tree_util.keystr(path, simple=True, separator="/")

@@ -61,18 +61,16 @@ def attention_picture(
     brightest = np.maximum(maps.max((1, 2), keepdims=True), np.finfo(np.float32).tiny)
     grey = np.rint(255 * np.sqrt(maps / brightest)).astype(np.uint8)
     grey[:, later_keys([maps])] = GREY
-    cells = grey.repeat(cell, 1).repeat(cell, 2)
-    rows = [drawable(label).replace("␣", "_") for label in queries]
-    columns = [drawable(label).replace("␣", "_") for label in keys]
-    left = CELL * max(map(len, rows))
-    top = CELL * max(map(len, columns))
-    width = left + num_keys * cell
-    image = Image.new("L", (num_heads * width, top + length * cell), GREY)
-    draw = ImageDraw.Draw(image)
-    for head in range(num_heads):
-        image.paste(Image.fromarray(cells[head]), (head * width + left, top))
-        for place, name in enumerate(rows):
-            draw.text((head * width + 1, top + place * cell), name, fill=255)
-        for place, name in enumerate(columns):
-            draw.text((head * width + left + place * cell, 1), "\n".join(name), fill=255, spacing=1)
-    return np.asarray(image)
+    rows, columns = (
+        [drawable(label).replace("␣", "_") for label in labels] for labels in (queries, keys)
+    )
+    left, top = CELL * max(map(len, rows)), CELL * max(map(len, columns))
+    panel = Image.new("L", (left + num_keys * cell, top + length * cell), GREY)  # of one head
+    draw = ImageDraw.Draw(panel)
+    for place, name in enumerate(rows):
+        draw.text((1, top + place * cell), name, fill=255)
+    for place, name in enumerate(columns):
+        draw.text((left + place * cell, 1), "\n".join(name), fill=255, spacing=1)
+    picture = np.stack([np.asarray(panel)] * num_heads, 1)  # [height H width]
+    picture[top:, :, left:] = grey.repeat(cell, 1).repeat(cell, 2).swapaxes(0, 1)
+    return picture.reshape(len(picture), -1)

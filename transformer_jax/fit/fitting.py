@@ -29,6 +29,7 @@ from transformer_jax.fitted.fitted import CompiledTask, Fitted
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.settings import description
 from transformer_jax.training.checks import check_num_steps, with_criterion
+from transformer_jax.training.metrics import Means
 from transformer_jax.training.task import Task
 from transformer_jax.trees import Params
 
@@ -55,7 +56,7 @@ def training(
     loaders: tuple[Loader, Loader],
     initial_params: Params | None,
     *,
-    evaluate: Callable[[Loader, Params], dict[str, float]],
+    evaluate: Callable[[Loader, Params], Means],
     opened: Callable[[RunDirectory, TrainingConfig], None],
 ) -> Iterator[TrainingLoop]:
     """Begin or resume a training run, and yield its loop; an error closes the run's directory.
@@ -122,7 +123,7 @@ def training(
 def _open_run(
     task: Task,
     config: TrainingConfig,
-    chosen: InitialParams | None,
+    chosen: InitialParams,
     loaders: tuple[Loader, Loader],
 ) -> RunDirectory:
     """Open the run's directory for these data."""
@@ -130,8 +131,7 @@ def _open_run(
     data = fingerprint([loader.dataset for loader in loaders], task.constants, [*files.values()])
     check_same({"the data": data})
     model = flatten_dict({"model": description(_model_of_run(task))}, sep=".")
-    digest = None if chosen is None else chosen.digest
-    return RunDirectory(config, task.name, data, digest, files, model, task.place())
+    return RunDirectory(config, task.name, data, chosen.digest, files, model, task.place())
 
 
 def _model_of_run(task: Task) -> nn.Module:

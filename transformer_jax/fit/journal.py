@@ -3,8 +3,7 @@
 import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
-from types import TracebackType
+from collections.abc import Sequence
 
 import jax
 
@@ -30,6 +29,7 @@ from transformer_jax.runs.checkpoints import Checkpoint
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger, LogPosition, open_loggers
 from transformer_jax.training.callbacks import Callback, Evaluation, Step
+from transformer_jax.training.metrics import Means
 from transformer_jax.training.step import TrainState
 from transformer_jax.trees import Params, merged
 
@@ -147,9 +147,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         step = f"step {self._step} of {self._num_steps}{end}"
         self._bar.write(f"Going on after {step}, from {self._run.path}")
 
-    def __exit__(
-        self, kind: type | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if isinstance(error, FloatingPointError):
             with contextlib.suppress(InputError):  # the divergence is the more important error
                 self._run.mark_diverged(self._step, str(error))
@@ -206,7 +204,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         every = self._config.checkpoint_every
         return every > 0 and (self._step + num_steps) // every > self._step // every
 
-    def save(self, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
+    def save(self, state: TrainState, metrics: Means | None = None) -> None:
         """Write a checkpoint of the state after the last step, with its metrics if it was evaluated.
 
         Raises:
@@ -237,7 +235,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 self._run.checkpoints.wait()
         self._request.raise_if_signalled(self._step)
 
-    def _log(self, step: int, scalars: Mapping[str, float]) -> None:
+    def _log(self, step: int, scalars: Means) -> None:
         with self._run.writing():
             for logger in self._loggers.values():
                 logger.log(step, scalars)

@@ -1,6 +1,6 @@
 """The training loop: compiled calls of several steps each, with evaluations between epochs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from transformer_jax.config import EMA, TrainingConfig
@@ -9,7 +9,7 @@ from transformer_jax.devices.processes import any_of, whole
 from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.nn.layer_stacks import unstack_layers
 from transformer_jax.training.callbacks import Evaluation, Step
-from transformer_jax.training.metrics import SumsOfSteps
+from transformer_jax.training.metrics import Means, SumsOfSteps
 from transformer_jax.training.optimizers import average_of
 from transformer_jax.training.schedules import PLATEAU, after_evaluation
 from transformer_jax.trees import Params, merged
@@ -54,7 +54,7 @@ class TrainingLoop:
         loader: Loader,
         runner: "StepRunner",
         start: "Checkpoint",
-        evaluate: Callable[[Params], dict[str, float]],
+        evaluate: Callable[[Params], Means],
         journal: "Journal",
         stopwatch: Stopwatch,
     ) -> None:
@@ -154,7 +154,7 @@ class TrainingLoop:
         self._journal.on_evaluation(Evaluation(self.step, epoch, metrics, params), self.state)
         self._reduce_rate(metrics)
 
-    def _reduce_rate(self, metrics: Mapping[str, float]) -> None:
+    def _reduce_rate(self, metrics: Means) -> None:
         """Reduce the learning rate on a plateau: after the checkpoint, which may be older than the evaluation."""
         opt_state = after_evaluation(self.state.opt_state, self.config, metrics)
         self.state = self.state.replace(opt_state=opt_state)

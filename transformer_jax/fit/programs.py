@@ -1,11 +1,13 @@
 """Compiled programs of a training run; the states with which it begins and ends."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
 import numpy as np
+import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 from jax.typing import ArrayLike
@@ -32,27 +34,27 @@ from transformer_jax.trees import VARIABLES, Arrays, Inputs, Params, merged
 
 
 class InitialParams(NamedTuple):
-    """Given arrays with which training begins."""
+    """Given arrays with which training begins; none if all are fresh."""
 
     arrays: Mapping[str, np.ndarray]  # by path; copies, in the model's dtypes
     # lines with path and shape of the given arrays not taken, and of the model's fresh ones
     not_taken: tuple[str, ...]
 
     @property
-    def digest(self) -> str:
-        """SHA-256 of the arrays, with their names and shapes."""
-        return digest_of_arrays(dict(self.arrays))
+    def digest(self) -> str | None:
+        """SHA-256 of the arrays, with their names and shapes; None if there are none."""
+        return digest_of_arrays(dict(self.arrays)) if self.arrays else None
 
     def summary(self) -> str:
         """The number of arrays taken, and a line for each array that is not taken or fresh."""
         return "\n".join([f"Arrays that training begins with: {len(self.arrays)}", *self.not_taken])
 
 
-def choose_initial(given: Params, like: Params, config: TrainingConfig) -> InitialParams:
+def choose_initial(given: Params | None, like: Params, config: TrainingConfig) -> InitialParams:
     """Choose the given parameters with which training begins.
 
     Args:
-        given: parameters of a model with the same names and shapes.
+        given: parameters of a model with the same names and shapes; None for fresh ones.
         like: parameters of this model, or their shapes and dtypes; its layers may be stacked.
         config: `init_only` has patterns (see `matching`) of the model's arrays to take; the names and shapes of all
             other arrays may then differ.
@@ -61,6 +63,8 @@ def choose_initial(given: Params, like: Params, config: TrainingConfig) -> Initi
         InputError: a name or a shape differs, an array is not floating-point or not finite, or a pattern matches no
             array.
     """
+    if given is None:
+        return InitialParams({}, ())
     arrays = as_arrays("initial_params", flatten_dict(given, sep="/"))
     of_model = flatten_dict(jax.eval_shape(unstack_layers, like), sep="/")
     expected, taken = of_model, arrays
@@ -79,9 +83,7 @@ def choose_initial(given: Params, like: Params, config: TrainingConfig) -> Initi
     return InitialParams(copies, tuple(lines))
 
 
-def report_initial(
-    config: TrainingConfig, given: InitialParams | None, *, is_resumed: bool
-) -> None:
+def report_initial(config: TrainingConfig, given: InitialParams, *, is_resumed: bool) -> None:
     """Print which given parameters are taken and which are not, unless the run is resumed.
 
     Raises:
@@ -89,7 +91,7 @@ def report_initial(
     """
     if is_resumed:
         return
-    if given is not None:
+    if given.arrays:
         say(given.summary())
         return
     for name in ("init_from", "init_only"):
@@ -108,7 +110,7 @@ class Programs(NamedTuple):
 
     shapes: TrainState  # and dtypes
     shapes_of_model: Params  # of its parameters, with low-rank adapters merged
-    chosen_params: InitialParams | None  # arrays that replace fresh ones in the initial state
+    chosen_params: InitialParams  # arrays that replace fresh ones in the initial state
     initial_state: Callable[[], TrainState]  # waits for the compiler
     runner: StepRunner
 
@@ -149,51 +151,54 @@ def create_programs(
     """
     task, devices = compiled.task, compiled.devices
     rule = update_rule(task, num_steps)
-
-    @jax.jit  # traced for the shapes, and again for the program only if arrays are given
-    def init(
-        seed: ArrayLike, inputs: Inputs, constants: Arrays, arrays: Mapping[str, Array]
-    ) -> TrainState:
-        params_key, step_key = jax.random.split(jax.random.key(seed))
-        params = task.initial_params(params_key, inputs, constants)
-        if arrays:
-            unstacked = flatten_dict(unstack_layers(params), sep="/") | arrays
-            params = stack_layers(unflatten_dict(unstacked, sep="/"), params)
-        if task.config.lora is not None:
-            from transformer_jax.training.low_rank import with_adapters  # only for this setting
-
-            params = with_adapters(params, task.config, params_key)
-        return initial_state(params, rule.optimizer, step_key)
-
+    # traced for the shapes, and again for the program only if arrays are given
+    init = jax.jit(functools.partial(_first_state, task, rule.optimizer))
     arguments = np.uint32(task.config.seed), train_loader.example()[0], task.constants
     shapes = init.eval_shape(*arguments, {})
     shapes_of_model = jax.eval_shape(merged, shapes.params)
-    chosen: InitialParams | None = None
-    arrays: Mapping[str, np.ndarray] = {}
     if VARIABLES in shapes_of_model:
         check_full_batches(train_loader)
-        if devices.mesh.size > 1:
-            # Statistics of a batch need the rows of all devices.
-            devices = dataclasses.replace(devices, partitioned_by_xla=True)
-    if given is not None:
-        chosen = choose_initial(given, shapes_of_model, task.config)
-        arrays = chosen.arrays
-    all_arguments = *arguments, arrays
-    # A sharded state is created sharded, so that no device ever holds all of it.
-    shardings = devices.shardings(shapes) if devices.partitioned_by_xla else None
-    # An unsharded one is computed by the host, since compiling for an accelerator takes much longer.
+        # Statistics of a batch need the rows of all devices.
+        is_divided = devices.partitioned_by_xla or devices.mesh.size > 1
+        devices = dataclasses.replace(devices, partitioned_by_xla=is_divided)
+    chosen = choose_initial(given, shapes_of_model, task.config)
+    # A sharded state is created sharded, so that no device ever holds all of it. An unsharded one is computed by the
+    # host, since compiling for an accelerator takes much longer.
+    is_sharded = devices.partitioned_by_xla
     program = BackgroundProgram(
         init,
         options=RUN_ONCE_OPTIONS,
-        shardings=shardings,
-        device=None if devices.partitioned_by_xla else host_device(),
+        shardings=devices.shardings(shapes) if is_sharded else None,
+        device=None if is_sharded else host_device(),
         stopwatch=compiled.stopwatch,
     )
+    all_arguments = *arguments, chosen.arrays
     program.begin_to_compile(*all_arguments)
     runner = StepRunner(compiled, devices, rule, shapes, train_loader)
     return Programs(
         shapes, shapes_of_model, chosen, lambda: devices.place(program(*all_arguments)), runner
     )
+
+
+def _first_state(
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    seed: ArrayLike,
+    inputs: Inputs,
+    constants: Arrays,
+    arrays: Mapping[str, Array],
+) -> TrainState:
+    """The state before the first step, with given arrays in place of fresh ones; compiled."""
+    params_key, step_key = jax.random.split(jax.random.key(seed))
+    params = task.initial_params(params_key, inputs, constants)
+    if arrays:
+        unstacked = flatten_dict(unstack_layers(params), sep="/") | arrays
+        params = stack_layers(unflatten_dict(unstacked, sep="/"), params)
+    if task.config.lora is not None:
+        from transformer_jax.training.low_rank import with_adapters  # only for this setting
+
+        params = with_adapters(params, task.config, params_key)
+    return initial_state(params, optimizer, step_key)
 
 
 def newest(run: RunDirectory, initial: TrainState, devices: Devices) -> Checkpoint:

@@ -1,8 +1,7 @@
 """StepRunner: several training steps per compiled call, compiled in the background; their duration sets the number."""
 
 import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ from transformer_jax.data.loader import Loader
 from transformer_jax.data.local_rows import LocalSamples
 from transformer_jax.devices.compilation import BackgroundProgram
 from transformer_jax.devices.processes import largest
-from transformer_jax.devices.sharing import Devices
+from transformer_jax.devices.sharing import Devices, Function
 from transformer_jax.fitted.fitted import CompiledTask
 from transformer_jax.training.metrics import Sums, SumsOfSteps
 from transformer_jax.training.step import (
@@ -28,7 +27,7 @@ from transformer_jax.training.step import (
 )
 from transformer_jax.trees import Arrays
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+AfterSteps: TypeAlias = tuple[TrainState, SumsOfSteps]  # the state, and the sums of each step
 
 MAX_STEPS_PER_CALL = 32
 # target duration of a call of several steps: signals and the progress bar wait for its end
@@ -78,9 +77,11 @@ class StepRunner:
         if self._token_batches is not None:
             self.rows_per_step = len(loader.dataset) / len(loader)
         self._state_shapes = self.devices.shapes(state)
-        self._loss_function = self.devices.loss_of_split_params(
-            compiled.task.batch_loss, config.remat
-        )
+        self._loss_function = compiled.task.batch_loss
+        if devices.partitioned_by_xla:
+            from transformer_jax.devices.divided import with_gathered_params  # only for such states
+
+            self._loss_function = with_gathered_params(self._loss_function, devices, config.remat)
         self._max_steps = max_steps_per_call(loader, config)
         # of the next call
         self.steps_per_call = self._max_steps if config.steps_per_call else 1
@@ -130,9 +131,7 @@ class StepRunner:
         """Return the arguments of `program`: shapes of the state, a batch of this example's shapes, the constants."""
         return self._state_shapes, *self.stack(example), self._constants
 
-    def run(
-        self, state: TrainState, batches: Batch, count: ArrayLike
-    ) -> tuple[TrainState, SumsOfSteps]:
+    def run(self, state: TrainState, batches: Batch, count: ArrayLike) -> AfterSteps:
         """Start a step for each of the first `count` stacked batches, without waiting for the devices.
 
         Args:
@@ -156,7 +155,7 @@ class StepRunner:
 
     def run_stacked(
         self, state: TrainState, batches: Batch, count: ArrayLike, constants: Arrays
-    ) -> tuple[TrainState, SumsOfSteps]:
+    ) -> AfterSteps:
         """Run a step for each of the first `count` stacked batches, and return the sums of each step; compiled."""
         # Traced once, for both the loop and the shapes of the metrics. A new function object, since JAX would reuse
         # this trace for another `jit` of the same function.
@@ -164,7 +163,7 @@ class StepRunner:
             functools.partial(train_step, loss_function=self._loss_function, rule=self.rule)
         )
 
-        def step(i: Array, carry: tuple[TrainState, SumsOfSteps]) -> tuple[TrainState, SumsOfSteps]:
+        def step(i: Array, carry: AfterSteps) -> AfterSteps:
             state, sums = carry
             batch = jax.tree.map(
                 lambda stacked: lax.dynamic_index_in_dim(stacked, i, keepdims=False), batches
@@ -193,9 +192,7 @@ class StepRunner:
             state, batch, constants, self._loss_function, rule.num_parts, rule.loss_terms
         )
 
-    def update_once(
-        self, state: TrainState, gradients_and_sums: tuple[Arrays, Sums]
-    ) -> tuple[TrainState, SumsOfSteps]:
+    def update_once(self, state: TrainState, gradients_and_sums: tuple[Arrays, Sums]) -> AfterSteps:
         """Apply the update; compiled once for all batch shapes."""
         state, sums = update(state, *gradients_and_sums, self.rule)
         sums_of_steps = SumsOfSteps.zeros(1, sums).with_step(jnp.int32(0), sums)

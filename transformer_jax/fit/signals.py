@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -39,9 +39,7 @@ class StopRequest:
         self._previous = _handle_signals(self._record)
         return self
 
-    def __exit__(
-        self, kind: type | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         if self._received is not None and error is None:

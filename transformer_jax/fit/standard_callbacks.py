@@ -1,5 +1,7 @@
 """What every training does between steps: check the loss, log the metrics, stop early."""
 
+import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -11,7 +13,6 @@ from transformer_jax.errors import InputError
 from transformer_jax.fit.runner import StepRunner
 from transformer_jax.training.callbacks import Callback, Epoch, Evaluation, Log, Step
 from transformer_jax.training.metrics import (
-    NO_TERMS,
     UNWEIGHTED,
     LossTerms,
     Sums,
@@ -22,70 +23,59 @@ from transformer_jax.training.metrics import (
 T = TypeVar("T")
 
 
-class LogMetrics(Callback):
+@dataclasses.dataclass(eq=False)
+class SumsOfWindow(Callback):
+    """Base class of callbacks that collect the sums of steps, which a checkpoint keeps."""
+
+    sums: list[Sums] = dataclasses.field(default_factory=list, init=False)
+
+    def state(self) -> list[Sums]:
+        """The sums, as numbers."""
+        return jax.tree.map(float, self.sums)
+
+    def restore(self, state: list[Sums]) -> None:
+        """Continue with these sums."""
+        self.sums = [*state]
+
+
+@dataclasses.dataclass(eq=False)
+class LogMetrics(SumsOfWindow):
     """Logs the training metrics every few steps, as means since the last entry, `train/…`.
 
     After each evaluation, logs `val/…`, and with `log_norms` the norm of each layer's parameters, such as
     `parameter_norm/encoder/layers_0`.
-
-    Args:
-        log: gets every entry.
-        every: steps between entries.
-        steps_per_epoch: number of steps in an epoch, which always ends with an entry.
-        log_norms: whether the norms of the parameters are logged.
-        num_steps: number of steps of the training, which always ends with an entry.
-        loss_terms: factors of the terms of the loss.
     """
 
-    def __init__(
-        self,
-        log: Log,
-        every: int,
-        steps_per_epoch: int,
-        *,
-        log_norms: bool = False,
-        num_steps: int | None = None,
-        loss_terms: LossTerms = NO_TERMS,
-    ) -> None:
-        self._log = log
-        self._every = every
-        self._steps_per_epoch = steps_per_epoch
-        self._log_norms = log_norms
-        self._num_steps = num_steps
-        self._loss_terms = loss_terms
-        self._window: list[Sums] = []  # of the steps since the last entry
+    log: Log  # gets every entry
+    every: int  # steps between entries
+    steps_per_epoch: int  # an epoch always ends with an entry
+    log_norms: bool = False  # whether the norms of the parameters are logged
+    num_steps: int | None = None  # of the training, which always ends with an entry
+    # factors of the terms of the loss
+    loss_terms: LossTerms = dataclasses.field(default_factory=dict)
 
     def on_step(self, step: Step) -> None:
         """Add one step, and log if an entry is due."""
-        self._window.append(step.sums)
+        self.sums.append(step.sums)
         if not self.is_due(step.number):
             return
-        metrics = means_of_steps(self._window, self._loss_terms)
-        self._window = []
+        metrics = means_of_steps(self.sums, self.loss_terms)
+        self.sums = []
         # of this step, not the mean
         metrics["learning_rate"] = float(np.asarray(step.sums["learning_rate"][0]))
-        self._log(step.number, {f"train/{name}": value for name, value in metrics.items()})
+        self.log(step.number, {f"train/{name}": value for name, value in metrics.items()})
 
     def is_due(self, step: int) -> bool:
         """Whether an entry is logged after this step."""
-        is_regular = step % self._every == 0 or step % self._steps_per_epoch == 0
-        return is_regular or step == self._num_steps
+        return not step % self.every or not step % self.steps_per_epoch or step == self.num_steps
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         """Log an evaluation."""
         scalars = {f"val/{name}": value for name, value in evaluation.metrics.items()}
-        if self._log_norms:
+        if self.log_norms:
             norms = jax.jit(layer_norms)(evaluation.params)
             scalars |= {f"parameter_norm/{layer}": float(norm) for layer, norm in norms.items()}
-        self._log(evaluation.step, scalars)
-
-    def state(self) -> list[dict[str, tuple[float, float]]]:
-        """The sums of the steps since the last entry."""
-        return [jax.tree.map(float, sums) for sums in self._window]
-
-    def restore(self, state: list[Sums]) -> None:
-        """Continue with these sums."""
-        self._window = [*state]
+        self.log(evaluation.step, scalars)
 
 
 class LogThroughput(Callback):
@@ -104,129 +94,104 @@ class LogThroughput(Callback):
 
     def __init__(self, log: Log, is_due: Callable[[int], bool], runner: StepRunner) -> None:
         self._log, self._is_due, self._runner = log, is_due, runner
-        self._num_steps, self._seconds, self._waited = 0, 0.0, 0.0  # since the last entry
+        self._totals = [0, 0.0, 0.0]  # steps, seconds and seconds of waiting since the last entry
 
     def on_step(self, step: Step) -> None:
         """Log, if an entry is due."""
-        self._num_steps += 1
-        self._seconds += step.seconds
-        self._waited += step.waited
+        of_step = 1, step.seconds, step.waited
+        self._totals = [sum(both) for both in zip(self._totals, of_step, strict=True)]
         if not self._is_due(step.number):
             return
-        rate = self._num_steps / self._seconds
+        num_steps, seconds, waited = self._totals
+        self._totals = [0, 0.0, 0.0]
+        rate = num_steps / seconds
         scalars = {
             "steps_per_second": rate,
             "examples_per_second": rate * self._runner.rows_per_step,
-            "seconds_waiting_for_data": self._waited,
+            "seconds_waiting_for_data": waited,
         }
-        self._num_steps, self._seconds, self._waited = 0, 0.0, 0.0
-        flops = self._runner.flops_per_step
+        flops, devices = self._runner.flops_per_step, self._runner.devices
         if flops is not None:
             scalars["flops_per_second"] = flops * rate
             from transformer_jax.devices.flops import peak_of  # only for the log
 
-            peak = peak_of(self._runner.devices.kind)
+            peak = peak_of(devices.kind)
             if peak is not None:
-                scalars["share_of_peak"] = flops * rate / (peak * self._runner.devices.mesh.size)
-        for device in self._runner.devices.mesh.local_devices:
+                scalars["share_of_peak"] = flops * rate / (peak * devices.mesh.size)
+        for device in devices.mesh.local_devices:
             memory = device.memory_stats() or {}
             if "bytes_in_use" in memory:
                 scalars[f"bytes_in_use/{device.id}"] = float(memory["bytes_in_use"])
         self._log(step.number, {f"throughput/{name}": value for name, value in scalars.items()})
 
-    def state(self) -> list[int | float]:
+    def state(self) -> list[float]:
         """Number of steps, seconds and seconds of waiting since the last entry."""
-        return [self._num_steps, self._seconds, self._waited]
+        return self._totals
 
-    def restore(self, state: list[int | float] | None) -> None:
-        """Continue with these numbers; older checkpoints have none."""
-        if state is not None:
-            self._num_steps, self._seconds, self._waited = int(state[0]), state[1], state[2]
+    def restore(self, state: list[float]) -> None:
+        """Continue with these numbers."""
+        self._totals = state or self._totals  # an old checkpoint may have none
 
 
-class EndsOfEpochs(Callback):
-    """Calls `on_epoch` of other callbacks.
+@dataclasses.dataclass(eq=False)
+class EndsOfEpochs(SumsOfWindow):
+    """Calls `on_epoch` of other callbacks."""
 
-    Args:
-        callbacks: these callbacks.
-        steps_per_epoch: number of steps in an epoch.
-        is_evaluated: whether an evaluation follows this step, the last one of an epoch.
-        loss_terms: factors of the terms of the loss.
-    """
-
-    def __init__(
-        self,
-        callbacks: Sequence[Callback],
-        steps_per_epoch: int,
-        is_evaluated: Callable[[Step], bool],
-        loss_terms: LossTerms = NO_TERMS,
-    ) -> None:
-        self._callbacks, self._steps_per_epoch = callbacks, steps_per_epoch
-        self._is_evaluated, self._loss_terms = is_evaluated, loss_terms
-        self._sums: list[Sums] = []  # of the steps of the epoch
+    callbacks: Sequence[Callback]
+    steps_per_epoch: int
+    # whether an evaluation follows this step, the last one of an epoch
+    is_evaluated: Callable[[Step], bool]
+    loss_terms: LossTerms  # factors of the terms of the loss
 
     def on_step(self, step: Step) -> None:
         """Add one step; call, if it ends an epoch without an evaluation."""
-        self._sums.append(step.sums)
-        if step.number % self._steps_per_epoch == 0 and not self._is_evaluated(step):
+        self.sums.append(step.sums)
+        if step.number % self.steps_per_epoch == 0 and not self.is_evaluated(step):
             self._call(step.epoch, None)
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         """Call, if the evaluation is at the end of an epoch."""
-        if evaluation.step % self._steps_per_epoch == 0:
+        if evaluation.step % self.steps_per_epoch == 0:
             self._call(evaluation.epoch, evaluation)
 
     def _call(self, number: int, evaluation: Evaluation | None) -> None:
         # a checkpoint of an older version has no sums
-        metrics = means_of_steps(self._sums, self._loss_terms) if self._sums else {}
-        epoch = Epoch(number, metrics, evaluation)
-        self._sums = []
-        for callback in self._callbacks:
-            callback.on_epoch(epoch)
-
-    def state(self) -> list[Sums]:
-        """The sums of the epoch's steps."""
-        return jax.tree.map(float, self._sums)
-
-    def restore(self, state: list[Sums]) -> None:
-        """Continue with these sums."""
-        self._sums = [*state]
+        metrics = means_of_steps(self.sums, self.loss_terms) if self.sums else {}
+        self.sums = []
+        for callback in self.callbacks:
+            callback.on_epoch(Epoch(number, metrics, evaluation))
 
 
+@dataclasses.dataclass(eq=False)
 class EarlyStopping(Callback):
-    """Stops training after a number of evaluations without improvement.
+    """Stops training after a number of evaluations without improvement."""
 
-    Args:
-        criterion: decides which evaluation is better; an equal value is no improvement.
-        patience: number of evaluations; 0 disables early stopping.
-    """
-
-    def __init__(self, criterion: Criterion, patience: int) -> None:
-        self._criterion, self._patience = criterion, patience
-        self._best = float("nan")
-        self._evaluations_since_best = 0
+    criterion: Criterion  # decides which evaluation is better; an equal value is no improvement
+    patience: int  # number of evaluations; 0 disables early stopping
+    best: float = math.nan  # value so far; NaN before the first evaluation
+    evaluations_since_best: int = 0
 
     @property
     def wants_to_stop(self) -> bool:
         """Whether the patience is exhausted."""
-        return 0 < self._patience <= self._evaluations_since_best
+        return 0 < self.patience <= self.evaluations_since_best
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         """Compare an evaluation with the best one so far."""
-        value = evaluation.metrics[self._criterion.metric]
-        if self._criterion.is_better(value, self._best) and value != self._best:
-            self._best, self._evaluations_since_best = value, 0
+        value = evaluation.metrics[self.criterion.metric]
+        if self.criterion.is_better(value, self.best) and value != self.best:
+            self.best, self.evaluations_since_best = value, 0
         else:
-            self._evaluations_since_best += 1
+            self.evaluations_since_best += 1
 
     def state(self) -> dict[str, float]:
         """The best value (NaN before the first evaluation), and the number of evaluations since."""
-        return {"best": self._best, "evaluations_since_best": self._evaluations_since_best}
+        return {"best": self.best, "evaluations_since_best": self.evaluations_since_best}
 
     def restore(self, state: dict[str, float]) -> None:
         """Continue with this best value and number of evaluations."""
-        self._best = state["best"]
-        self._evaluations_since_best = int(state["evaluations_since_best"])
+        self.best = state["best"]
+        self.evaluations_since_best = int(state["evaluations_since_best"])
 
 
 def by_class(what: str, things: Sequence[T]) -> dict[str, T]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import flax.linen as nn
@@ -26,6 +26,7 @@ from transformer_jax.outside_files import Json, as_input_error
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import CsvLogger, tensorboard_logger
 from transformer_jax.training.checks import check_fitting, check_targets, check_task
+from transformer_jax.training.metrics import Means
 from transformer_jax.training.task import Task
 from transformer_jax.trees import Arrays, Changes, Inputs, Params, Variables, variables_of
 
@@ -149,9 +150,7 @@ class TrainerModule(Task):
         self._is_entered = True
         return self
 
-    def __exit__(
-        self, kind: type | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._is_entered = False
         self.close_run()
 
@@ -208,7 +207,7 @@ class TrainerModule(Task):
             opened=self._opened,
         )
 
-    def evaluate(self, loader: Iterable[Samples], params: Params | None = None) -> dict[str, float]:
+    def evaluate(self, loader: Iterable[Samples], params: Params | None = None) -> Means:
         """Compute the mean of each metric over a loader, and the `dataset_metrics`; by the best parameters if None.
 
         Raises:

@@ -20,7 +20,7 @@ from transformer_jax.devices.sharing import Devices
 from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import stack_layers
-from transformer_jax.training.metrics import UNWEIGHTED, means_of_steps
+from transformer_jax.training.metrics import UNWEIGHTED, Means, means_of_steps
 from transformer_jax.training.task import Task
 from transformer_jax.trees import Arrays, Changes, Inputs, Params, changes_in, merged
 
@@ -118,7 +118,7 @@ class CompiledTask:
     def _arguments(self, shapes: Params, example: Batch) -> tuple[Params, Batch, Arrays]:
         return self.devices.shapes({"params": shapes})["params"], example, self.constants
 
-    def evaluate(self, params: Params, loader: Iterable[Samples]) -> dict[str, float]:
+    def evaluate(self, params: Params, loader: Iterable[Samples]) -> Means:
         """Compute the mean of each metric over all elements of a loader, and the `dataset_metrics`.
 
         Raises:
@@ -138,7 +138,7 @@ class CompiledTask:
             metrics |= {name: float(value) for name, value in metrics_of_set.items()}
         return metrics
 
-    def _means(self, params: Params, loader: Iterable[Samples]) -> dict[str, float]:
+    def _means(self, params: Params, loader: Iterable[Samples]) -> Means:
         if self._stacked_shapes is not None:
             params = stack_layers(params, self._stacked_shapes)
         params = self.devices.place({"params": params})["params"]
@@ -169,11 +169,9 @@ class CompiledTask:
     def local_samples(self, samples: Samples) -> Samples | LocalSamples:
         """Return a batch that was loaded whole; if several processes share it, only this process's rows."""
         samples = as_arrays("samples", samples)
-        return (
-            samples
-            if jax.process_count() == 1
-            else self._rows(num_rows(samples)).local_samples(samples)
-        )
+        if jax.process_count() == 1:
+            return samples
+        return self._rows(num_rows(samples)).local_samples(samples)
 
     def _rows(self, batch_size: int) -> RowRange:
         """This process's rows of a batch that is padded to a size that the devices can share."""
@@ -216,7 +214,7 @@ class Fitted:
         """Return the model's output for a batch of the data set, as NumPy arrays."""
         return self.compiled.forward(self.params, inputs)
 
-    def evaluate(self, loader: Iterable[Samples]) -> dict[str, float]:
+    def evaluate(self, loader: Iterable[Samples]) -> Means:
         """Compute the mean of each metric over a loader, and the `dataset_metrics`."""
         return self.compiled.evaluate(self.params, loader)
 

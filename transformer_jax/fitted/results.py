@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from flax.traverse_util import flatten_dict
+
 from transformer_jax.config import format_metric
 from transformer_jax.devices.processes import quietly, say
 from transformer_jax.fitted.fitted import Fitted
@@ -83,7 +85,7 @@ def finish(
             with open_loggers(create, run.path, position, run.settings) as loggers:
                 for logger in loggers:
                     logger.log(steps, of_test)
-                    logger.log_results(numbers_of(metrics))
+                    logger.log_results(flatten_dict(metrics, sep="/"))
             run.write_results(results)
     config = fitted.task.config
     with quietly(config):
@@ -115,7 +117,7 @@ def results_of(fitted: Fitted, metrics: Metrics) -> Json:
     Raises:
         FloatingPointError: a metric is not finite.
     """
-    for name, value in numbers_of(metrics).items():
+    for name, value in flatten_dict(metrics, sep="/").items():
         if not math.isfinite(value):
             raise FloatingPointError(
                 f"{name} is {value}; no results are written; checkpoints are kept"
@@ -142,15 +144,6 @@ def results_of(fitted: Fitted, metrics: Metrics) -> Json:
         "versions": versions(),
         "git_commit": git_commit(),
     }
-
-
-def numbers_of(metrics: Metrics) -> dict[str, float]:
-    """Return all metrics by one name, such as `val/loss`."""
-    numbers = {}
-    for split, of_split in metrics.items():
-        for name, value in of_split.items():
-            numbers[f"{split}/{name}"] = value
-    return numbers
 
 
 def versions() -> dict[str, str | None]:

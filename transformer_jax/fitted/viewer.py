@@ -3,19 +3,19 @@
 import dataclasses
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
-import flax.linen as nn
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import check_scores
 from transformer_jax.devices.compilation import RUN_ONCE_OPTIONS, known_options
 from transformer_jax.errors import InputError
-from transformer_jax.nn.attention import MultiheadAttention
+from transformer_jax.nn.layer_stacks import STACKED
 from transformer_jax.outside_files import as_input_error
 from transformer_jax.training.inspected_example import Answer, InspectedExample, Label
 from transformer_jax.training.task import Task
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MAPS = "get_attention_maps"  # method of a model that has maps to show
 FIRST_WITHOUT_GLYPH = 0x530  # Latin, Greek and Cyrillic come before it
+Labels: TypeAlias = Mapping[str, Sequence[Label]]  # of positions, by kind
 # maps [H T S] of layers, and labels of keys and queries
 Drawn: TypeAlias = tuple[Sequence[np.ndarray], Sequence[str], Sequence[str]]
 
@@ -39,8 +40,8 @@ class LabelledMaps:
 
     # [H T S] for each layer; T and S depend on the kind
     maps: Mapping[str, Sequence[Float[np.ndarray, "H _T _S"]]]
-    query_labels: Mapping[str, Sequence[Label]]  # T labels, of the queries' positions
-    key_labels: Mapping[str, Sequence[Label]]  # S labels, of the keys' positions
+    query_labels: Labels  # T labels, of the queries' positions
+    key_labels: Labels  # S labels, of the keys' positions
 
     @classmethod
     def of(
@@ -159,20 +160,14 @@ class Viewer:
             raise InputError(
                 f"{type(self._task.model).__name__} without {MAPS} has no maps to show"
             )
-        stacks: set[str] = set()
-
-        def intercept(
-            call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
-        ) -> Any:
-            in_stack = re.match(r"(.+?)/layers_\d+/", "/".join(context.module.path))
-            if in_stack and isinstance(context.module, MultiheadAttention):
-                stacks.add(in_stack[1].replace("/", "."))
-            return call(*args, **kwargs)
-
-        with nn.intercept_methods(intercept):
-            maps = self._task.call_model(params, self._task.model_inputs(inputs), method=MAPS)
+        maps = self._task.call_model(params, self._task.model_inputs(inputs), method=MAPS)
         if hasattr(maps, "_asdict"):
             return maps
+        stacks: set[str] = set()
+        for path in flatten_dict(params, sep="/"):
+            in_stack = re.match(rf"(.+?)/(layers_\d+|{STACKED})/.*query_proj/", path)
+            if in_stack:
+                stacks.add(in_stack[1].replace("/", "."))
         return {stacks.pop() if len(stacks) == 1 else self._task.stack: maps}
 
     def answers(self, examples: Sequence[InspectedExample], params: Params) -> list[Answer]:

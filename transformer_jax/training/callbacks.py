@@ -1,13 +1,13 @@
 """Training callbacks, called between steps. A task adds its own with `create_callbacks`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import InputError
-from transformer_jax.training.metrics import Sums, means
+from transformer_jax.training.metrics import Means, Sums, means
 from transformer_jax.trees import Params
 
-Log = Callable[[int, Mapping[str, float]], None]  # takes a step and its scalars by name
+Log = Callable[[int, Means], None]  # takes a step and its scalars by name
 
 
 class Step(NamedTuple):
@@ -22,7 +22,7 @@ class Step(NamedTuple):
     epoch: int = 1  # to which the step belongs, from 1
 
     @property
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> Means:
         """Mean of each metric over the step's batch, with `gradient_norm` and `learning_rate`."""
         return means([self.sums])
 
@@ -32,7 +32,7 @@ class Evaluation(NamedTuple):
 
     step: int  # steps done
     epoch: int  # epochs done
-    metrics: Mapping[str, float]  # mean of each metric
+    metrics: Means  # mean of each metric
     params: Params  # the evaluated parameters
 
 
@@ -40,7 +40,7 @@ class Epoch(NamedTuple):
     """A finished epoch."""
 
     number: int  # from 1
-    metrics: Mapping[str, float]  # mean of each training metric over the epoch
+    metrics: Means  # mean of each training metric over the epoch
     evaluation: Evaluation | None  # after it, if there was one
 
 

@@ -20,6 +20,8 @@ WHOLE_NUMBER = re.compile(r"-?\d{1,9}")  # fits into 32 bits
 # Characters that some programs treat as the end of a line or of a table cell, with their Python escapes.
 ESCAPES = {ord(letter): repr(letter)[1:-1] for letter in "\\\t\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"}
 Label = str | int  # of a position: its character or number, or its index
+Images = UInt8[np.ndarray, "N height width *rgb"]
+Naming = Callable[[int], str]  # gives the name of a token or class
 
 
 class AnswerPart(NamedTuple):
@@ -65,11 +67,7 @@ class InspectedExample:
     # answers that are right; None: only `expected`; empty if an answer is not simply right or wrong
     rights: Collection[str] | None = None
     # Shown beside the labels of a sequence; a function reads them from their files when they are shown.
-    images: (
-        UInt8[np.ndarray, "N height width *rgb"]
-        | Callable[[], UInt8[np.ndarray, "N height width 3"]]
-        | None
-    ) = None
+    images: Images | Callable[[], Images] | None = None
 
     def answer_to(self, output: np.ndarray) -> Answer:
         """Return the answer for an output of the model.
@@ -91,7 +89,7 @@ class InspectedExample:
             return None
         return answer.text in ((self.expected,) if self.rights is None else self.rights)
 
-    def pixels(self) -> UInt8[np.ndarray, "N height width *rgb"] | None:
+    def pixels(self) -> Images | None:
         """Return the images, if there are any."""
         return self.images() if callable(self.images) else self.images
 
@@ -122,9 +120,7 @@ class InspectedExample:
         return dict(zip(range(length), map(str, labels or range(length)), strict=False))
 
 
-def answer_by_position(
-    output: Float[np.ndarray, "... C"], name: Callable[[int], str] = str
-) -> Answer:
+def answer_by_position(output: Float[np.ndarray, "... C"], name: Naming = str) -> Answer:
     """Return the most probable class at each position `[T, C]`, or of a single output `[C]`, with its probability.
 
     Single numbers, C = 1, are shown as they are.
@@ -144,8 +140,7 @@ def answer_by_position(
 def answer_of(
     logits: Float[np.ndarray, "T C"],
     places: Sequence[Label],
-    name: Callable[[int], str],
-    separator: str = " ",
+    name: Naming,
 ) -> Answer:
     """Return the most probable class at each labelled position, by name.
 
@@ -153,7 +148,6 @@ def answer_of(
         logits: of all positions.
         places: labels of the first positions; the others are ignored.
         name: returns the name of a class.
-        separator: between the parts of the text.
     """
     probabilities = probabilities_of(logits[: len(places)])
     chosen = probabilities.argmax(-1)
@@ -161,7 +155,7 @@ def answer_of(
         AnswerPart(str(place), name(int(index)), float(row[index]))
         for place, index, row in zip(places, chosen, probabilities, strict=True)
     ]
-    return Answer(separator.join(part.text for part in parts), probability_of_all(parts), parts)
+    return Answer(" ".join(part.text for part in parts), probability_of_all(parts), parts)
 
 
 def probability_of_all(parts: Sequence[AnswerPart]) -> float:
@@ -175,9 +169,7 @@ def probabilities_of(logits: Float[np.ndarray, "... C"]) -> Float[np.ndarray, ".
     return np.asarray(exponentials / exponentials.sum(-1, keepdims=True))
 
 
-def with_expected(
-    example: InspectedExample, targets: Inputs, name: Callable[[int], str]
-) -> InspectedExample:
+def with_expected(example: InspectedExample, targets: Inputs, name: Naming) -> InspectedExample:
     """Return an example of a task without `examples` with the answer that its integer targets name."""
     is_known = isinstance(targets, int | np.ndarray | np.integer) and np.ndim(targets) < 2
     if example.given is None or example.expected is not None or not is_known:
@@ -193,7 +185,7 @@ def with_expected(
 def examples_in_batch(
     batch: Inputs,
     prepare: Callable[[Inputs], Inputs],
-    name: Callable[[int], str] = str,
+    name: Naming = str,
     real: Bool[ArrayLike, "B T"] | None = None,
 ) -> list[InspectedExample]:
     """Return the rows of a data set's batch as examples; the numbers of a single integer array are the labels.
@@ -216,8 +208,8 @@ def examples_in_batch(
         real_of_row = None if real is None else np.asarray(real, bool)[index]
         labels: list[str] = []
         if is_sequence:
-            numbers = first[index, slice(None) if real_of_row is None else real_of_row]
-            labels = [name(number) for number in numbers.tolist()]
+            numbers = first[index] if real_of_row is None else first[index, real_of_row]
+            labels = [*map(name, numbers.tolist())]
         title = " ".join(labels) or f"example {index}"
         answer = partial(answer_by_position, name=name)
         return InspectedExample(
@@ -246,21 +238,21 @@ def numbers_in(words: Sequence[str], vocabulary: Sequence[str] = ()) -> list[lis
     if all(len(sequence) == 1 for sequence in sequences):
         sequences = [[word for (word,) in sequences]]
     numbers = {str(name): number for number, name in enumerate(vocabulary)}
-    for sequence in sequences:
-        for word in sequence:
-            if numbers and word not in numbers:
-                raise InputError(
-                    f"inputs holds {shortened(word)}, which is not in the vocabulary"
-                    f"{meant(word, numbers)}"
-                )
-            if not numbers and not WHOLE_NUMBER.fullmatch(word):
-                raise InputError(
-                    f"inputs holds {shortened(word)}; it must hold whole numbers of at most 9"
-                    " digits"
-                )
+    return [[_number(word, numbers) for word in sequence] for sequence in sequences]
+
+
+def _number(word: str, numbers: Mapping[str, int]) -> int:
+    if word in numbers:
+        return numbers[word]
     if numbers:
-        return [[numbers[word] for word in sequence] for sequence in sequences]
-    return [[int(word) for word in sequence] for sequence in sequences]
+        raise InputError(
+            f"inputs holds {shortened(word)}, which is not in the vocabulary{meant(word, numbers)}"
+        )
+    if not WHOLE_NUMBER.fullmatch(word):
+        raise InputError(
+            f"inputs holds {shortened(word)}; it must hold whole numbers of at most 9 digits"
+        )
+    return int(word)
 
 
 def prediction_table(answered: Iterable[tuple[InspectedExample, Answer]]) -> str:

@@ -6,6 +6,7 @@ only for what is trained.
 """
 
 import math
+import re
 from collections.abc import Sequence
 
 import jax
@@ -15,7 +16,7 @@ from jaxtyping import PRNGKeyArray
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
-from transformer_jax.nn.layer_stacks import STACKED
+from transformer_jax.nn.layer_stacks import STACKED, unstack_layers
 from transformer_jax.setting_groups import FULL, RankAndAlpha, parse_lora
 from transformer_jax.training.optimizers import decay_mask, matches, matching
 from transformer_jax.trees import ADAPTERS, FROZEN, SCALES, VARIABLES, Params, split_variables
@@ -87,8 +88,10 @@ def _chosen(params: Params, config: TrainingConfig) -> dict[str, RankAndAlpha]:
             )
         chosen |= dict.fromkeys(found, size)
     if config.init_only is not None:
-        fresh = arrays.keys() - matching(config.init_only, arrays, "init_only")
-        chosen |= dict.fromkeys(fresh, FULL)
+        unstacked = flatten_dict(jax.eval_shape(unstack_layers, params), sep="/").keys()
+        for path in unstacked - matching(config.init_only, unstacked, "init_only"):
+            stacked = re.sub(r"\blayers_\d+", STACKED, path)
+            chosen[stacked if stacked in arrays else path] = FULL
     if config.freeze is not None:
         for path in matching(config.freeze, arrays, "freeze"):
             chosen.pop(path, None)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Protocol, TypeAlias, no_type_check, runtime_checkable
+from typing import TypeAlias, no_type_check
 
 import flax.struct
 import jax
@@ -14,8 +14,9 @@ import optax
 from flax.traverse_util import flatten_dict
 from jax import Array
 from jax.typing import ArrayLike
-from jaxtyping import Bool, Float, Int, PRNGKeyArray, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
+from transformer_jax.argument_checks import broadcasts
 from transformer_jax.data.batch import Batch
 from transformer_jax.errors import InputError
 from transformer_jax.mesh_axis import OfPart, sum_over_devices, sum_over_parts
@@ -29,27 +30,12 @@ UNWEIGHTED = "loss_function excludes every element; at least one must have a wei
 Sums: TypeAlias = dict[str, tuple[ArrayLike, ArrayLike]]
 # Factors of the terms of a loss, by name. Each is a mean of its own, over all devices and all parts of a batch.
 LossTerms: TypeAlias = Mapping[str, float]
+Means: TypeAlias = dict[str, float]  # of each metric
 NO_TERMS: LossTerms = MappingProxyType({})  # the loss is the metric `loss`
 LEAST_WEIGHT = 1e-30  # replaces a weight of 0 in a division
-
-
-@runtime_checkable
-class LossFunction(Protocol):
-    """Function that computes the loss and metrics of each element of a batch.
-
-    For a task it is `Task.batch_loss`, which calls `prepare` with the constants, then the task's `loss_function`.
-    """
-
-    def __call__(
-        self,
-        params: Arrays,
-        batch: Batch,
-        constants: Arrays,
-        key: PRNGKeyArray | None,
-        *,
-        train: bool,
-    ) -> Elements:
-        """Return values and weights by metric, including `loss`."""
+# Computes the loss and metrics of a batch: takes parameters, batch, constants and key, and `train` by name. A task's is
+# `Task.batch_loss`, which calls `prepare` with the constants, then the task's `loss_function`.
+LossFunction: TypeAlias = Callable[..., Elements]
 
 
 def weighted_sums(
@@ -93,12 +79,10 @@ def _weighted_sum(
             f"{name} of loss_function has values of shape {values.shape}; it must have one for"
             " each element, [B, ...], not their mean or sum"
         )
-    fits = jnp.ndim(weights) in (0, values.ndim)
-    for size, num_values in zip(jnp.shape(weights), values.shape, strict=False):
-        fits = fits and size in (1, num_values)
-    if not fits:
+    shape = jnp.shape(weights)
+    if len(shape) not in (0, values.ndim) or not broadcasts(shape, values.shape):
         raise InputError(
-            f"{name} has weights of shape {jnp.shape(weights)} for values of shape"
+            f"{name} has weights of shape {shape} for values of shape"
             f" {values.shape}; there must be one weight for each value, or a single weight"
         )
     valid_rows = valid.reshape(-1, *[1] * (values.ndim - 1))  # [B 1 ...]
@@ -123,20 +107,16 @@ class SumsOfSteps(flax.struct.PyTreeNode):
 
     def with_step(self, i: Int[Array, ""], sums: Sums) -> "SumsOfSteps":
         """Return a copy with the sums of step `i` filled in."""
-        numbers = [number for name in self.names for number in sums[name]]
-        row = jnp.stack([jnp.asarray(number, self.array.dtype) for number in numbers])
-        return self.replace(array=self.array.at[i].set(row.reshape(-1, 2)))
+        row = jnp.array([sums[name] for name in self.names], self.array.dtype)
+        return self.replace(array=self.array.at[i].set(row))
 
     def of_each(self, num_steps: int) -> list[Sums]:
         """Wait for the devices, and return the sums of each of the first `num_steps` steps as NumPy numbers."""
-        array = np.asarray(self.array)
-        return [
-            {name: tuple(pair) for name, pair in zip(self.names, row, strict=True)}
-            for row in array[:num_steps]
-        ]
+        rows = np.asarray(self.array)[:num_steps]
+        return [dict(zip(self.names, map(tuple, row), strict=True)) for row in rows]
 
 
-def means(steps: Sequence[Sums]) -> dict[str, float]:
+def means(steps: Sequence[Sums]) -> Means:
     """Compute the weighted mean of each metric over several steps, without metrics whose total weight is 0.
 
     Raises:
@@ -146,7 +126,7 @@ def means(steps: Sequence[Sums]) -> dict[str, float]:
         raise InputError(
             "there are no batches to average over; a loader must give at least one batch"
         )
-    means: dict[str, float] = {}
+    means: Means = {}
     for name in sorted({name for sums in steps for name in sums}):
         totals, weights = zip(*[sums[name] for sums in steps if name in sums], strict=True)
         weight = np.sum(weights, dtype=np.float64)
@@ -218,7 +198,7 @@ def with_loss(sums: Sums, loss_terms: LossTerms) -> Sums:
     return sums | {"loss": (share_of_loss(sums, loss_terms, weights), weight)}
 
 
-def means_of_steps(steps: Sequence[Sums], loss_terms: LossTerms) -> dict[str, float]:
+def means_of_steps(steps: Sequence[Sums], loss_terms: LossTerms) -> Means:
     """Compute `means` of several steps; if the loss has terms, `loss` is the sum of their means."""
     found = means(steps)
     if loss_terms:
@@ -243,8 +223,5 @@ def layer_of(path: str) -> str:
 
     Examples: `encoder/layers_0` of `encoder/layers_0/norm/scale`, `output_net` of `output_net/dense/bias`.
     """
-    parts = path.split("/")
-    for place, part in enumerate(parts):
-        if re.search(r"_\d+$", part):
-            return "/".join(parts[: place + 1])
-    return parts[0]
+    numbered = re.match(r"(.*?_\d+)(/|$)", path)
+    return numbered[1] if numbered else path.partition("/")[0]

@@ -12,8 +12,10 @@ import optax
 import optax.contrib
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
+from jax.tree_util import tree_map_with_path
 from jax.typing import ArrayLike
 
+from transformer_jax.devices.specs import KeyPath, path_name
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import STACKED
 from transformer_jax.setting_groups import TAKEN, OptimizationSettings
@@ -67,8 +69,9 @@ def optimizer_of(
     if name == "muon":
         masks = {"weight_decay_mask": decay_mask, "muon_weight_dimension_numbers": muon_axes}
         return optax.contrib.muon(schedule, **arguments, **masks)
-    masks = {"mask": decay_mask} if "weight_decay" in arguments else {}
-    return getattr(optax, name)(schedule, **arguments, **masks)
+    if "weight_decay" in arguments:
+        arguments["mask"] = decay_mask
+    return getattr(optax, name)(schedule, **arguments)
 
 
 def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransformationExtraArgs:
@@ -95,11 +98,11 @@ def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransforma
 def decay_mask(params: Params) -> Params:
     """Return for each parameter whether weight decay applies: not to biases, norms, embeddings and other vectors."""
 
-    def decays(path: tuple[Any, ...], array: ArrayLike) -> bool:
-        names = names_in(path)
+    def decays(path: KeyPath, array: ArrayLike) -> bool:
+        names = path_name(path).split("/")
         return NOT_DECAYED.isdisjoint(names[-1:]) and jnp.ndim(array) - (STACKED in names) > 1
 
-    return jax.tree_util.tree_map_with_path(decays, params)
+    return tree_map_with_path(decays, params)
 
 
 def muon_axes(params: Params) -> Any:  # a tree of axes and None
@@ -109,18 +112,13 @@ def muon_axes(params: Params) -> Any:  # a tree of axes and None
     layer of stacked layers has a matrix of its own.
     """
 
-    def axes(path: tuple[Any, ...], array: Array) -> optax.contrib.MuonDimensionNumbers | None:
-        names = names_in(path)
+    def axes(path: KeyPath, array: Array) -> optax.contrib.MuonDimensionNumbers | None:
+        names = path_name(path).split("/")
         is_hidden = names[-1:] == ["kernel"] and FIRST_AND_LAST.isdisjoint(names)
         is_matrix = array.ndim - (STACKED in names) == 2
         return optax.contrib.MuonDimensionNumbers(-2, -1) if is_hidden and is_matrix else None
 
-    return jax.tree_util.tree_map_with_path(axes, params)
-
-
-def names_in(path: tuple[Any, ...]) -> list[str]:
-    """Return the names of modules, and of the parameter at the end, in the path of a leaf."""
-    return [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
+    return tree_map_with_path(axes, params)
 
 
 def with_frozen(
@@ -139,32 +137,34 @@ def with_frozen(
     """
 
     def labels(params: Params) -> Params:
-        return jax.tree.map(
-            lambda frozen: "frozen" if frozen else "trained", frozen_mask(params, patterns)
-        )
+        paths = flatten_dict(params, sep="/")
+        frozen = frozen_paths(paths, patterns)
+        labels = dict.fromkeys(paths, "trained") | dict.fromkeys(frozen, "frozen")
+        return unflatten_dict(labels, sep="/")
 
     return optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
 
 
-def frozen_mask(params: Params, patterns: str) -> Params:
-    """Return for each parameter whether `patterns` freeze it.
+def frozen_paths(paths: Collection[str], patterns: str) -> frozenset[str]:
+    """Return the paths of the parameters that `patterns` freeze.
 
     Raises:
         InputError: a pattern matches no parameter, or the patterns match all parameters.
     """
-    paths = flatten_dict(params, sep="/")
-    frozen = matching(patterns, paths.keys(), "freeze")
+    frozen = matching(patterns, paths, "freeze")
     if len(frozen) == len(paths):
         raise InputError(
             f"freeze is {patterns}, which is the whole model; leave at least one parameter to train"
         )
-    return unflatten_dict({path: path in frozen for path in paths}, sep="/")
+    return frozen
 
 
 def stop_frozen(params: Params, patterns: str) -> Params:
     """Return the same parameters, with `stop_gradient` on the frozen ones: their gradient is 0, and not computed."""
-    mask = frozen_mask(params, patterns)
-    return jax.tree.map(lambda a, frozen: jax.lax.stop_gradient(a) if frozen else a, params, mask)
+    arrays = flatten_dict(params, sep="/")
+    for path in frozen_paths(arrays, patterns):
+        arrays[path] = jax.lax.stop_gradient(arrays[path])
+    return unflatten_dict(arrays, sep="/")
 
 
 class AveragedState(NamedTuple):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError, check_positive, check_sizes
+from transformer_jax.training.metrics import Means
 from transformer_jax.trees import Arrays
 
 PLATEAU = "reduce_on_plateau"
@@ -28,13 +29,9 @@ def cosine_warmup_schedule(base_lr: float, warmup: int, max_iters: int) -> optax
         InputError: `base_lr` is not a finite number above 0, or `warmup` is negative, or not below `max_iters`.
     """
     _check(base_lr, warmup, max_iters)
-
-    def schedule(step: ArrayLike) -> Array:
-        step = jnp.minimum(step, max_iters)
-        cosine = 0.5 * (1 + jnp.cos(jnp.pi * step / max_iters))
-        return base_lr * cosine * jnp.minimum(1.0, step / warmup if warmup else 1.0)
-
-    return schedule
+    cosine = optax.cosine_decay_schedule(base_lr, max_iters)
+    rise = optax.warmup_constant_schedule(0.0 if warmup else 1.0, 1.0, warmup)
+    return lambda step: cosine(step) * rise(step)
 
 
 def warmup_then_cosine_schedule(
@@ -139,8 +136,9 @@ def _multi_step(config: TrainingConfig, num_steps: int) -> optax.Schedule:
     return lambda step: constant(step) * scale(step)
 
 
+Schedules: TypeAlias = Mapping[str, Callable[[Any, int], optax.Schedule]]
 # Schedules by the value of the setting `schedule`, made from a run's settings and its number of steps.
-SCHEDULES: Mapping[str, Callable[[TrainingConfig, int], optax.Schedule]] = MappingProxyType(
+SCHEDULES: Schedules = MappingProxyType(
     {
         "cosine": _cosine,
         "noam": lambda config, _: noam_schedule(config.model_dim, config.warmup),
@@ -176,7 +174,7 @@ def with_plateau(optimizer: optax.GradientTransformation) -> optax.GradientTrans
 
 
 def after_evaluation(
-    opt_state: optax.OptState, config: TrainingConfig, metrics: Mapping[str, float]
+    opt_state: optax.OptState, config: TrainingConfig, metrics: Means
 ) -> optax.OptState:
     """Update the `Plateau` in an optimizer's state, if there is one, with the metric of `config.criterion`."""
     plateau = optax.tree.get(opt_state, "Plateau")

@@ -10,12 +10,11 @@ import flax.linen as nn
 import jax
 import numpy as np
 import optax
-from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import PRNGKeyArray
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch, Samples
-from transformer_jax.devices.specs import default_spec
+from transformer_jax.devices.specs import SpecOf, default_spec
 from transformer_jax.errors import InputError
 from transformer_jax.mesh_axis import new_variables, sum_over_devices
 from transformer_jax.runs.loggers import Logger, LogPosition
@@ -29,7 +28,7 @@ from transformer_jax.training.metrics import (
     with_loss,
 )
 from transformer_jax.training.optimizers import optimizer_of, stop_frozen
-from transformer_jax.training.schedules import SCHEDULES
+from transformer_jax.training.schedules import SCHEDULES, Schedules
 from transformer_jax.trees import (
     VARIABLES,
     Arrays,
@@ -67,7 +66,7 @@ class Task:
     # file with the maps of the first example of the test set
     attention_picture: str | None = "attention_maps.png"
     # By the values of the settings `schedule` and `logger`; a task may override these tables.
-    schedules: ClassVar[Mapping[str, Callable[[Any, int], optax.Schedule]]] = SCHEDULES
+    schedules: ClassVar[Schedules] = SCHEDULES
     loggers: ClassVar[Mapping[str, Callable[[Path, LogPosition], Logger]]] = MappingProxyType({})
     # Factors of the terms of the loss, by the names under which `loss_function` returns them; the loss is their sum,
     # each a mean of its own. Empty: `loss_function` returns `loss`.
@@ -76,9 +75,7 @@ class Task:
     dataset_metric_names: ClassVar[Sequence[str]] = ()
     # Splits an array of the training state, by its path and shape, over a mesh with the axes data, fsdp and tensor.
     # Paths are those of a `TrainState`: `params/encoder/layers_0/…`, `opt_state/0/mu/encoder/layers_0/…`.
-    partition_spec: ClassVar[Callable[[str, Sequence[int], Mesh], PartitionSpec]] = staticmethod(
-        default_spec
-    )
+    partition_spec: ClassVar[SpecOf] = staticmethod(default_spec)
 
     # Hooks of the model, its loss and its training.
 
@@ -325,7 +322,7 @@ class Task:
         """
         trained, variables = split_variables(params)
         changed = new_variables.get({})
-        held = {name: changed.get(name, collection) for name, collection in variables.items()}
+        held = {**variables, **changed}
         output, state = self.model.apply(
             {"params": trained, **held}, *arguments, mutable=[*held, *mutable], **options
         )

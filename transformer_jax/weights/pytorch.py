@@ -14,6 +14,7 @@ the exact one (`approximate=False`), and `torch.nn.Transformer` ends its stacks 
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -112,7 +113,7 @@ def _params_like(model: Model) -> Abstract:
     if isinstance(model, MultiheadAttention):
         _check_attention("settings.", model.settings, model.positions, model.num_heads)
     else:
-        check_blocks(model.settings, model.num_heads)
+        check_blocks(model)
     if isinstance(model, Transformer):
         vocabularies = {"source_vocabulary_size": None, "target_vocabulary_size": None}
         check_parts("", model, **SAME_SIZES, **vocabularies)
@@ -141,9 +142,10 @@ def _check_attention(
     check_parts("positions.", positions, is_in_attention=False)
 
 
-def check_blocks(settings: BlockSettings, num_heads: int) -> None:
-    """Raise an `InputError` unless PyTorch's encoder and decoder layers compute the same with these settings."""
-    _check_attention("settings.attention.", settings.attention, settings.positions, num_heads)
+def check_blocks(model: Any) -> None:
+    """Raise an `InputError` unless PyTorch's encoder and decoder layers compute the same with a model's settings."""
+    settings: BlockSettings = model.settings
+    _check_attention("settings.attention.", settings.attention, settings.positions, model.num_heads)
     check_parts("settings.", settings, share_layers=False, norm=LayerNorm, feed_forward=FeedForward)
 
 

@@ -89,7 +89,7 @@ def _content(model: nn.Module, params: Params) -> Json:
             f"model is a {type(model).__name__}; it must be a TransformerPredictor or a Transformer, not a"
             " subclass"
         )
-    check_blocks(model.settings, model.num_heads)
+    check_blocks(model)
     check_parts("settings.", model.settings, positions=SinusoidalPositions())
     final_norm = getattr(model, "final_norm", None)
     settings = {

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+Mask = Tensor | None  # True = may attend
 WEIGHTS = Path(__file__).with_name("weights.pt")
 # Not `functional.relu` or `functional.gelu` themselves: PyTorch then calls its fast inference kernel, which returns NaN
 # for a query that sees no key.
@@ -99,9 +100,9 @@ class Stack(nn.Module):
     def forward(
         self,
         x: Tensor,
-        mask: Tensor | None,
+        mask: Mask,
         memory: Tensor | None = None,
-        memory_mask: Tensor | None = None,
+        memory_mask: Mask = None,
     ) -> Tensor:
         """Run the blocks on `x` `[B, T, D]`; a decoder's also attend to `memory` `[B, S, D]`, the encoder's output."""
         inputs = [self.hidden_keys(mask, x, x)]
@@ -111,7 +112,7 @@ class Stack(nn.Module):
             x = layer(x, *inputs)
         return self.norm(x)
 
-    def hidden_keys(self, mask: Tensor | None, x: Tensor, memory: Tensor) -> Tensor | None:
+    def hidden_keys(self, mask: Mask, x: Tensor, memory: Tensor) -> Mask:
         """Convert a mask to PyTorch's `[B·H, T, S]`, where True hides a key; the attention of `x` is to `memory`."""
         if mask is None:
             return None
@@ -146,9 +147,7 @@ class TransformerPredictor(nn.Module):
         self.output_dropout = nn.Dropout(settings.dropout_prob)
         self.output_layer = nn.Linear(model_dim, num_classes)
 
-    def forward(
-        self, x: Tensor, mask: Tensor | None = None, add_positional_encoding: bool = True
-    ) -> Tensor:
+    def forward(self, x: Tensor, mask: Mask = None, add_positional_encoding: bool = True) -> Tensor:
         """Predict each element's logits.
 
         Args:
@@ -195,8 +194,8 @@ class Transformer(nn.Module):
         self,
         source: Tensor,
         target: Tensor,
-        source_mask: Tensor | None = None,
-        target_mask: Tensor | None = None,
+        source_mask: Mask = None,
+        target_mask: Mask = None,
     ) -> Tensor:
         """Predict the token after each target position, all in one pass.
 
@@ -211,7 +210,7 @@ class Transformer(nn.Module):
         """
         return self.decode(target, self.encode(source, source_mask), target_mask, source_mask)
 
-    def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Tensor:
+    def encode(self, source: Tensor, source_mask: Mask = None) -> Tensor:
         """Output of the encoder `[B, S, D]`."""
         return self.encoder(self.embed(source, self.source_embedding), source_mask)
 
@@ -219,8 +218,8 @@ class Transformer(nn.Module):
         self,
         target: Tensor,
         memory: Tensor,
-        target_mask: Tensor | None = None,
-        source_mask: Tensor | None = None,
+        target_mask: Mask = None,
+        source_mask: Mask = None,
     ) -> Tensor:
         """Logits `[B, T, V]` of the token after each position, given the encoder's output."""
         embedding = self.source_embedding if self.tie_embeddings else self.target_embedding
@@ -245,7 +244,7 @@ class Transformer(nn.Module):
         start_token: int,
         end_token: int,
         max_length: int,
-        source_mask: Tensor | None = None,
+        source_mask: Mask = None,
     ) -> Tensor:
         """Translate by greedy decoding: append the most likely token, one at a time.
 

@@ -10,7 +10,7 @@ from transformer_jax.weights.huggingface.bert import (
     masked_model,
 )
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys
-from transformer_jax.weights.huggingface.family import SIZES, Family, Renames
+from transformer_jax.weights.huggingface.family import KEYS, SIZES, Family, Renames
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
 ALBERT_SIZES = {**SIZES, "embedding_dim": "embedding_size"}
@@ -49,7 +49,7 @@ def build(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
 
 def configure(model: TransformerMLM) -> Json:
     """The `config.json` of a model."""
-    return masked_config(model, "Albert", ALBERT_SIZES)
+    return masked_config(model, "Albert", KEYS | ALBERT_SIZES)
 
 
 def layout(model: TransformerMLM) -> Layout:

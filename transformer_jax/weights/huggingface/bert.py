@@ -9,14 +9,14 @@ from transformer_jax.nn.masked_language_model import Head, TransformerMLM
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.nn.positions import Positions
 from transformer_jax.outside_files import Json
-from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
+from transformer_jax.weights.huggingface.config_keys import ConfigKeys
 from transformer_jax.weights.huggingface.family import (
+    KEYS,
     SIZES,
     Family,
     Renames,
     check_head,
-    labels_of,
-    sizes_of,
+    config_of,
 )
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
@@ -75,9 +75,6 @@ FIXED = {
     "position_embedding_type": "absolute",  # others have arrays, which `transformers` 5 drops
 }
 REFUSED = "ForMultipleChoice", "ForNextSentencePrediction", "ForQuestionAnswering"
-BARE = (
-    "AlbertModel", "BertModel", "DistilBertModel", "MPNetModel", "RobertaModel", "XLMRobertaModel",
-)  # fmt: skip
 CLASSIFIERS = "classifier.weight", "classifier.out_proj.weight"  # the latter for texts in RoBERTa
 
 
@@ -106,7 +103,7 @@ def head_fields(keys: ConfigKeys, shapes: Shapes, tokens: str) -> dict[str, Any]
     name = keys.architecture
     check_head(keys, REFUSED, ENDS.values())
     num_classes = next((shapes[each][0] for each in CLASSIFIERS if each in shapes), 0)
-    if name in BARE:
+    if name.endswith(ENDS["none"]):
         return {"head": "none"}
     if not num_classes or name.endswith(ENDS["tokens"]):
         return {"head": "tokens" if tokens in shapes else "none"}
@@ -122,6 +119,7 @@ def masked_model(
     pooler: str,
     sizes: Mapping[str, str] = SIZES,
     activation: str = "gelu",
+    activation_key: str = "hidden_act",
     share_layers: bool = False,
     pad_token: int | None = None,
     positions: Positions | None = None,
@@ -135,7 +133,8 @@ def masked_model(
         tokens: name of an array of the head for masked tokens.
         pooler: name of an array of the pooler.
         sizes: the model's fields and their keys.
-        activation: default of the key `hidden_act`.
+        activation: default of the key of the activation.
+        activation_key: this key.
         share_layers: whether all layers share their arrays.
         pad_token: id of padding, which has no position; None if positions count padding.
         positions: kind of positions; None for learned ones alone.
@@ -145,7 +144,7 @@ def masked_model(
         **keys.sizes(sizes),
         num_types=keys.take("type_vocab_size", int) if has_types else 0,
         settings=BlockSettings(
-            activation=keys.activation("hidden_act", activation),
+            activation=keys.activation(activation_key, activation),
             layer_norm_epsilon=keys.take("layer_norm_eps", float, 1e-12),
             share_layers=share_layers,
             positions=positions or LearnedPositions(),
@@ -156,16 +155,10 @@ def masked_model(
     )
 
 
-def masked_config(model: TransformerMLM, name: str, sizes: Mapping[str, str] = SIZES) -> Json:
+def masked_config(model: TransformerMLM, name: str, keys: Mapping[str, str] = KEYS) -> Json:
     """The `config.json` of a model; `name` begins the names of the family's classes in `transformers`."""
-    return {
-        "architectures": [name + ENDS[model.head]],
-        **sizes_of(model, sizes),
-        **({"type_vocab_size": model.num_types} if model.num_types else {}),
-        "hidden_act": WORDS[model.settings.activation],
-        "layer_norm_eps": model.settings.layer_norm_epsilon,
-        **labels_of(model),
-    }
+    types = {"num_types": "type_vocab_size"} if model.num_types else {}
+    return config_of(model, name + ENDS[model.head], {**keys, **types})
 
 
 def build(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:

@@ -37,7 +37,8 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "text_encoder": (),
     "transformers_weights": (),
 }
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+Activation = Callable[[Array], Array]
+ACTIVATIONS: dict[str, Activation] = {
     "gelu": functools.partial(nn.gelu, approximate=False),
     "gelu_new": nn.gelu,
     "gelu_pytorch_tanh": nn.gelu,
@@ -51,7 +52,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 WORDS = {activation: word for word, activation in reversed(ACTIVATIONS.items())}
 IDENTITY = "torch.nn.modules.linear.Identity"
 # Activations by the names of their classes in PyTorch, as `sentence-transformers` writes them.
-TORCH_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+TORCH_ACTIVATIONS: dict[str, Activation] = {
     "torch.nn.modules.activation.Tanh": nn.tanh,
     "torch.nn.modules.activation.Sigmoid": nn.sigmoid,
     "torch.nn.modules.activation.ReLU": nn.relu,
@@ -131,7 +132,7 @@ class ConfigKeys:
         """
         return self.take(name, Literal[allowed], allowed[0])
 
-    def activation(self, name: str, default: str) -> Callable[[Array], Array]:
+    def activation(self, name: str, default: str) -> Activation:
         """The activation that a key names."""
         return ACTIVATIONS[self.one_of(name, default, *ACTIVATIONS)]
 

@@ -3,19 +3,16 @@
 import flax.linen as nn
 
 from transformer_jax.argument_checks import Shapes
-from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.masked_language_model import TransformerMLM
-from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.outside_files import Json
-from transformer_jax.weights.huggingface.bert import CLASSES, EMBEDDINGS, ENDS, head_fields
-from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
-from transformer_jax.weights.huggingface.family import (
-    LETTERS,
-    Family,
-    Renames,
-    labels_of,
-    sizes_of,
+from transformer_jax.weights.huggingface.bert import (
+    CLASSES,
+    EMBEDDINGS,
+    masked_config,
+    masked_model,
 )
+from transformer_jax.weights.huggingface.config_keys import ConfigKeys
+from transformer_jax.weights.huggingface.family import LETTERS, Family, Renames
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
 DISTILBERT_SIZES = {
@@ -25,6 +22,10 @@ DISTILBERT_SIZES = {
     "num_layers": "n_layers",
     "dim_feedforward": "hidden_dim",
     "max_len": "max_position_embeddings",
+}
+DISTILBERT_KEYS = DISTILBERT_SIZES | {
+    "settings.activation": "activation",
+    "settings.layer_norm_epsilon": "layer_norm_eps",
 }
 RENAMES: Renames = (
     *EMBEDDINGS,
@@ -48,28 +49,21 @@ RENAMES: Renames = (
 
 def build(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
     """The model of a `config.json`, with the head of its architecture."""
-    head = head_fields(keys, shapes, "vocab_transform.weight")
-    return TransformerMLM(
-        **keys.sizes(DISTILBERT_SIZES),
-        settings=BlockSettings(
-            activation=keys.activation("activation", "gelu"),
-            layer_norm_epsilon=1e-12,
-            positions=LearnedPositions(),
-        ),
-        **head,
-        has_pooler=head["head"] == "classes",
-        pooler_activation=nn.relu,
+    model = masked_model(
+        keys,
+        shapes,
+        tokens="vocab_transform.weight",
+        pooler="pre_classifier.weight",
+        sizes=DISTILBERT_SIZES,
+        activation_key="activation",
+        has_types=False,
     )
+    return model.clone(has_pooler=model.head == "classes", pooler_activation=nn.relu)
 
 
 def configure(model: TransformerMLM) -> Json:
     """The `config.json` of a model."""
-    return {
-        "architectures": [f"DistilBert{ENDS[model.head]}"],
-        **sizes_of(model, DISTILBERT_SIZES),
-        "activation": WORDS[model.settings.activation],
-        **labels_of(model),
-    }
+    return masked_config(model, "DistilBert", DISTILBERT_KEYS)
 
 
 def layout(model: TransformerMLM) -> Layout:
@@ -85,7 +79,7 @@ DISTILBERT = Family(
     prefix="distilbert.",
     copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
     ignored=r"position_ids$|^vocab_|^pre_classifier\.|^classifier\.",
-    fixed={"tie_word_embeddings": True},
+    fixed={"tie_word_embeddings": True, "layer_norm_eps": 1e-12},
     aliases={
         "hidden_size": "dim",
         "num_attention_heads": "n_heads",

@@ -1,5 +1,6 @@
 """Model families: conversion between `config.json` and our models, and the names of the arrays."""
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -7,7 +8,7 @@ from transformer_jax.argument_checks import Shapes
 from transformer_jax.errors import InputError
 from transformer_jax.nn.blocks import SettingsModule
 from transformer_jax.outside_files import Json
-from transformer_jax.weights.huggingface.config_keys import ConfigKeys
+from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
 from transformer_jax.weights.layouts import Layout
 
 Renames = tuple[tuple[str, str], ...]
@@ -27,17 +28,29 @@ SIZES = {
     "dim_feedforward": "intermediate_size",
     "max_len": "max_position_embeddings",
 }
+# Fields and keys of most models to write.
+KEYS = SIZES | {
+    "settings.activation": "hidden_act",
+    "settings.layer_norm_epsilon": "layer_norm_eps",
+}
 
 
-def sizes_of(model: Any, names: Mapping[str, str]) -> Json:  # a model with these fields
-    """Config entries for the fields of a model; `names` maps fields to keys."""
-    return {name: getattr(model, field) for field, name in names.items()}
+def config_of(model: Any, architecture: str, names: Mapping[str, str]) -> Json:
+    """Config entries for the fields of a model, and for its number of classes, if it has any.
 
-
-def labels_of(model: Any) -> Json:  # a model with classes, or without
-    """Config entry that gives the number of classes; empty for a model without classes."""
-    labels = {str(label): f"LABEL_{label}" for label in range(model.num_classes)}
-    return {"id2label": labels} if labels else {}
+    Args:
+        model: a model with these fields.
+        architecture: its class in `transformers`.
+        names: keys of the config, by the paths of the fields, such as `settings.activation`.
+    """
+    config: Json = {"architectures": [architecture]}
+    for path, name in names.items():
+        value = operator.attrgetter(path)(model)
+        config[name] = WORDS[value] if callable(value) else value
+    num_classes = getattr(model, "num_classes", 0)
+    if num_classes:
+        config["id2label"] = {str(label): f"LABEL_{label}" for label in range(num_classes)}
+    return config
 
 
 def check_head(keys: ConfigKeys, refused: tuple[str, ...], supported: Iterable[str]) -> None:

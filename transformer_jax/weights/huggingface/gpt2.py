@@ -6,8 +6,8 @@ from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.outside_files import Json
-from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
-from transformer_jax.weights.huggingface.family import TIED_HEAD, Family, sizes_of
+from transformer_jax.weights.huggingface.config_keys import ConfigKeys
+from transformer_jax.weights.huggingface.family import TIED_HEAD, Family, config_of
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
 RENAMES = (
@@ -31,6 +31,11 @@ GPT2_SIZES = {
     "num_layers": "n_layer",
     "max_len": "n_positions",
 }
+GPT2_KEYS = GPT2_SIZES | {
+    "dim_feedforward": "n_inner",
+    "settings.activation": "activation_function",
+    "settings.layer_norm_epsilon": "layer_norm_epsilon",
+}
 
 
 def build(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
@@ -51,13 +56,7 @@ def build(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
 
 def configure(model: TransformerLM) -> Json:
     """The `config.json` of a model."""
-    return {
-        "architectures": ["GPT2LMHeadModel"],
-        **sizes_of(model, GPT2_SIZES),
-        "n_inner": model.dim_feedforward,
-        "activation_function": WORDS[model.settings.activation],
-        "layer_norm_epsilon": model.settings.layer_norm_epsilon,
-    }
+    return config_of(model, "GPT2LMHeadModel", GPT2_KEYS)
 
 
 def layout(model: TransformerLM) -> Layout:

@@ -7,8 +7,8 @@ from transformer_jax.nn.causal import CausalBlock, ParallelBlock
 from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.language_model import TransformerLM
 from transformer_jax.outside_files import Json
-from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
-from transformer_jax.weights.huggingface.family import SIZES, Family, sizes_of
+from transformer_jax.weights.huggingface.config_keys import ConfigKeys
+from transformer_jax.weights.huggingface.family import KEYS, SIZES, Family, config_of
 from transformer_jax.weights.huggingface.rotary import rope_parameters, rotary_positions
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
@@ -25,6 +25,10 @@ RENAMES = (
     ("feed_forward_residual/norm", "post_attention_layernorm"),
     *TORCH_ENDS,
 )
+NEOX_KEYS = KEYS | {
+    "settings.attention.input_bias": "attention_bias",
+    "tie_embeddings": "tie_word_embeddings",
+}
 
 
 def build(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
@@ -56,14 +60,8 @@ def build(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
 
 def configure(model: TransformerLM) -> Json:
     """The `config.json` of a model."""
-    return {
-        "architectures": ["GPTNeoXForCausalLM"],
-        **sizes_of(model, SIZES),
-        "hidden_act": WORDS[model.settings.activation],
-        "layer_norm_eps": model.settings.layer_norm_epsilon,
+    return config_of(model, "GPTNeoXForCausalLM", NEOX_KEYS) | {
         "rope_parameters": rope_parameters(model.settings.positions),
-        "attention_bias": model.settings.attention.input_bias,
-        "tie_word_embeddings": model.tie_embeddings,
         "use_parallel_residual": issubclass(model.block, ParallelBlock),
     }
 

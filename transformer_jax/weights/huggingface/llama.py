@@ -14,7 +14,7 @@ from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface import decoder_keys, layer_types
 from transformer_jax.weights.huggingface.config_keys import ACTIVATIONS, WORDS, ConfigKeys
 from transformer_jax.weights.huggingface.decoder_keys import DEFAULTS, activation_key
-from transformer_jax.weights.huggingface.family import LETTERS, SIZES, TIED_HEAD, Family, sizes_of
+from transformer_jax.weights.huggingface.family import LETTERS, SIZES, TIED_HEAD, Family, config_of
 from transformer_jax.weights.huggingface.rotary import FULL, rotary_positions
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
@@ -38,6 +38,14 @@ RENAMES = (
     ("feed_forward_residual/norm", "post_attention_layernorm"),
     *TORCH_ENDS,
 )
+LLAMA_KEYS = SIZES | {
+    "embeddings.soft_cap": "final_logit_softcapping",
+    "settings.attention.head_width": "head_dim",
+    "settings.attention.input_bias": "attention_bias",
+    "settings.attention.num_kv_heads": "num_key_value_heads",
+    "settings.layer_norm_epsilon": "rms_norm_eps",
+    "tie_embeddings": "tie_word_embeddings",
+}
 CLASSES = {
     "llama": "Llama",
     "qwen2": "Qwen2",
@@ -105,21 +113,15 @@ def build(kind: str, keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
 
 def configure(kind: str, model: TransformerLM) -> Json:
     """The `config.json` of a model."""
-    settings, attention = model.settings, model.settings.attention
-    entries = {
+    settings = model.settings
+    entries = config_of(model, f"{CLASSES[kind]}ForCausalLM", LLAMA_KEYS) | {
         activation_key(kind): WORDS[settings.activation],
-        "attention_bias": attention.input_bias,
-        "final_logit_softcapping": model.embeddings.soft_cap,
-        "head_dim": attention.head_width,
         "mlp_bias": settings.feed_forward(1, 0.0, settings.activation).use_bias,
-        "num_key_value_heads": attention.num_kv_heads,
-        "query_pre_attn_scalar": round((attention.scale or 1.0) ** -2),
-        "rms_norm_eps": settings.layer_norm_epsilon,
-        "tie_word_embeddings": model.tie_embeddings,
+        "query_pre_attn_scalar": round((settings.attention.scale or 1.0) ** -2),
+        **layer_types.entries_of(kind, model),
     }
-    entries |= layer_types.entries_of(kind, model)
-    config = {name: entry for name, entry in entries.items() if name in DEFAULTS[kind]}
-    return config | sizes_of(model, SIZES) | {"architectures": [f"{CLASSES[kind]}ForCausalLM"]}
+    known = {"architectures", *SIZES.values(), *DEFAULTS[kind]}
+    return {name: entry for name, entry in entries.items() if name in known}
 
 
 def layout(model: TransformerLM) -> Layout:

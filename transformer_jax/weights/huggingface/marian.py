@@ -6,8 +6,8 @@ from transformer_jax.nn.embeddings import EmbeddingSettings
 from transformer_jax.nn.encoder_decoder import Transformer
 from transformer_jax.nn.position_kinds import SinusoidalPositions
 from transformer_jax.outside_files import Json
-from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
-from transformer_jax.weights.huggingface.family import LETTERS, TIED_HEAD, Family, sizes_of
+from transformer_jax.weights.huggingface.config_keys import ConfigKeys
+from transformer_jax.weights.huggingface.family import LETTERS, TIED_HEAD, Family, config_of
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
 RENAMES = (
@@ -35,6 +35,10 @@ MARIAN_SIZES = {
     "num_decoder_heads": "decoder_attention_heads",
     "decoder_dim_feedforward": "decoder_ffn_dim",
 }
+MARIAN_KEYS = MARIAN_SIZES | {
+    "settings.activation": "activation_function",
+    "embeddings.is_scaled": "scale_embedding",
+}
 
 
 def build(keys: ConfigKeys, shapes: Shapes) -> Transformer:
@@ -55,18 +59,14 @@ def build(keys: ConfigKeys, shapes: Shapes) -> Transformer:
 
 def configure(model: Transformer) -> Json:
     """The `config.json` of a model."""
-    return {
-        "architectures": ["MarianMTModel"],
-        **sizes_of(model, MARIAN_SIZES),
+    # Padding is the last token of these vocabularies, and the first token of every translation.
+    padding = (model.source_vocabulary_size or 0) - 1
+    return config_of(model, "MarianMTModel", MARIAN_KEYS) | {
         "decoder_attention_heads": model.num_decoder_heads or model.num_heads,
         "decoder_ffn_dim": model.decoder_dim_feedforward or model.dim_feedforward,
-        "activation_function": WORDS[model.settings.activation],
-        "scale_embedding": model.embeddings.is_scaled,
         "is_encoder_decoder": True,
-        # Padding is the last token of these vocabularies, and the first token of every translation.
-        **dict.fromkeys(
-            ("pad_token_id", "decoder_start_token_id"), (model.source_vocabulary_size or 0) - 1
-        ),
+        "pad_token_id": padding,
+        "decoder_start_token_id": padding,
     }
 
 

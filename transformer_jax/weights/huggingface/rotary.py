@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -116,23 +116,21 @@ def rotary_positions(
     Raises:
         InputError: the config has a kind of positions or an entry that is not supported, or that its family ignores.
     """
-    older = keys.take("rope_scaling", Mapping | None, None)
-    newer = keys.take("rope_parameters", Mapping | None, None)
+    older = keys.take("rope_scaling", Mapping | None, None) or {}
+    newer = keys.take("rope_parameters", Mapping | None, None) or {}
     source = f"rope_parameters in {keys.source}"
     if layer_type is not None:
-        newer = ConfigKeys(newer or {}, source).take(layer_type, Mapping | None, None)
+        newer = ConfigKeys(newer, source).take(layer_type, Mapping | None, None)
         newer = newer or {"rope_type": "default"}
-        older = {**newer, **(older or {})} if layer_type == FULL else None
-    entries = dict(older or newer or {})  # the older one wins in `transformers` too
+        older = {**newer, **older} if layer_type == FULL else {}
+    entries = dict(older or newer)  # the older one wins in `transformers` too
     if "type" in entries:
         entries.setdefault("rope_type", entries.pop("type"))
     rope = ConfigKeys(entries, source)
     kind = rope.one_of("rope_type", "default", "dynamic", *SCALINGS)
     base = float(rope.take("rope_theta", int | float, base))
-    if fraction is None:
-        rotated = rope.one_of("partial_rotary_factor", 1.0)
-    else:
-        rotated = rope.take("partial_rotary_factor", int | float, fraction)
+    hint: Any = Literal[1.0] if fraction is None else int | float
+    rotated = rope.take("partial_rotary_factor", hint, fraction or 1.0)
     positions = RotaryPositions(base, rotated, in_halves=True)
     max_len = keys.take("max_position_embeddings", Size)
     if kind == "dynamic":

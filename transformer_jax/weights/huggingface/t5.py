@@ -5,7 +5,6 @@ Since T5 1.1 the logits have a separate matrix.
 
 import functools
 import math
-from typing import Any
 
 from transformer_jax.argument_checks import Shapes
 from transformer_jax.nn.attention import AttentionSettings
@@ -16,13 +15,13 @@ from transformer_jax.nn.layer_kinds import GatedFeedForward, RMSNorm
 from transformer_jax.nn.layers import FeedForward
 from transformer_jax.nn.position_kinds import RelativePositions
 from transformer_jax.outside_files import Json
-from transformer_jax.weights.huggingface.config_keys import ACTIVATIONS, WORDS, ConfigKeys, Layers
+from transformer_jax.weights.huggingface.config_keys import ACTIVATIONS, ConfigKeys, Layers
 from transformer_jax.weights.huggingface.family import (
     LETTERS,
     TIED_HEAD,
     Family,
     check_head,
-    sizes_of,
+    config_of,
 )
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
@@ -55,33 +54,25 @@ T5_SIZES = {
     "num_encoder_layers": "num_layers",
     "dim_feedforward": "d_ff",
 }
+T5_KEYS = T5_SIZES | {
+    "num_decoder_layers": "num_decoder_layers",
+    "settings.attention.head_width": "d_kv",
+    "settings.activation": "feed_forward_proj",
+    "settings.layer_norm_epsilon": "layer_norm_epsilon",
+    "settings.positions.num_buckets": "relative_attention_num_buckets",
+    "settings.positions.max_distance": "relative_attention_max_distance",
+}
 
 
 def build(keys: ConfigKeys, shapes: Shapes) -> Transformer:
-    """The T5 of a `config.json`."""
-    is_scaled = keys.take(
-        "scale_decoder_outputs", bool, keys.take("tie_word_embeddings", bool, True)
-    )
-    return _model(keys, shapes, "relu", is_scaled)
-
-
-def build_mt5(keys: ConfigKeys, shapes: Shapes) -> Transformer:
-    """The mT5 of a `config.json`; it never scales, whatever `tie_word_embeddings` says."""
-    return _model(keys, shapes, "gated-gelu", is_scaled=False)
-
-
-def _model(keys: ConfigKeys, shapes: Shapes, feed_forward: str, is_scaled: bool) -> Transformer:
-    """The model of a `config.json`.
-
-    Args:
-        keys: keys of the `config.json`.
-        shapes: shapes of the arrays.
-        feed_forward: default of the key `feed_forward_proj`.
-        is_scaled: whether the decoder's output is divided by √D.
-    """
+    """The T5 or mT5 of a `config.json`; an mT5 never scales its output, whatever `tie_word_embeddings` says."""
+    is_mt5 = keys.take("model_type", str) == "mt5"
+    is_tied = keys.take("tie_word_embeddings", bool, True)
+    is_scaled = keys.take("scale_decoder_outputs", bool, is_tied) and not is_mt5
     check_head(keys, REFUSED, ("ForConditionalGeneration", "T5Model"))
     kinds = [*ACTIVATIONS, *(f"gated-{word}" for word in ACTIVATIONS)]
-    gated, _, word = keys.one_of("feed_forward_proj", feed_forward, *kinds).rpartition("-")
+    default = "gated-gelu" if is_mt5 else "relu"
+    gated, _, word = keys.one_of("feed_forward_proj", default, *kinds).rpartition("-")
     if gated and word == "gelu":
         word = "gelu_new"
     keys.one_of("dense_act_fn", word)
@@ -121,24 +112,12 @@ def _model(keys: ConfigKeys, shapes: Shapes, feed_forward: str, is_scaled: bool)
 
 def configure(model: Transformer) -> Json:
     """The `config.json` of a T5."""
-    settings = model.settings
-    positions: Any = settings.positions  # RelativePositions, or this model is not a T5
-    word = WORDS[settings.activation]
-    is_gated = _is_gated(model)
-    name = {"gelu_new": "gelu"}.get(word, word) if is_gated else word
-    return {
-        "architectures": ["T5ForConditionalGeneration"],
-        **sizes_of(model, T5_SIZES),
-        "d_kv": settings.attention.head_width,
-        "num_decoder_layers": model.num_decoder_layers,
-        "feed_forward_proj": f"gated-{name}" if is_gated else name,
-        "layer_norm_epsilon": settings.layer_norm_epsilon,
-        "relative_attention_num_buckets": positions.num_buckets,
-        "relative_attention_max_distance": positions.max_distance,
-        # the key that sets this scale in `transformers`
-        "tie_word_embeddings": model.embeddings.output_scale != 1,
-        "is_encoder_decoder": True,
-    }
+    config = config_of(model, "T5ForConditionalGeneration", T5_KEYS)
+    if _is_gated(model):
+        config["feed_forward_proj"] = f"gated-{config['feed_forward_proj']}".replace("_new", "")
+    # the key that sets this scale in `transformers`
+    has_scale = model.embeddings.output_scale != 1
+    return config | {"tie_word_embeddings": has_scale, "is_encoder_decoder": True}
 
 
 def configure_mt5(model: Transformer) -> Json:
@@ -177,4 +156,4 @@ T5 = Family(
         "num_hidden_layers": "num_layers",
     },
 )
-MT5 = T5._replace(model_types=("mt5",), build=build_mt5, configure=configure_mt5)
+MT5 = T5._replace(model_types=("mt5",), configure=configure_mt5)

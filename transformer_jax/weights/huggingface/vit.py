@@ -6,8 +6,8 @@ from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.nn.vision import VisionTransformer
 from transformer_jax.outside_files import Json
-from transformer_jax.weights.huggingface.config_keys import WORDS, ConfigKeys
-from transformer_jax.weights.huggingface.family import Family, labels_of, sizes_of
+from transformer_jax.weights.huggingface.config_keys import ConfigKeys
+from transformer_jax.weights.huggingface.family import Family, config_of
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
 RENAMES = (
@@ -34,6 +34,11 @@ VIT_SIZES = {
     "patch_size": "patch_size",
     "num_channels": "num_channels",
 }
+VIT_KEYS = VIT_SIZES | {
+    "settings.activation": "hidden_act",
+    "settings.layer_norm_epsilon": "layer_norm_eps",
+    "settings.attention.input_bias": "qkv_bias",
+}
 
 
 def build(keys: ConfigKeys, shapes: Shapes) -> VisionTransformer:
@@ -59,17 +64,10 @@ def build(keys: ConfigKeys, shapes: Shapes) -> VisionTransformer:
 
 def configure(model: VisionTransformer) -> Json:
     """The `config.json` of a model."""
-    return {
-        "architectures": ["ViTForImageClassification" if model.num_classes else "ViTModel"],
-        **sizes_of(model, VIT_SIZES),
-        "image_size": (
-            list(model.image_size) if len(set(model.image_size)) > 1 else model.image_size[0]
-        ),
-        "hidden_act": WORDS[model.settings.activation],
-        "layer_norm_eps": model.settings.layer_norm_epsilon,
-        "qkv_bias": model.settings.attention.input_bias,
-        **labels_of(model),
-    }
+    name = "ViTForImageClassification" if model.num_classes else "ViTModel"
+    height, width = model.image_size
+    image = height if height == width else [height, width]
+    return config_of(model, name, VIT_KEYS) | {"image_size": image}
 
 
 def layout(model: VisionTransformer) -> Layout:
