@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import shlex
 import sys
 import time
@@ -27,8 +26,10 @@ OF_SETTINGS = ".settings"
 
 def tensorboard_command(directory: Path) -> str:
     """Return a command that shows the runs below a directory, for the current working directory."""
-    words = (os.path.relpath(sys.executable), "-m", "tensorboard.main", "--logdir", str(directory))
-    return shlex.join(words)
+    program = Path(sys.executable)
+    here = Path.cwd()
+    shown = program.relative_to(here) if program.is_relative_to(here) else program
+    return shlex.join([str(shown), "-m", "tensorboard.main", "--logdir", str(directory)])
 
 
 class TensorBoardLogger(Logger):

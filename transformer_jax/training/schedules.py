@@ -29,9 +29,13 @@ def cosine_warmup_schedule(base_lr: float, warmup: int, max_iters: int) -> optax
         InputError: `base_lr` is not a finite number above 0, or `warmup` is negative, or not below `max_iters`.
     """
     _check(base_lr, warmup, max_iters)
-    cosine = optax.cosine_decay_schedule(base_lr, max_iters)
-    rise = optax.warmup_constant_schedule(0.0 if warmup else 1.0, 1.0, warmup)
-    return lambda step: cosine(step) * rise(step)
+
+    def schedule(step: ArrayLike) -> Array:
+        step = jnp.minimum(step, max_iters)
+        cosine = 0.5 * (1 + jnp.cos(jnp.pi * step / max_iters))
+        return base_lr * cosine * jnp.minimum(1.0, step / warmup if warmup else 1.0)
+
+    return schedule
 
 
 def warmup_then_cosine_schedule(
