@@ -28,7 +28,7 @@ EXCEPTIONS: Mapping[Any, tuple[type, ...]] = {
     int: (bool,),
 }
 # Packages of classes of which a value must be an instance.
-PACKAGES = {"builtins", "collections", "pathlib", "transformer_jax", "flax"}
+PACKAGES = {"builtins", "collections", "pathlib", "transformer_jax", "flax", "optax"}
 
 
 class InputError(ValueError):
@@ -186,6 +186,8 @@ def described(hint: TypeHint) -> str:
         return f"one of {', '.join(map(str, arguments))}"
     if hint is NoneType:
         return "None"
+    if arguments[1:] == (...,):
+        return f"a list of {described(arguments[0])}"
     return str(hint) if kind is tuple else getattr(hint, "__name__", str(hint))
 
 
