@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int, Num, UInt8
 
-from transformer_jax.errors import InputError, in_one_line
-from transformer_jax.outside_files import outside_file
+from transformer_jax.errors import InputError
+from transformer_jax.outside_files import as_input_error, outside_file
 from transformer_jax.tasks.anomaly.sets import Labels
 
 MAX_PIXEL = 16  # of scikit-learn's digits
@@ -52,12 +52,8 @@ class FolderImages:
     def __init__(self, directory: Path, labels: Labels) -> None:
         from torchvision.datasets import ImageFolder
 
-        try:
+        with as_input_error(f"images is {directory}; it must have folders of images", OSError):
             folder = ImageFolder(directory)
-        except OSError as error:
-            raise InputError(
-                f"images is {directory}; it must have folders of images: {in_one_line(error)}"
-            ) from error
         if len(folder.targets) != len(labels):
             raise InputError(
                 f"{directory} has {len(folder.targets)} images; labels has {len(labels)}"
