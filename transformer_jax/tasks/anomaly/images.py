@@ -79,20 +79,23 @@ def read_exactly(
     Raises:
         InputError: the file is damaged, not an image in one of `FORMATS`, or of another size.
     """
-    pixels = np.asarray(_opened(path, "RGB"))
-    if pixels.shape != shape:
-        sizes = f"{pixels.shape[1]}×{pixels.shape[0]}", f"{shape[1]}×{shape[0]}"
-        raise InputError(f"{path} has {sizes[0]} pixels; it must have {sizes[1]}")
-    return pixels
+    image = _opened(path, "RGB")
+    height, width, _ = shape
+    if image.size != (width, height):
+        raise InputError(
+            f"{path} has {image.width}×{image.height} pixels; it must have {width}×{height}"
+        )
+    return np.asarray(image)
 
 
 def _read_image(path: str, shape: tuple[int, ...]) -> UInt8[np.ndarray, "height width *rgb"]:
     from PIL import Image
 
-    size = shape[1], shape[0]
-    if len(shape) == 3:
-        return np.asarray(_opened(path, "RGB").resize(size, Image.Resampling.BOX))
-    pixels = np.asarray(_opened(path, "L").resize(size, Image.Resampling.BOX))
+    height, width, *rgb = shape
+    image = _opened(path, "RGB" if rgb else "L")
+    pixels = np.asarray(image.resize((width, height), Image.Resampling.BOX))
+    if rgb:
+        return pixels
     border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
     return 255 - pixels if border.mean() > 127 else pixels
 
