@@ -107,7 +107,8 @@ class Row(NamedTuple):
     def seen(self, logits: Logits, block: ScoreBlock) -> Logits:
         """Set the logits to -∞ if the query may not see the key."""
         mask, num_keys = self.constants.mask, self.operands.k.shape[2]
-        is_seen = block.indices().key[0] < num_keys  # the last block may extend beyond the keys
+        _, _, _, key = block.indices()
+        is_seen = key[0] < num_keys  # the last block may extend beyond the keys
         if mask is not None:
             is_seen = is_seen & mask.allows(block)[0]
         return jnp.where(is_seen, logits, -jnp.inf)
