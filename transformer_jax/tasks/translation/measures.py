@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from transformer_jax.outside_files import as_input_error
+from transformer_jax.errors import InputError, in_one_line
 from transformer_jax.tasks.experiment import Results
 
 # sacrebleu's names, and `auto` for `tokenizer_for`.
@@ -65,9 +65,11 @@ def bleu_with(tokenizer: str, *, lower_case: bool = False) -> Any:
     """
     import sacrebleu
 
-    lacks = f"bleu_tokenize is {tokenizer}, which sacrebleu cannot use here"
-    with as_input_error(lacks, ImportError, RuntimeError, OSError):
+    try:
         return sacrebleu.BLEU(lowercase=lower_case, tokenize=tokenizer)
+    except (ImportError, RuntimeError, OSError) as error:
+        lacks = f"bleu_tokenize is {tokenizer}, which sacrebleu cannot use here"
+        raise InputError(f"{lacks}: {in_one_line(error)}") from None
 
 
 def translation_scores(
