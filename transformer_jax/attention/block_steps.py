@@ -1,6 +1,5 @@
 """Computation of blockwise attention for one block: a step of the running softmax, and of its gradient."""
 
-import dataclasses
 import math
 from functools import partial
 from typing import NamedTuple
@@ -28,8 +27,7 @@ Logits = Float[Array, "G q k"]
 OfQueries = Float[Array, "G q"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """Static settings of a blockwise attention, besides shapes, mask and bias."""
 
     dropout_rate: float

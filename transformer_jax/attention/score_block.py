@@ -174,8 +174,7 @@ def check_fits(shape: Shape, logits_shape: Shape, what: str, hint: str = "") -> 
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class BlockGrid:
+class BlockGrid(NamedTuple):
     """Grid of logit blocks of one batch element, the same for all heads: `nq` query ranges times `nk` key ranges."""
 
     batch: Start  # index of the batch element

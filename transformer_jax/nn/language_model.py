@@ -160,15 +160,16 @@ class TransformerLM(TokenModel):
     ) -> Features:
         """Compute the vectors that `project` maps to logits, for a loss that projects a few positions at a time."""
         check_token_ids("tokens", tokens, self.vocabulary_size)
-        is_integer = jnp.issubdtype(jnp.result_type(positions), jnp.integer)
-        if not is_integer or jnp.shape(positions) not in ((), jnp.shape(tokens)):
+        shape, places = jnp.shape(tokens), as_array("positions", positions)
+        is_integer = jnp.issubdtype(places.dtype, jnp.integer)
+        if not is_integer or places.shape not in ((), shape):
             raise InputError(
-                f"positions is {shown(positions)}; it must be integers of shape {jnp.shape(tokens)}"
+                f"positions is {shown(positions)}; it must be integers of shape {shape}"
             )
-        known = known_values(as_array("positions", positions))
+        known = known_values(places)
         if known is not None:
             for position in known.min(), known.max():
-                check_offset("positions", position, 0, jnp.shape(tokens)[1] - 1)
+                check_offset("positions", position, 0, shape[1] - 1)
         x = self.embedded(self.embedding, tokens, train=train, positions=positions)
         x = self.tap("embeddings", x, "B T D")
         return self.decoder(x, mask, train=train)
