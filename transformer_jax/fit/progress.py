@@ -4,7 +4,7 @@ import sys
 import time
 from pathlib import Path
 
-import optax
+import jax
 from flax.traverse_util import flatten_dict
 from tqdm import tqdm
 
@@ -108,7 +108,10 @@ def announce(compiled: CompiledTask, params: Params, num_steps: int, directory: 
     if compiled.task.config.verbose:
         say(parameter_table(params))
     trained, variables = split_variables(params)
-    count, num_frozen = map(optax.tree.size, (trained, variables.get(FROZEN)))
+    count, num_frozen = (
+        sum(leaf.size for leaf in jax.tree.leaves(tree))
+        for tree in (trained, variables.get(FROZEN))
+    )
     frozen = f" to train and {num_frozen:,} frozen" if num_frozen else ""
     say(
         f"{compiled.task.name}: {count:,} parameters{frozen}, {num_steps:,} steps on"
