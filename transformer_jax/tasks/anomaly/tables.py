@@ -103,7 +103,9 @@ def read_features(path: Path) -> tuple[Table, Record]:
         InputError: the file cannot be read, lacks the key, is damaged, or holds anything but finite `[N, F]`.
     """
     kind = "an .npz of plain arrays with the key feats"
-    with outside_file(path, kind, MAX_BYTES) as file, np.load(file, allow_pickle=False) as arrays:
+    # NumPy does not close a damaged archive that it has opened itself.
+    with outside_file(path, kind, MAX_BYTES) as file, file.open("rb") as stream:
+        arrays = np.load(stream, allow_pickle=False)
         features = as_table(f"feats in {path}", arrays["feats"])
         record = dict(json.loads(str(arrays["provenance"]))) if "provenance" in arrays else {}
     return features, record
