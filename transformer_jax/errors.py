@@ -186,6 +186,8 @@ def described(hint: TypeHint) -> str:
         return f"one of {', '.join(map(str, arguments))}"
     if hint is NoneType:
         return "None"
+    if kind is type:
+        return "a class"
     return str(hint) if kind is tuple else getattr(hint, "__name__", str(hint))
 
 
