@@ -155,8 +155,8 @@ def test_what_an_error_quotes_moves_no_cursor_and_is_cut(error_of):
 )
 def test_every_command_has_one_entry(arguments, status, said, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["transformer_jax", *arguments.split()])
-    for command in ("runs", "trained"):
-        monkeypatch.delitem(sys.modules, f"transformer_jax.{command}.__main__", raising=False)
+    for name in ("runs", "trained"):
+        monkeypatch.delitem(sys.modules, f"transformer_jax.{name}.__main__", raising=False)
     ends = pytest.raises(SystemExit, match=f"^{status}$") if status else contextlib.nullcontext()
     with own_handlers(), mock.patch.multiple(gc, freeze=mock.DEFAULT, unfreeze=mock.DEFAULT), ends:
         main()

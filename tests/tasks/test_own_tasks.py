@@ -226,7 +226,7 @@ def test_the_commands_open_a_run_with_the_trainer_in_a_file(saved, tmp_path, cap
     [
         (
             None,
-            "the task is 'LargestTask', which is not one of ReverseTask, .*; give its trainer: load_run.directory, CLASS.,",
+            "the task is 'LargestTask', which is not one of ReverseTask, .*; give its trainer: load_run.*CLASS.,",
         ),
         ("nowhere.py:X", "must be FILE.py:CLASS of a trainer .*No such file"),
         ("raises.py:X", "must be FILE.py:CLASS of a trainer .division by zero"),

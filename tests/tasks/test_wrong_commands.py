@@ -75,7 +75,7 @@ WRONG = {
         ("--seq-len 1", "--seq-len is 1; it must be at least 2"),
         ("--architecture short --norm layer", "--norm is layer, which has no effect: architecture defines the model"),
         ("--init-from gpt2", "or a directory of HuggingFace Transformers, or its hub name, OWNER/NAME\n"),
-        ("--init-from reverse", "which does not fit the task and its data: "),
+        ("--init-from reverse", "; it is a model of the task ReverseTask\n"),
         ("--pack words --data short", "--pack is 'words'; it must be one of lines or none"),
         ("--data short", "--data is short, too short for --seq-len, 256: the part for val has 0 tokens; give a"),
     ],
