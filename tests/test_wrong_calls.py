@@ -435,12 +435,14 @@ OTHERS = [
     (lambda: WITHOUT_TOKENS(X, zeros(B, T, D + 1)), "target has shape (2, 3, 7)"),
     (lambda: call(TRANSFORMER, TOKENS, X[0], method="decode"), "memory has shape (3, 6)"),
     (lambda: call(TRANSFORMER, TOKENS, None, -1, method="start_decoding"), "length is -1"),
-    (lambda: call(LANGUAGE_MODEL, 3, S, prefix=TOKENS, method="start_decoding"), "batch_size is 3"),
+    (lambda: call(LANGUAGE_MODEL, 3, S, prefix=TOKENS, method="start_decoding"), "the batch has 3"),
     (
         lambda: call(TRANSFORMER, TOKENS, prefix=TOKENS[:1], method="start_decoding"),
-        "prefix has 1 rows and source has 2; they must be equal",
+        "prefix has 1 rows and the batch has 2; they must be equal",
     ),
     (lambda: call(TRANSFORMER, TOKENS, MASK, 4, method="start_decoding"), "mask of shape (3, 3)"),
+    (lambda: call(LANGUAGE_MODEL, TOKENS, None, TOKENS + T), f"positions is {T + TOKENS.max()}; it must be a whole"),
+    (lambda: call(LANGUAGE_MODEL, TOKENS, None, TOKENS - V), "positions is -"),
     (lambda: call(LANGUAGE_MODEL, method="start_decoding"), "batch_size is None; without a prefix"),
     (lambda: call(LANGUAGE_MODEL, prefix=TOKENS + V, method="start_decoding"), "prefix holds the token id 7"),
     (

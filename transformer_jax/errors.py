@@ -19,6 +19,7 @@ MAX_INT_BITS = 63  # JSON allows integers of any size
 SMALLEST, LARGEST = 1.2e-38, 3.4e38
 # An annotation: a class, a union, a `Literal`. Python has no common type for these.
 TypeHint: TypeAlias = object
+Number: TypeAlias = int | float
 # classes whose instances are converted to another class
 CONVERTED: Mapping[Any, type] = {int: Integral, float: Real, Path: str, bool: np.bool_}
 # instances that are not accepted
@@ -97,7 +98,7 @@ def check_whole(name: str, value: object, minimum: int, more: str = "") -> None:
     check_bounds(name, number, minimum, MAX_SIZE, more)
 
 
-def check_bounds(name: str, number: float, least: float, most: float, more: str = "") -> None:
+def check_bounds(name: str, number: Number, least: Number, most: Number, more: str = "") -> None:
     """Raise an `InputError` unless a number is from `least` to `most`; `more` ends the message."""
     if number < least:
         raise InputError(f"{name} is {number}; it must be at least {least}{more}")

@@ -51,7 +51,8 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     """
     parser = Parser(
         prog=PROGRAM,
-        description="Print a trained model's answers with their probabilities, as a tab-separated table.",
+        description="Print a trained model's answers with their probabilities, as a tab-separated"
+        " table.",
         epilog=EXAMPLES,
     )
     parser.add_argument(

@@ -15,7 +15,8 @@ NONE, MASKED, FULL = 0, 1, 2  # a logit is not computed, with the mask, without 
 def computed(mask, sizes: BlockSizes, num_queries: int, num_keys: int) -> np.ndarray:
     """How each logit [T, S] is computed; none is computed twice."""
     grid = BlockGrid(0, num_queries, num_keys, sizes.queries, sizes.keys)
-    shape = grid.num_query_blocks * grid.query_size, grid.num_key_blocks * grid.key_size
+    num_blocks = len(grid.queries()[0])
+    shape = num_blocks * sizes.queries, len(grid.keys()[0]) * sizes.keys
 
     def of_queries(number, counts):
         def step(part, counts):
@@ -25,7 +26,7 @@ def computed(mask, sizes: BlockSizes, num_queries: int, num_keys: int) -> np.nda
 
         return list_blocks(mask, grid, sizes).visit(number, step, counts)
 
-    run = jax.jit(lambda: jax.lax.fori_loop(0, grid.num_query_blocks, of_queries, jnp.zeros(shape, int)))
+    run = jax.jit(lambda: jax.lax.fori_loop(0, num_blocks, of_queries, jnp.zeros(shape, int)))
     counts = np.asarray(run())[:num_queries, :num_keys]
     assert np.isin(counts, [NONE, MASKED, FULL + 8]).all()
     return np.where(counts > FULL, FULL, counts)
@@ -42,8 +43,8 @@ def computed(mask, sizes: BlockSizes, num_queries: int, num_keys: int) -> np.nda
         (Prefix(9), 8, 4),
         (Causal() | Prefix(8), 10, 3),
         (~Causal(-1), 10, 4),
-        (Padding(np.arange(32)[None] < 12), 8, 4),
-        (Segments(np.arange(32)[None] // 16, np.arange(32)[None] // 16), 8, 0),
+        (Padding(np.arange(32)[None] < 12), 8, 8),
+        (Segments(np.arange(32)[None] // 16, np.arange(32)[None] // 16), 8, 8),
     ],
 )
 def test_blocks_that_a_mask_empties_are_not_computed(mask, num_computed, num_masked):

@@ -31,6 +31,8 @@ from transformer_jax.errors import InputError, check_value
 from transformer_jax.trees import shown
 
 Implementation = Literal["auto", "plain", "blockwise", "fused"]
+Values = Float[Array, "... T d_v"]
+ValuesAndWeights = tuple[Values, Float[Array, "... T S"]]
 # On CPUs, blockwise attention is faster from this number of logits per head on, if the logits of all heads and batch
 # elements together exceed the cache (docs/attention.md).
 MIN_BLOCKWISE_LOGITS = 320 * 320
@@ -49,7 +51,7 @@ def dot_product_attention(
     implementation: Implementation = "auto",
     return_attention: bool = False,
     tap: Tap | None = None,
-) -> Float[Array, "... T d_v"] | tuple[Float[Array, "... T d_v"], Float[Array, "... T S"]]:
+) -> Values | ValuesAndWeights:
     """Attend to `v` by the similarity of `q` and `k`: `softmax(bias(Q Kᵀ / √d)) V` (Vaswani et al. 2017, equation 1).
 
     All implementations compute the same values and gradients, and drop the same weights:
@@ -153,7 +155,7 @@ def scaled_dot_product(
     k: Shaped[ArrayLike, "... S d"],
     v: Shaped[ArrayLike, "... S d_v"],
     mask: Masks | None = None,
-) -> tuple[Float[Array, "... T d_v"], Float[Array, "... T S"]]:
+) -> ValuesAndWeights:
     """Values and weights of plain `dot_product_attention`: `softmax(Q Kᵀ / √d) V`, and the softmax."""
     result: Any = dot_product_attention(q, k, v, mask, return_attention=True)
     return result

@@ -127,11 +127,11 @@ def list_blocks(mask: AttentionMask | None, grid: BlockGrid, sizes: BlockSizes) 
     The lists are NumPy arrays if they are known at tracing time. Otherwise the program computes them, from arrays no
     longer than the sequences.
     """
-    shape = grid.num_query_blocks, grid.num_key_blocks
+    first_query, first_key = grid.queries()[0], grid.keys()[0]
+    shape = len(first_query), len(first_key)
     some, every = (True, True) if mask is None else mask.bounds(grid)
     # the last one may end beyond the keys
-    is_whole = (np.arange(shape[1]) + 1) * grid.key_size <= grid.num_keys
-    every = every & some & is_whole
+    every = every & some & (first_key + grid.key_size <= grid.num_keys)
     # XLA moves the products of a single key block out of the loop, so that they run whether or not it is listed. A
     # single block is therefore listed as mixed for all queries.
     is_full = not isinstance(every, Array) and every.all()

@@ -1,6 +1,5 @@
 """Computation of blockwise attention for one block: a step of the running softmax, and of its gradient."""
 
-import dataclasses
 import math
 from functools import partial
 from typing import NamedTuple
@@ -28,8 +27,7 @@ Logits = Float[Array, "G q k"]
 OfQueries = Float[Array, "G q"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """Static settings of a blockwise attention, besides shapes, mask and bias."""
 
     dropout_rate: float
@@ -107,7 +105,8 @@ class Row(NamedTuple):
     def seen(self, logits: Logits, block: ScoreBlock) -> Logits:
         """Set the logits to -∞ if the query may not see the key."""
         mask, num_keys = self.constants.mask, self.operands.k.shape[2]
-        is_seen = block.indices().key[0] < num_keys  # the last block may extend beyond the keys
+        _, _, _, key = block.indices()
+        is_seen = key[0] < num_keys  # the last block may extend beyond the keys
         if mask is not None:
             is_seen = is_seen & mask.allows(block)[0]
         return jnp.where(is_seen, logits, -jnp.inf)

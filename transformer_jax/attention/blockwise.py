@@ -87,7 +87,7 @@ def _attend(plan: Plan, operands: Operands, constants: Constants) -> Values:
 _attend_compiled = jax.jit(_attend, static_argnums=0)  # calls outside of `jit` compile once
 
 
-def _forward(plan: Plan, operands: Operands, constants: Constants) -> tuple[Values, LogSumExp]:
+def _forward(plan: Plan, operands: Operands, constants: Constants) -> tuple[Values, Saved]:
     rows = _in_blocks(plan, operands)
 
     def of_row(total: None, arguments: Any) -> tuple[None, tuple[Array, Array]]:
@@ -116,16 +116,12 @@ def _forward(plan: Plan, operands: Operands, constants: Constants) -> tuple[Valu
 
         return total, lax.map(of_queries, (jnp.arange(len(q)), q))
 
-    _, (values, log_sum_exp) = over_rows(of_row, None, rows, all_at_once=plan.all_at_once)
-    return join_blocks(values, operands.q), join_blocks(log_sum_exp, operands.q)
-
-
-def _attend_forward(plan: Plan, operands: Operands, constants: Constants) -> tuple[Values, Saved]:
-    values, log_sum_exp = _forward(plan, operands, constants)
+    _, results = over_rows(of_row, None, rows, all_at_once=plan.all_at_once)
+    values, log_sum_exp = (join_blocks(x, operands.q) for x in results)
     return values, (operands, constants, values, log_sum_exp)
 
 
-def _attend_backward(plan: Plan, saved: Saved, of_values: Values) -> tuple[Operands, None]:
+def _backward(plan: Plan, saved: Saved, of_values: Values) -> tuple[Operands, None]:
     operands, constants, values, log_sum_exp = saved
     delta = jnp.sum(of_values.astype(log_sum_exp.dtype) * values, -1)
     seen = jnp.where(jnp.isneginf(log_sum_exp), jnp.inf, log_sum_exp)
@@ -141,7 +137,9 @@ def _attend_backward(plan: Plan, saved: Saved, of_values: Values) -> tuple[Opera
         row = Row(plan, operands, constants, element, head)
         lists = list_blocks(constants.mask, row.grid(), plan.sizes)
 
-        def of_queries(sums: Gradients, arguments: tuple[Array, QueryBlock]) -> Any:
+        def of_queries(
+            sums: Gradients, arguments: tuple[Array, QueryBlock]
+        ) -> tuple[Gradients, Array]:
             i, of = arguments
 
             def step(part: Part, so_far: Gradients) -> Gradients:
@@ -154,8 +152,8 @@ def _attend_backward(plan: Plan, saved: Saved, of_values: Values) -> tuple[Opera
         of_q, of_k, of_v = (jnp.zeros(shape, _wide(k)) for shape in shapes)
         sums = Gradients(of_q, of_k, of_v, total)
         blocks = jnp.arange(len(queries.q)), queries
-        (_, of_k, of_v, total), of_q = lax.scan(of_queries, sums, blocks)
-        return total, (of_q, of_k, of_v)
+        sums, of_q = lax.scan(of_queries, sums, blocks)
+        return sums.bias, (of_q, sums.k, sums.v)
 
     rows = element, head, queries, k, v
     total, (of_q, of_k, of_v) = over_rows(of_row, start, rows, all_at_once=plan.all_at_once)
@@ -165,7 +163,7 @@ def _attend_backward(plan: Plan, saved: Saved, of_values: Values) -> tuple[Opera
     return jax.tree.map(lambda x, old: x.astype(old.dtype), gradients, operands), None
 
 
-_attend.defvjp(_attend_forward, _attend_backward)
+_attend.defvjp(_forward, _backward)
 
 
 def _wide(x: Array) -> np.dtype:

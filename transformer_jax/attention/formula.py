@@ -29,7 +29,7 @@ def plain_attention(
     dropout: AttentionDropout | None = None,
     *,
     tap: Tap | None = None,
-) -> tuple[Float[Array, "... T d_v"], Float[Array, "... T S"]]:
+) -> tuple[Float[Array, "... T d_v"], Logits]:
     """Return values and weights (after dropout). All operands have one float dtype; `k` and `v` may have fewer heads.
 
     `tap`, the method of a module, receives the logits (after the bias, before the mask) and the weights, and returns

@@ -28,12 +28,20 @@ def fused_refusal(request: AttentionRequest) -> str | None:
     if request.dropout is not None:
         return "it drops other weights than the other implementations"
     if request.backend in GPU_BACKENDS:
-        return _common_refusal(request, "cuDNN", GPU_TYPES) or _gpu_refusal(request)
-    if request.backend != "tpu":
+        kernel, dtypes, refusal = "cuDNN", GPU_TYPES, _gpu_refusal
+    elif request.backend == "tpu":
+        kernel, dtypes, refusal = "the TPU kernel", TPU_TYPES, _tpu_refusal
+    else:
         return f"there is no kernel for the backend {request.backend}"
-    if partitioned_by_xla.get():
-        return "the compiler cannot partition the kernel over devices"
-    return _common_refusal(request, "the TPU kernel", TPU_TYPES) or _tpu_refusal(request)
+    (num_queries, width), num_keys = request.q_shape[-2:], request.k_shape[-2]
+    width_v = request.v_shape[-1]
+    if request.dtype.name not in dtypes:
+        return f"{kernel} takes {' and '.join(dtypes)}; the type is {request.dtype}"
+    if width_v != width:
+        return f"{kernel} takes values as wide as keys; the widths are {width_v} and {width}"
+    if not isinstance(request.mask, ArrayMask | None) and num_queries != num_keys:
+        return f"{kernel} takes a causal mask where T = S; they are {num_queries} and {num_keys}"
+    return refusal(request)
 
 
 def fused_attention(
@@ -64,18 +72,6 @@ def fused_attention(
     return jnp.where(is_seen.any(-1)[..., None], values, 0)
 
 
-def _common_refusal(request: AttentionRequest, kernel: str, dtypes: tuple[str, str]) -> str | None:
-    (num_queries, width), num_keys = request.q_shape[-2:], request.k_shape[-2]
-    width_v = request.v_shape[-1]
-    if request.dtype.name not in dtypes:
-        return f"{kernel} takes {' and '.join(dtypes)}; the type is {request.dtype}"
-    if width_v != width:
-        return f"{kernel} takes values as wide as keys; the widths are {width_v} and {width}"
-    if not isinstance(request.mask, ArrayMask | None) and num_queries != num_keys:
-        return f"{kernel} takes a causal mask where T = S; they are {num_queries} and {num_keys}"
-    return None
-
-
 def _gpu_refusal(request: AttentionRequest) -> str | None:
     width, mask, sizes = request.q_shape[-1], request.mask, request.logits_shape[-2:]
     is_hopper = float(getattr(jax.local_devices()[0], "compute_capability", 0)) >= 9
@@ -86,9 +82,7 @@ def _gpu_refusal(request: AttentionRequest) -> str | None:
         if np.shape(mask.array)[-2:] != sizes:
             return f"cuDNN takes arrays [..., T, S] as masks; {mask} would have to be broadcast"
         if any(size % 2 for size in sizes):
-            return "cuDNN takes even T and S with an array as mask; they are {} and {}".format(
-                *sizes
-            )
+            return f"cuDNN takes even T and S with an array as mask; they are {sizes[0]} and {sizes[1]}"
         return None
     left, right = reach(mask) or (0, None)
     if right != 0 and (left, right) != (None, None):
@@ -99,6 +93,8 @@ def _gpu_refusal(request: AttentionRequest) -> str | None:
 def _tpu_refusal(request: AttentionRequest) -> str | None:
     width, (num_queries, num_keys) = request.q_shape[-1], request.logits_shape[-2:]
     size = f"{TPU_BLOCK}, or a multiple of it"
+    if partitioned_by_xla.get():
+        return "the compiler cannot partition the kernel over devices"
     if width > TPU_BLOCK and width % TPU_BLOCK:
         return f"the TPU kernel takes a head width of at most {size}; it is {width}"
     if num_queries % TPU_BLOCK or num_keys % TPU_BLOCK:

@@ -23,9 +23,9 @@ class ALiBi(AddedBias):
     offset: Offset = 0  # position of query 0
 
     def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
-        at = block.indices()
+        _, _, query, key = block.indices()
         slopes = block.of_heads(alibi_slopes(self.num_heads).astype(logits.dtype))[:, None, None]
-        return logits - slopes * jnp.abs(at.query + self.offset - at.key).astype(logits.dtype)
+        return logits - slopes * jnp.abs(query + self.offset - key).astype(logits.dtype)
 
     def check(self, shape: Shape) -> None:
         _check_heads("num_heads", self.num_heads, shape)
@@ -53,7 +53,7 @@ class RelativeBias(AddedBias):
             if `bidirectional`), or `max_distance` does not exceed the number of buckets of a single distance.
     """
 
-    table: Float[ArrayLike, "num_buckets H"]
+    table: Float[Array | np.ndarray, "num_buckets H"]
     # Half of the buckets are for keys after the query; if False, such keys count as distance 0.
     bidirectional: bool = static_field(True)
     max_distance: int = static_field(128)  # this and all larger distances share a bucket
@@ -61,34 +61,29 @@ class RelativeBias(AddedBias):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        shape = np.shape(self.table)
+        table = as_array("table", self.table)
         parts = 2 if self.bidirectional else 1
-        if len(shape) != 2 or shape[0] < 4 or shape[0] % parts or shape[1] < 1:
+        if table.ndim != 2 or not table.size or len(table) < 4 or len(table) % parts:
             even = ", an even number" if self.bidirectional else ""
             raise InputError(
-                f"table has shape {shape}; it must be [num_buckets, H], at least 4 buckets{even}"
+                f"table has shape {table.shape}; it must be [num_buckets, H], at least 4 buckets{even}"
             )
-        if not jnp.issubdtype(as_array("table", self.table).dtype, jnp.floating):
-            raise InputError(
-                f"table has type {np.asarray(self.table).dtype}; it must be of a floating-point"
-                " type"
-            )
-        check_sizes(shape[0] // parts // 2 + 1, max_distance=self.max_distance)
+        if not jnp.issubdtype(table.dtype, jnp.floating):
+            raise InputError(f"table has type {table.dtype}; it must be of a floating-point type")
+        check_sizes(len(table) // parts // 2 + 1, max_distance=self.max_distance)
 
     def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
         (first_query, num_queries), (first_key, num_keys) = block.query, block.key
         # Distance from query to key on each diagonal: 0 … k - 1, then -q … -1, as `_along_diagonals` counts them.
         ahead = jnp.concatenate([jnp.arange(num_keys), jnp.arange(-num_queries, 0)])
         ahead += first_key - first_query - self.offset
-        buckets = relative_buckets(
-            ahead, np.shape(self.table)[0], self.max_distance, self.bidirectional
-        )
-        of_heads = block.of_heads(jnp.asarray(self.table).T)  # [h num_buckets]
+        buckets = relative_buckets(ahead, len(self.table), self.max_distance, self.bidirectional)
+        of_heads = block.of_heads(self.table.T)  # [h num_buckets]
         bias = _along_diagonals(jnp.take(of_heads, buckets, axis=1), num_queries, num_keys)
         return logits + bias.astype(logits.dtype)[None]
 
     def check(self, shape: Shape) -> None:
-        _check_heads("the number of columns of the table", np.shape(self.table)[1], shape)
+        _check_heads("the number of columns of the table", self.table.shape[1], shape)
 
 
 def relative_buckets(

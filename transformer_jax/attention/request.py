@@ -3,7 +3,7 @@
 import dataclasses
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,7 @@ from transformer_jax.mesh_axis import with_value
 Backend = Literal["cpu", "gpu", "cuda", "rocm", "tpu"]
 
 
-@dataclasses.dataclass(frozen=True)
-class AttentionRequest:
+class AttentionRequest(NamedTuple):
     """Arguments of `dot_product_attention`, checked by `checked_request`."""
 
     q_shape: Shape
@@ -66,9 +65,8 @@ def checked_request(
     check_value("backend", backend, Backend | None)
     q, k, v = _real_numbers("q", q), _real_numbers("k", k), _real_numbers("v", v)
     _check_shapes(q.shape, k.shape, v.shape)
-    dtype = jnp.result_type(*(jax.dtypes.canonicalize_dtype(x.dtype) for x in (q, k, v)))
-    if not jnp.issubdtype(dtype, jnp.floating):
-        dtype = jnp.promote_types(dtype, jnp.float32)
+    # with a Python `float`, integers become float32
+    dtype = jnp.result_type(*(jax.dtypes.canonicalize_dtype(x.dtype) for x in (q, k, v)), float)
     request = AttentionRequest(
         q.shape,
         k.shape,

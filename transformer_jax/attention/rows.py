@@ -1,7 +1,5 @@
 """Attention weights of selected queries and heads, for sequences of any length."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
@@ -11,10 +9,11 @@ from jaxtyping import Float, Int, Shaped
 
 from transformer_jax.argument_checks import as_array
 from transformer_jax.attention.biases import Biases
+from transformer_jax.attention.block_steps import scaled_products
 from transformer_jax.attention.formula import softmax
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.request import checked_request, with_batch_and_heads
-from transformer_jax.attention.score_block import Chosen, Range, ScoreBlock, nan_for_minus_infinity
+from transformer_jax.attention.score_block import Chosen, Range, ScoreBlock
 from transformer_jax.errors import InputError, shortened
 
 
@@ -52,13 +51,10 @@ def attention_rows(
     q, k, _ = with_batch_and_heads(q, k, k)
     queries = _indices("queries", queries, num_queries)
     heads = _indices("heads", heads, q.shape[1])
-    group, wide = q.shape[1] // k.shape[1], jnp.promote_types(q.dtype, jnp.float32)
+    group = q.shape[1] // k.shape[1]
 
     def row(number: Array, head: Array, query: Array) -> Float[Array, " S"]:
-        products = jnp.einsum(
-            "d,sd->s", q[number, head, query], k[number, head // group], preferred_element_type=wide
-        )
-        logits = nan_for_minus_infinity(products)[None, None, None] / math.sqrt(q.shape[-1])
+        logits = scaled_products(q[number, head, query, None, None], k[number, head // group])[None]
         batch = number % request.num_batch
         block = ScoreBlock(Range(batch, 1), Range(head, 1), Range(query, 1), Range(0, num_keys))
         if request.bias is not None:

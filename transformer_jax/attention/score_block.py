@@ -25,6 +25,7 @@ SeenOfBlock = Bool[Array, "#b #h #q #k"]  # for a block of logits
 # one for each block of a grid, or one for all blocks
 BlockFlags = bool | Shaped[np.ndarray | Array, "..."]
 Rule = TypeVar("Rule", bound="LogitsRule")
+FirstAndLast = tuple[Int[np.ndarray, "..."], Int[np.ndarray, "..."]]
 # whether a block may be allowed in part; whether it certainly is entirely
 Bounds = tuple[BlockFlags, BlockFlags]
 
@@ -40,6 +41,8 @@ class LogitsRule:
     Raises:
         InputError: a field does not match its annotation.
     """
+
+    __array_ufunc__ = None  # so that `array & mask` calls `__rand__` of the mask
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -68,15 +71,6 @@ class Range(NamedTuple):
     size: int
 
 
-class BlockIndices(NamedTuple):
-    """Indices of batch element, head, query and key for the logits of a block; together they broadcast to its shape."""
-
-    batch: Int[Array, "b 1 1 1"]
-    head: Int[Array, "1 h 1 1"]
-    query: Int[Array, "1 1 q 1"]
-    key: Int[Array, "1 1 1 k"]
-
-
 class ScoreBlock(NamedTuple):
     """Block of the logits `[B, H, T, S]`: a range of each axis.
 
@@ -92,11 +86,9 @@ class ScoreBlock(NamedTuple):
     def shape(self) -> tuple[int, int, int, int]:
         return self.batch.size, self.head.size, self.query.size, self.key.size
 
-    def indices(self) -> BlockIndices:
-        """Return the indices along the four axes, each as an array of rank 4."""
-        return BlockIndices(
-            *jnp.ix_(*(start + jnp.arange(size, dtype=jnp.int32) for start, size in self))
-        )
+    def indices(self) -> tuple[Int[Array, "#b #h #q #k"], ...]:
+        """Return the indices of batch elements, heads, queries and keys, which broadcast to the shape of the block."""
+        return jnp.ix_(*(start + jnp.arange(size, dtype=jnp.int32) for start, size in self))
 
     def part(
         self, array: Shaped[Array | np.ndarray, "#B #H #T #S"]
@@ -182,8 +174,7 @@ def check_fits(shape: Shape, logits_shape: Shape, what: str, hint: str = "") -> 
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class BlockGrid:
+class BlockGrid(NamedTuple):
     """Grid of logit blocks of one batch element, the same for all heads: `nq` query ranges times `nk` key ranges."""
 
     batch: Start  # index of the batch element
@@ -192,32 +183,28 @@ class BlockGrid:
     query_size: int  # queries per block
     key_size: int
 
-    @property
-    def num_query_blocks(self) -> int:
-        return -(-self.num_queries // self.query_size)
-
-    @property
-    def num_key_blocks(self) -> int:
-        return -(-self.num_keys // self.key_size)
-
-    def queries(self) -> tuple[Int[np.ndarray, "nq 1"], Int[np.ndarray, "nq 1"]]:
-        """Return the first and the last query of each block."""
-        first = np.arange(self.num_query_blocks)[:, None] * self.query_size
+    def queries(self) -> FirstAndLast:
+        """Return the first and the last query of each block, `[nq, 1]`."""
+        first = np.arange(0, self.num_queries, self.query_size)[:, None]
         return first, np.minimum(first + self.query_size, self.num_queries) - 1
 
-    def keys(self) -> tuple[Int[np.ndarray, "1 nk"], Int[np.ndarray, "1 nk"]]:
-        """Return the first and the last key of each block."""
-        first = np.arange(self.num_key_blocks)[None] * self.key_size
+    def keys(self) -> FirstAndLast:
+        """Return the first and the last key of each block, `[nk]`."""
+        first = np.arange(0, self.num_keys, self.key_size)
         return first, np.minimum(first + self.key_size, self.num_keys) - 1
 
+    def row(self, array: Shaped[Array | np.ndarray, "#B ..."]) -> Shaped[Array, "..."]:
+        """Return the part of an array that belongs to the batch element."""
+        return jnp.asarray(array)[self.batch if len(array) > 1 else 0]
+
     def in_blocks(
-        self, array: Shaped[Array, "#B length"], size: int
+        self, array: Shaped[Array | np.ndarray, "#B length"], size: int
     ) -> Shaped[Array, "blocks size"]:
         """Split values per query or key of this batch element into blocks; the last value is repeated as padding.
 
         `size` is the size of the blocks, `query_size` or `key_size`.
         """
-        row = lax.dynamic_index_in_dim(array, self.batch if len(array) > 1 else 0, keepdims=False)
+        row = self.row(array)
         return jnp.pad(row, (0, -len(row) % size), mode="edge").reshape(-1, size)
 
 

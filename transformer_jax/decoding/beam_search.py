@@ -25,6 +25,7 @@ from transformer_jax.errors import InputError, check_sizes, check_value
 
 MAX_LENGTH_PENALTY = 10  # above, powers of the length overflow in float32 for long texts
 Rows = TypeVar("Rows")  # pytree of arrays [B, K, ...]
+EarlyStopping: TypeAlias = bool | Literal["never"]
 OfLength: TypeAlias = Callable[[Float[Array, ""]], Float[Array, ""]]
 
 
@@ -35,7 +36,7 @@ def beam_search(
     *,
     beam_width: int = 4,
     length_penalty: float | OfLength = 0.6,
-    early_stopping: bool | Literal["never"] = "never",
+    early_stopping: EarlyStopping = "never",
     n_best: int | None = None,
     **settings: Unpack[DecodingSettings],
 ) -> Decoded:
@@ -65,7 +66,7 @@ def beam_search(
     n_best = beam_width if n_best is None else n_best
     checked = checked_decoding(step, cache, batch_size, **settings)
     check_sizes(beam_width=beam_width, n_best=n_best)
-    check_value("early_stopping", early_stopping, bool | Literal["never"])
+    check_value("early_stopping", early_stopping, EarlyStopping)
     if n_best > beam_width:
         raise InputError(f"n_best is {n_best}; it may be at most beam_width, which is {beam_width}")
     num_finished = n_best if early_stopping == "never" else beam_width
@@ -79,19 +80,16 @@ def beam_search(
         has_stopped=jnp.zeros(batch_size, bool),
         cache=jax.tree.map(lambda leaf: jnp.repeat(leaf, beam_width, axis=0), cache),
     )
-    rules = _Rules(_function_of_length(length_penalty), early_stopping)
-    advance = partial(_advance_beams, checked=checked, rules=rules)
+    advance = partial(
+        _advance_beams,
+        checked=checked,
+        penalty=_function_of_length(length_penalty),
+        early_stopping=early_stopping,
+    )
     beams = decoding_loop(lambda beams: ~jnp.all(beams.has_stopped), advance, beams, checked)
     scores = beams.finished.scores
     check_scores(jnp.where(jnp.isneginf(scores), 0, scores))  # -inf: there are fewer results
     return jax.tree.map(lambda leaf: leaf[:, :n_best], beams.finished)
-
-
-class _Rules(NamedTuple):
-    """How a hypothesis is scored, and when the search stops."""
-
-    length_penalty: OfLength
-    early_stopping: bool | Literal["never"]
 
 
 class _Beams(NamedTuple):
@@ -106,7 +104,9 @@ class _Beams(NamedTuple):
     cache: Cache
 
 
-def _advance_beams(beams: _Beams, *, checked: Checked, rules: _Rules) -> _Beams:
+def _advance_beams(
+    beams: _Beams, *, checked: Checked, penalty: OfLength, early_stopping: EarlyStopping
+) -> _Beams:
     """Extend the live hypotheses by one token, and rank those that end among the finished ones."""
     batch_size, beam_width, max_length = beams.tokens.shape
     # The step gets containers of its own, since it may change them in place.
@@ -130,21 +130,28 @@ def _advance_beams(beams: _Beams, *, checked: Checked, rules: _Rules) -> _Beams:
     is_end = jnp.isin(chosen, np.array(checked.end_tokens, int)) | (length == max_length)
     is_among_first = jnp.arange(num_candidates) < beam_width
     is_result = is_end & is_among_first & ~beams.has_stopped[:, None]
-    penalty = rules.length_penalty(jnp.asarray(length, jnp.float32))
-    scores = jnp.where(is_result, totals / penalty, -jnp.inf)
+    divisor = penalty(jnp.asarray(length, jnp.float32))
+    scores = jnp.where(is_result, totals / divisor, -jnp.inf)
     finished = _ranked(beams.finished, Decoded(tokens, jnp.full_like(chosen, length), scores))
     totals, live = lax.top_k(jnp.where(is_end, -jnp.inf, totals), beam_width)
     parents, chosen, tokens = _take((parents, chosen, tokens), live)
     rows = (jnp.arange(batch_size)[:, None] * beam_width + parents).reshape(-1)  # [B·K]
     shown = finished._replace(scores=jnp.where(failed[:, None], jnp.nan, finished.scores))
-    has_stopped = beams.has_stopped | failed | ~_can_improve(totals[:, 0], finished, length, rules)
+    worst = finished.scores[:, -1]
+    if early_stopping is True:
+        can_improve = jnp.isneginf(worst)
+    else:
+        if early_stopping == "never":
+            # Log-probabilities only decrease with length, so this is an upper bound of the final score.
+            divisor = jnp.maximum(divisor, penalty(jnp.float32(max_length)))
+        can_improve = totals[:, 0] / divisor > worst
     return _Beams(
         position=length,
         log_probs=totals,
         last_tokens=chosen,
         tokens=tokens,
         finished=shown,
-        has_stopped=has_stopped,
+        has_stopped=beams.has_stopped | failed | ~can_improve,
         # An array that steps pass on as it is, e.g. the encoder's output, is the same for all hypotheses of an element.
         cache=jax.tree.map(lambda new, old: new if new is old else new[rows], cache, beams.cache),
     )
@@ -156,20 +163,6 @@ def _ranked(finished: Decoded, new: Decoded) -> Decoded:
     candidates = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), finished, new)
     _, best = lax.top_k(candidates.scores, finished.scores.shape[1])
     return _take(candidates, best)
-
-
-def _can_improve(
-    log_probs: Float[Array, " B"], finished: Decoded, length: Position, rules: _Rules
-) -> Bool[Array, " B"]:
-    """Return whether the search continues, given the log-probabilities of the best live hypotheses and their length."""
-    worst = finished.scores[:, -1]
-    if rules.early_stopping is True:
-        return jnp.isneginf(worst)
-    divisor = rules.length_penalty(jnp.asarray(length, jnp.float32))
-    if rules.early_stopping == "never":
-        # Log-probabilities only decrease with length, so this is an upper bound of the final score.
-        divisor = jnp.maximum(divisor, rules.length_penalty(jnp.float32(finished.tokens.shape[-1])))
-    return log_probs / divisor > worst
 
 
 def _function_of_length(length_penalty: float | OfLength) -> OfLength:

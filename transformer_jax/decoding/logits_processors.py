@@ -130,16 +130,15 @@ def excluded_sequences(sequences: Sequence[Sequence[int]]) -> LogitsProcessor:
     if not all(checked):
         raise InputError("sequences has an empty sequence; each must have at least 1 token")
     check_tokens = _token_set("excluded_sequences", [*itertools.chain(*checked)])
-    by_size: dict[int, list[tuple[int, ...]]] = {}
-    for sequence in checked:
-        by_size.setdefault(len(sequence), []).append(sequence)
+    by_size = itertools.groupby(sorted(checked, key=len), len)
+    of_one_size = [np.array([*sequences]) for _, sequences in by_size]  # each [n size]
 
     def process(logits: Logits, tokens: Tokens, position: Position) -> Logits:
         check_tokens(logits)
         length = tokens.shape[1]
-        for size, sequences_of_size in by_size.items():
+        for ids in of_one_size:
+            size = ids.shape[1]
             if length >= size - 1:
-                ids = np.array(sequences_of_size)  # [n size]
                 prefixes, last = ids[:, :-1], ids[:, -1]
                 is_begun = jnp.all(tokens[:, None, length - size + 1 :] == prefixes, axis=-1)
                 logits = _without(logits, jnp.where(is_begun, last, -1))  # -1 is no token

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import re
 
 import jax
 import numpy as np
@@ -86,17 +87,16 @@ def mesh_sizes(config: TrainingConfig) -> dict[str, int]:
         rows = config.batch_size // config.accumulate
         return sizes | {DATA: num_data_devices(rows, config.num_devices)}
     mesh = f"{DATA}={jax.device_count()}" if config.mesh is None else config.mesh
-    named = set()
+    named: dict[str, int] = {}
     for part in mesh.split(","):
-        axis, _, size = (text.strip() for text in part.partition("="))
-        is_size = size.isdecimal() and 0 < int(size) < 2**31
-        if not is_size or axis not in AXES or axis in named:
+        found = re.fullmatch(r"\s*(\w+)\s*=\s*0*([1-9]\d{0,8})\s*", part)
+        if found is None or found[1] not in AXES or found[1] in named:
             raise InputError(
                 f"mesh is {mesh!r}; it must give sizes of the axes {', '.join(AXES)}, e.g."
                 " data=4,fsdp=2"
             )
-        named.add(axis)
-        sizes[axis] = int(size)
+        named[found[1]] = int(found[2])
+    sizes |= named
     _check_mesh(config, mesh, **sizes)
     return sizes
 

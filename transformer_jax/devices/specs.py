@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
@@ -10,7 +11,7 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from transformer_jax.nn.layer_stacks import STACKED, layer_name
 
 DATA, FSDP, TENSOR = AXES = "data", "fsdp", "tensor"
-KeyPath = tuple[jax.tree_util.KeyEntry, ...]
+KeyPath = tuple[Any, ...]  # of a leaf in a tree, as JAX gives it
 SpecOf = Callable[[str, Sequence[int], Mesh], PartitionSpec]  # of an array's path and shape
 MIN_SIZE = 2**10  # elements; smaller arrays stay whole
 

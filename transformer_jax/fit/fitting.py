@@ -78,7 +78,7 @@ def training(
     shapes, example = programs.shapes_of_model, compiled.example_batch(val_loader)
     names = compiled.metric_names(shapes, example)
     if task.config.scan_layers:
-        compiled.stack_layers_like(shapes)
+        compiled.stacked_shapes = shapes
     if not val_loader.has_groups:  # else the example has the shapes of only one group
         compiled.begin_to_compile(shapes, example)
     config = with_criterion(task.config, names)

@@ -89,16 +89,10 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 callbacks += compiled.task.create_callbacks(loggers)
                 params = jax.eval_shape(lambda p: unstack_layers(merged(p)), start.state.params)
                 callbacks += _attention_pictures(compiled, val_loader, loggers, params)
-                hears_of_epochs = [
-                    callback
-                    for callback in callbacks
-                    if type(callback).on_epoch is not Callback.on_epoch
-                ]
-                if hears_of_epochs:
+                if any(type(each).on_epoch is not Callback.on_epoch for each in callbacks):
                     terms = compiled.task.loss_terms
-                    callbacks.append(
-                        EndsOfEpochs(hears_of_epochs, steps_per_epoch, self._is_evaluated, terms)
-                    )
+                    ends = EndsOfEpochs([*callbacks], steps_per_epoch, self._is_evaluated, terms)
+                    callbacks.append(ends)
             self._callbacks = by_class("callbacks", callbacks)
             self._saved_at = time.monotonic()
             if start.progress:
@@ -183,9 +177,9 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         name = self._config.criterion.metric
         value = format_metric(name, evaluation.metrics[name])
         done = f"Epoch {evaluation.epoch}, step {evaluation.step} of {self._num_steps}"
-        line = f"{done}: validation {name} {value}"
         status = self._bar.status()
-        self._bar.write(f"{line}; training {status}" if status else line)
+        training = f"; training {status}" if status else ""
+        self._bar.write(f"{done}: validation {name} {value}{training}")
 
     def on_end(self, *, has_trained: bool) -> None:
         """Call the callbacks after the last step and its evaluation, unless an earlier process has done so."""

@@ -88,13 +88,12 @@ class StepRunner:
         # explanations of which attention a step runs, if the config is verbose
         self.attention: list[object] = []
         # If batches differ in shape, one update serves all shapes: it is half of a small model's program.
-        self.compiles_update_separately = loader.has_groups
+        is_separate = self.compiles_update_separately = loader.has_groups
+        function = self.gradients_of_first if is_separate else self.run_stacked
         stopwatch = compiled.stopwatch
-        self._steps = BackgroundProgram(
-            self._shared(self.run_stacked), donate_state=True, stopwatch=stopwatch
-        )
-        self._gradients = BackgroundProgram(
-            self._shared(self.gradients_of_first), stopwatch=stopwatch
+        # compiled for each batch shape: whole steps, or only their gradients
+        self.program: BackgroundProgram[Any] = BackgroundProgram(
+            self._shared(function), donate_state=not is_separate, stopwatch=stopwatch
         )
         self._update = BackgroundProgram(self.update_once, donate_state=True, stopwatch=stopwatch)
 
@@ -115,14 +114,9 @@ class StepRunner:
         return noted  # type: ignore[return-value]  # of the same signature
 
     @property
-    def program(self) -> BackgroundProgram[Any]:
-        """The program that is compiled for each batch shape: whole steps, or only their gradients."""
-        return self._gradients if self.compiles_update_separately else self._steps
-
-    @property
     def flops_per_step(self) -> float | None:
         """FLOPs of a step's matrix products on all devices; None if batches differ in shape."""
-        flops = None if self.compiles_update_separately else self._steps.flops
+        flops = None if self.compiles_update_separately else self.program.flops
         if flops is None or self.devices.partitioned_by_xla:  # one program for all devices
             return flops
         return flops * self.devices.mesh.size  # each runs a copy, for its rows
@@ -141,9 +135,8 @@ class StepRunner:
         Returns:
             The state after the steps, and the sums of each step.
         """
-        if self.compiles_update_separately:
-            return self._update(state, self._gradients(state, batches, count, self._constants))
-        return self._steps(state, batches, count, self._constants)
+        result = self.program(state, batches, count, self._constants)
+        return self._update(state, result) if self.compiles_update_separately else result
 
     def agree_on_pace(self, seconds_per_step: float) -> None:
         """Set the steps of the next call from the duration of one, unless configured; all processes call it."""

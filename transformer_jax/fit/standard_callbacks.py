@@ -128,7 +128,7 @@ class LogThroughput(Callback):
         """Number of steps, seconds and seconds of waiting since the last entry."""
         return self._totals
 
-    def restore(self, state: list[float]) -> None:
+    def restore(self, state: list[float] | None) -> None:
         """Continue with these numbers."""
         self._totals = state or self._totals  # an old checkpoint may have none
 

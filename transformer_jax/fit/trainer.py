@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import flax.linen as nn
 import jax
+import optax
 
 from transformer_jax.argument_checks import as_arrays, check_arguments
 from transformer_jax.config import TrainingConfig
@@ -74,7 +75,7 @@ class TrainerModule(Task):
         """Class, task, number of parameters and of steps."""
         state = "not trained"
         if self._fitted is not None:
-            size = sum(leaf.size for leaf in jax.tree.leaves(self.params))
+            size = optax.tree.size(self.params)
             state = f"{size:,} parameters, step {self.steps or self.results.get('steps', 0)}"
         return f"<{type(self).__name__} of {self.name}: {state}>"
 

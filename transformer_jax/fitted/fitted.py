@@ -49,7 +49,8 @@ class CompiledTask:
         # of this process, for work that devices do not share
         self.first_device = devices.mesh.local_devices[0]
         self.place_constants(constants)
-        self._stacked_shapes: Params | None = None
+        # Parameters are evaluated with layers stacked as in these shapes: during and after training by one program.
+        self.stacked_shapes: Params | None = None
         self._local_loaders: weakref.WeakKeyDictionary[Loader, Loader] = weakref.WeakKeyDictionary()
         self._eval_step = BackgroundProgram(devices.share(task.eval_step), stopwatch=stopwatch)
         self._forward = jax.jit(self._prepare_and_apply)
@@ -107,10 +108,6 @@ class CompiledTask:
         """Start to compile the evaluation in the background, for parameters and a batch of these shapes."""
         self._eval_step.begin_to_compile(*self._arguments(shapes, example))
 
-    def stack_layers_like(self, shapes: Params) -> None:
-        """Evaluate parameters with layers stacked as in these shapes: during and after training by one program."""
-        self._stacked_shapes = shapes
-
     def example_batch(self, loader: Loader) -> Batch:
         """Return a batch as an evaluation of this loader gets it."""
         return self._padded(self.local_samples(loader.example()), loader)
@@ -139,8 +136,8 @@ class CompiledTask:
         return metrics
 
     def _means(self, params: Params, loader: Iterable[Samples]) -> Means:
-        if self._stacked_shapes is not None:
-            params = stack_layers(params, self._stacked_shapes)
+        if self.stacked_shapes is not None:
+            params = stack_layers(params, self.stacked_shapes)
         params = self.devices.place({"params": params})["params"]
         # An iterable that is not a `Loader` gives whole batches.
         batches: Iterable[Samples | LocalSamples] = map(self.local_samples, loader)

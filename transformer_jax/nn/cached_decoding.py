@@ -5,8 +5,10 @@ to the cached keys and values of all positions; the encoder's output is projecte
 mask, biases and positions start at the first new position. Custom blocks therefore need no decoding code.
 """
 
+import dataclasses
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import flax.linen as nn
@@ -97,6 +99,10 @@ def start_cache(
     """
     tokens = jnp.zeros((batch_size, 1), jnp.int32) if prefix is None else jnp.asarray(prefix)
     num_rows, num_given = tokens.shape
+    if num_rows != batch_size:
+        raise InputError(
+            f"prefix has {num_rows} rows and the batch has {batch_size}; they must be equal"
+        )
     if padding is not None:
         padding = _checked_padding(padding, num_rows, num_given)
     _, cache = run_cached(
@@ -126,10 +132,11 @@ def run_cached(
         The result of the call, and the cache with the new positions.
     """
     first: Start = position if isinstance(position, int) else jnp.asarray(position)
+    cache = cache._replace(decoded=dict(cache.decoded), memory=dict(cache.memory))  # to be filled
     cached = _CachedPass(cache, first, cache.length if length is None else length)
     with nn.intercept_methods(cached.intercept):
         result = call()
-    return result, cache._replace(decoded=cached.decoded, memory=cached.memory)
+    return result, cache
 
 
 def argument(name: str, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
@@ -137,15 +144,16 @@ def argument(name: str, args: Any, kwargs: Any, context: nn.module.InterceptorCo
     return inspect.signature(context.orig_method).bind(*args, **kwargs).arguments.get(name)
 
 
+@dataclasses.dataclass
 class _CachedPass:
     """Interceptor for the methods of attention and position modules during a cached pass."""
 
-    def __init__(self, cache: DecodingCache, first: Start, length: int) -> None:
-        self.decoded, self.memory = dict(cache.decoded), dict(cache.memory)
-        self._padding, self._first, self._length = cache.padding, first, length
-        self._of_memory: set[str] = set()  # paths of cross-attention modules
-        # paths of self-attention modules whose new keys are in the cache
-        self._projected: set[str] = set()
+    cache: DecodingCache
+    first: Start  # position of the first new token
+    length: int  # capacity of the cache
+    of_memory: set[str] = dataclasses.field(default_factory=set)  # paths of cross-attention modules
+    # paths of self-attention modules whose new keys are in the cache
+    projected: set[str] = dataclasses.field(default_factory=set)
 
     def intercept(
         self,
@@ -158,14 +166,14 @@ class _CachedPass:
         path = "/".join(module.path)
         if isinstance(module, MultiheadAttention):
             if method == "__call__" and argument("memory", args, kwargs, context) is not None:
-                self._of_memory.add(path)
+                self.of_memory.add(path)
             if STACKED in module.path:
                 raise InputError(
                     "layers are stacked; a model decodes with unstack_layers(variables)"
                 )
             if method == "keys_and_values":
                 return self._keys_and_values(path, call, *args, **kwargs)
-            if method == "attend" and path not in self._of_memory:
+            if method == "attend" and path not in self.of_memory:
                 return call(self._later(path, *args))
         is_added = isinstance(module, AddedPositions) and method == "__call__"
         if is_added or (isinstance(module, AttentionPositions) and method == "encode"):
@@ -176,41 +184,42 @@ class _CachedPass:
         self, call: Callable[..., Array], x: Array, first: Any = None, length: Any = None
     ) -> Array:
         """Add or encode the positions of this pass; `first` and `length`, which the caller gives, are replaced."""
-        first = self._first
-        if self._padding is not None:  # position within each text; that of padding has no effect
-            first = jnp.maximum(first + jnp.arange(x.shape[-2]) - self._padding[:, None], 0)
-        return call(x, first, self._length)
+        first, padding = self.first, self.cache.padding
+        if padding is not None:  # position within each text; that of padding has no effect
+            first = jnp.maximum(first + jnp.arange(x.shape[-2]) - padding[:, None], 0)
+        return call(x, first, self.length)
 
     def _keys_and_values(
         self, path: str, call: Callable[..., KeyValue], memory: ArrayLike
     ) -> KeyValue:
-        if path not in self._of_memory:
+        if path not in self.of_memory:
             return self._of_all_positions(path, call(memory))
-        if path not in self.memory:
-            self.memory[path] = call(memory)
-        return self.memory[path]
+        projected = self.cache.memory
+        if path not in projected:
+            projected[path] = call(memory)
+        return projected[path]
 
     def _of_all_positions(self, path: str, new: KeyValue) -> KeyValue:
         """Write keys and values of the new positions into the cache, and return the cached ones."""
-        self._projected.add(path)
-        old = self.decoded.get(path) or _empty(new, self._length)
-        self.decoded[path] = jax.tree.map(
-            lambda before, added: _written(before, added, self._first), old, new
-        )
-        return self.decoded[path]
+        self.projected.add(path)
+        old = self.cache.decoded.get(path) or _empty(new, self.length)
+        keys_and_values = jax.tree.map(partial(_written, first=self.first), old, new)
+        self.cache.decoded[path] = keys_and_values
+        return keys_and_values
 
     def _later(self, path: str, attention: AttentionCall) -> AttentionCall:
         """Let queries that begin at the first new position attend to the keys of all positions."""
         _, key, value, mask, bias, *_ = attention
-        if path not in self._projected:  # by `keys_and_values`
+        padding = self.cache.padding
+        if path not in self.projected:  # by `keys_and_values`
             key, value = self._of_all_positions(path, KeyValue(key, value))
         if mask is not None:
-            mask = as_attention_mask(mask).shifted(self._first)
-        if self._padding is not None:
-            is_token = jnp.arange(self._length) >= self._padding[:, None]
+            mask = as_attention_mask(mask).shifted(self.first)
+        if padding is not None:
+            is_token = jnp.arange(self.length) >= padding[:, None]
             mask = combine_masks(mask, Padding(is_token))
         if bias is not None:
-            bias = as_attention_bias(bias).shifted(self._first)
+            bias = as_attention_bias(bias).shifted(self.first)
         return attention._replace(key=key, value=value, mask=mask, bias=bias)
 
 
@@ -223,8 +232,8 @@ def _checked_padding(padding: NewTokens, num_rows: int, num_given: int) -> Int[A
         )
     values = known_values(array)
     if values is not None:
-        check_offset("padding", values.min(), 0, num_given - 1)
-        check_offset("padding", values.max(), 0, num_given - 1)
+        for number in values.min(), values.max():
+            check_offset("padding", number, 0, num_given - 1)
     return array
 
 

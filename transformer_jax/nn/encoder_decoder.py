@@ -205,10 +205,6 @@ class Transformer(TokenModel):
         )
         if prefix is not None:
             self._check_tokens("target", prefix, "[B, P]", "prefix")
-            if (num_rows := jnp.shape(prefix)[0]) != len(memory):
-                raise InputError(
-                    f"prefix has {num_rows} rows and source has {len(memory)}; they must be equal"
-                )
         cache = start_cache(
             lambda tokens: self.decode(tokens, memory, None, mask), prefix, len(memory), length
         )
@@ -266,15 +262,11 @@ class Transformer(TokenModel):
             "encoder": queries if source_queries is None else source_queries,
             "decoder": queries,
         }
-        maps = attention_maps(
-            self, source, target, source_mask, target_mask, queries=queries_of, heads=heads
-        )
-        first, last = of_layers(maps, last=False), of_layers(maps)
-
-        num_encoder_layers = self.num_encoder_layers
-        decoder = [*first.values()][num_encoder_layers:]
-        of_last = [*last.values()]
-        return AttentionMaps(of_last[:num_encoder_layers], decoder, of_last[num_encoder_layers:])
+        inputs = source, target, source_mask, target_mask
+        maps = attention_maps(self, *inputs, queries=queries_of, heads=heads)
+        first, last = [*of_layers(maps, last=False).values()], [*of_layers(maps).values()]
+        number = self.num_encoder_layers
+        return AttentionMaps(last[:number], first[number:], last[number:])
 
     def _embed(self, sequence: Target, side: str, *, train: bool = False) -> Features:
         if jnp.issubdtype(as_array(side, sequence).dtype, jnp.integer):

@@ -2,7 +2,14 @@
 
 import jax.numpy as jnp
 
-from transformer_jax.argument_checks import Probability, Size, check_token_ids
+from transformer_jax.argument_checks import (
+    Probability,
+    Size,
+    as_array,
+    check_offset,
+    check_token_ids,
+    known_values,
+)
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.errors import InputError, check_sizes
 from transformer_jax.nn.blocks import Block, BlockSettings
@@ -92,7 +99,8 @@ class TransformerLM(TokenModel):
 
         Raises:
             InputError: the tokens have another dtype or shape, contain an id outside the vocabulary, or are longer than
-                the positions allow; the mask does not broadcast; or `positions` is not integers `[B, T]`.
+                the positions allow; the mask does not broadcast; or `positions` is not integers `[B, T]` from 0 to
+                T - 1 (the values of a traced array are not checked).
         """
         return self.project(self.hidden_states(tokens, mask, positions, train=train))
 
@@ -120,12 +128,7 @@ class TransformerLM(TokenModel):
         check_sizes(0, length=length)
         if prefix is not None:
             check_token_ids("prefix", prefix, self.vocabulary_size)
-            num_rows = jnp.shape(prefix)[0]
-            if batch_size not in (None, num_rows):
-                raise InputError(
-                    f"prefix has {num_rows} rows and batch_size is {batch_size}; they must be equal"
-                )
-            batch_size = num_rows
+            batch_size = jnp.shape(prefix)[0] if batch_size is None else batch_size
         if batch_size is None:
             raise InputError("batch_size is None; without a prefix it must be at least 1")
         check_sizes(batch_size=batch_size)
@@ -157,11 +160,16 @@ class TransformerLM(TokenModel):
     ) -> Features:
         """Compute the vectors that `project` maps to logits, for a loss that projects a few positions at a time."""
         check_token_ids("tokens", tokens, self.vocabulary_size)
-        is_integer = jnp.issubdtype(jnp.result_type(positions), jnp.integer)
-        if not is_integer or jnp.shape(positions) not in ((), jnp.shape(tokens)):
+        shape, places = jnp.shape(tokens), as_array("positions", positions)
+        is_integer = jnp.issubdtype(places.dtype, jnp.integer)
+        if not is_integer or places.shape not in ((), shape):
             raise InputError(
-                f"positions is {shown(positions)}; it must be integers of shape {jnp.shape(tokens)}"
+                f"positions is {shown(positions)}; it must be integers of shape {shape}"
             )
+        known = known_values(places)
+        if known is not None:
+            for position in known.min(), known.max():
+                check_offset("positions", position, 0, shape[1] - 1)
         x = self.embedded(self.embedding, tokens, train=train, positions=positions)
         x = self.tap("embeddings", x, "B T D")
         return self.decoder(x, mask, train=train)

@@ -107,8 +107,7 @@ def wrapped_layers(stack: Any, *, train: bool) -> list[Callable[..., Array]]:
         return checkpoint_name(scan(stack.stacked_layers, x, *inputs, shared)[0], LAYER_INPUT)
 
     def wrapped(block: Any) -> Callable[..., Array]:
-        run = run_named if is_recomputed else run_block
-        return lambda x, *inputs, train, **shared: run(block, x, *inputs, shared)
+        return lambda x, *inputs, train, **shared: run_named(block, x, *inputs, shared)
 
     return [scanned] if is_scanned else [wrapped(block) for block in stack.layers]
 

@@ -180,8 +180,6 @@ class RotaryInAttention(AttentionPositions):
     def encode(self, x: Heads, first: First, length: int) -> Heads:
         rotary_width = int(x.shape[-1] * self.kind.fraction)
         rotated = rotate(x[..., :rotary_width], first, length, self.kind)
-        if rotary_width == x.shape[-1]:
-            return rotated
         return jnp.concatenate([rotated, x[..., rotary_width:]], axis=-1)
 
 

@@ -79,7 +79,8 @@ def _chosen(arguments: list[str]) -> argparse.Namespace:
         type=Path,
         default=[DEFAULT],
         metavar="DIR",
-        help=f"directories to search for runs, at any depth (default: {DEFAULT}); with --diff, two runs",
+        help=f"directories to search for runs, at any depth (default: {DEFAULT}); with --diff, two"
+        " runs",
     )
     parser.add_argument(
         "--sort", choices=SORTS, default="name", help="sort order of the runs (default: name)"

@@ -29,9 +29,8 @@ class Record(NamedTuple):
     progress: Json  # what the loop needs to resume the run
     origin: Json  # settings and data of the run
     files: dict[str, str] | None = None  # SHA-256 of each of Orbax's files, by path
-    state: str | None = (
-        None  # digest of the arrays, instead of `files` in format 4; it is not checked
-    )
+    # digest of the arrays, instead of `files` in format 4; it is not checked
+    state: str | None = None
 
     def value(self, metric: str) -> float:
         """A metric of the evaluation, NaN if there was none."""

@@ -165,13 +165,12 @@ def _saying(what: str) -> Iterator[None]:
 
 def _print_mistakes(answered: Sequence[tuple[InspectedExample, Answer]]) -> None:
     """Print the number of wrong answers and the most probable of them; nothing if no right answer is known."""
-    rights = [example.is_right(answer) for example, answer in answered]
-    num_known = sum(right is not None for right in rights)
-    if num_known == 0:
+    known = [pair for pair in answered if pair[0].is_right(pair[1]) is not None]
+    if not known:
         return
-    wrong = [pair for pair, right in zip(answered, rights, strict=True) if right is False]
+    wrong = [pair for pair in known if not pair[0].is_right(pair[1])]
     wrong.sort(key=lambda pair: -(pair[1].probability or 0))
-    say(f"Mistakes: {len(wrong)} of the first {num_known} examples of the test set")
+    say(f"Mistakes: {len(wrong)} of the first {len(known)} examples of the test set")
     for example, answer in wrong[:MAX_MISTAKES]:
         chance = "" if answer.probability is None else f" ({answer.probability:.3g})"
         told = f"predicted {answer.text}{chance}, expected {example.expected}"

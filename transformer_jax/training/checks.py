@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import inspect
+import re
 from collections.abc import Callable, Collection
 
 import numpy as np
@@ -34,7 +35,7 @@ def check_task(
             missing; `loss_terms` has no factors; `schedule` or `logger` is unknown; or `scan_layers`, which stacks
             layers, is combined with `freeze` or with an optimizer whose updates depend on whole arrays.
     """
-    required = [name for name in REQUIRED if not (has_model and name == "create_model")]
+    required = REQUIRED[1:] if has_model else REQUIRED
     missing = [name for name in required if getattr(kind, name) is getattr(Task, name)]
     if missing:
         raise InputError(
@@ -206,13 +207,14 @@ def profiled_steps(text: str, num_steps: int | None = None) -> tuple[int, int]:
     Raises:
         InputError: the text has another form, STOP is not above START, or START is not below `num_steps`.
     """
-    start, _, stop = text.partition(":")
-    if not (start.isdecimal() and stop.isdecimal() and len(text) < 25 and int(start) < int(stop)):
+    found = re.fullmatch(r"(\d{1,11}):(\d{1,11})", text)
+    start, stop = map(int, found.groups()) if found else (0, 0)
+    if start >= stop:
         raise InputError(
             f"profile is {text!r}; it must be START:STOP with START below STOP, such as 100:150"
         )
-    if num_steps is not None and int(start) >= num_steps:
+    if num_steps is not None and start >= num_steps:
         raise InputError(
             f"profile is {text!r}; the first step must be below {num_steps}, the number of steps"
         )
-    return int(start), int(stop)
+    return start, stop

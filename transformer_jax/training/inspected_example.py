@@ -85,9 +85,8 @@ class InspectedExample:
 
     def is_right(self, answer: Answer) -> bool | None:
         """Return whether the answer is right; None if this is unknown."""
-        if self.expected is None or (self.rights is not None and not self.rights):
-            return None
-        return answer.text in ((self.expected,) if self.rights is None else self.rights)
+        rights = [self.expected] if self.rights is None else self.rights
+        return answer.text in rights if rights and self.expected is not None else None
 
     def pixels(self) -> Images | None:
         """Return the images, if there are any."""
@@ -103,19 +102,17 @@ class InspectedExample:
         If all positions of a single sequence are labelled, or `real` has another length, an axis of another length,
         such as that of learned queries, gets indices instead.
         """
-        labels: Sequence[Label]
-        if isinstance(self.labels, Mapping):
-            labels = self.labels.get(stack, ())
+        labels = self.labels
+        if isinstance(labels, Mapping):
+            labels = labels.get(stack, ())
         elif self.real is not None:
             real = self.real if len(self.real) == length else np.ones(length)
             positions = np.flatnonzero(real).tolist()
-            labels = self.labels if len(self.labels) == len(positions) else positions
+            labels = labels if len(labels) == len(positions) else positions
             return dict(zip(positions, map(str, labels), strict=True))
-        else:
-            labels = self.labels
-            shapes = [np.shape(leaf) for leaf in jax.tree.leaves(self.inputs)]
-            are_complete = bool(shapes) and shapes[0][1:2] == (len(labels),)
-            if are_complete and len(labels) != length:
+        elif len(labels) != length:
+            lengths = [np.shape(leaf)[1:2] for leaf in jax.tree.leaves(self.inputs)]
+            if lengths[:1] == [(len(labels),)]:  # all positions are labelled
                 labels = ()
         return dict(zip(range(length), map(str, labels or range(length)), strict=False))
 

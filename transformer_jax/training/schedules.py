@@ -185,7 +185,7 @@ def after_evaluation(
     if plateau is None:
         return opt_state
     metric, mode = config.criterion
-    scale, best, num_bad = (np.asarray(array).item() for array in plateau)
+    scale, best, num_bad = map(float, plateau)
     sign = -1 if mode == "max" else 1
     limit = sign * best * (1 - sign * LEAST_IMPROVEMENT)
     if np.isnan(best) or sign * metrics[metric] < limit:

@@ -12,12 +12,13 @@ C classes, V vocabulary.
 import functools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Mask = Tensor | None  # True = may attend
+Mask: TypeAlias = Tensor | None  # True = may attend
 WEIGHTS = Path(__file__).with_name("weights.pt")
 # Not `functional.relu` or `functional.gelu` themselves: PyTorch then calls its fast inference kernel, which returns NaN
 # for a query that sees no key.

@@ -122,7 +122,10 @@ def test_a_ranking_has_a_known_score():
         (lambda: sort_circuit(1), "max_length is 1; it must be at least 2"),
         (lambda: sort_circuit(3, seed=-1), "seed is -1; it must be at least 0; None for no rotation"),
         (lambda: made("sort").inputs(np.array([[0, 0]])), "BOS, token 0, must be the first of each row and no"),
-        (lambda: made("reverse").inputs(np.array([[0, 1]])), r"tokens.shape\[1\] is 2; it must be 7 … 7"),
+        (
+            lambda: made("reverse").inputs(np.array([[0, 1]])),
+            r"shape\[1\] is 2; it must be a whole number, 7 … 7",
+        ),
         (lambda: score_heads(np.zeros((2, 2)), WORKING), r"has shape \(2, 2\); it must be that of working, \(2, 3\)"),
     ],
 )

@@ -55,5 +55,5 @@ def test_features_are_chosen_and_mistakes_are_named(dates, dictionary):
     examples = dates.examples(TEXTS[:1])
     page = feature_page(dates.fitted, dictionary, NAME, examples, features=[7, 2])
     assert re.findall(r"Feature (\d+)", page.text) == ["7", "2"]
-    with pytest.raises(InputError, match="features holds 13; there are 13, 0 … 12"):
+    with pytest.raises(InputError, match="features is 13; it must be a whole number, 0 … 12"):
         feature_page(dates, dictionary, NAME, examples, features=[13])

@@ -9,7 +9,7 @@ from tiny_models import predictor
 from transformer_jax import load_run
 from transformer_jax.data.loader import make_loader
 from transformer_jax.errors import InputError
-from transformer_jax.inspection import Inspected, SparseDictionary, loss_recovered, splice, swap, zero
+from transformer_jax.inspection import Inspected, SparseDictionary, Transcoders, loss_recovered, splice, swap, zero
 from transformer_jax.inspection.names import ActivationSite
 from transformer_jax.tasks.reverse import ReverseDataset
 
@@ -94,8 +94,10 @@ def test_mistakes_are_named():
         splice(dictionary(output_dim=12, k=3))
     with pytest.raises(InputError, match="reads is given; only a transcoder needs it"):
         splice(dictionary(k=3), reads=jnp.zeros((2, 7, 12)))
-    with pytest.raises(InputError, match="dictionaries has an autoencoder; all must be transcoders"):
+    with pytest.raises(InputError, match="reads is given; only a transcoder needs it"):
         loss_recovered(load_run("reverse"), dictionary(32, k=3), NAME, reads=READ)
+    with pytest.raises(InputError, match="dictionaries has an autoencoder; all must be transcoders"):
+        Transcoders.of([dictionary(k=3)], [READ], [WRITTEN])
     patch = splice(dictionary(output_dim=5, k=3), reads=jnp.zeros((2, 7, 12)))
     with pytest.raises(
         InputError, match=rf"dictionary gives \(2, 7, 5\); to replace {NAME}, it must give \(2, 7, 12\)"

@@ -86,7 +86,7 @@ def test_a_directory_without_folders_of_images_is_refused(tmp_path):
         with pytest.raises(InputError, match="it must have folders of images"):
             FolderImages(directory, LABELS)
     (tmp_path / "ant").mkdir()
-    with pytest.raises(InputError, match="it must have folders of images: Found no valid file for the classes ant"):
+    with pytest.raises(InputError, match="it must have folders of images .Found no valid file for the classes ant"):
         FolderImages(tmp_path, LABELS)
 
 

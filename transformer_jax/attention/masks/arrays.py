@@ -69,9 +69,8 @@ def _as_boolean(mask: ArrayLike, name: str = "mask") -> Array:
             f"{name} has type {array.dtype}; it may be boolean (True = may attend) or integer 0/1"
         )
     values = known_values(array)
-    if array.dtype != bool and values is not None and not np.isin(values, (0, 1)).all():
-        raise InputError(
-            f"{name} holds {values[~np.isin(values, (0, 1))][0]}; an integer mask may hold only 0"
-            " and 1"
-        )
+    if values is not None:
+        others = np.setdiff1d(values, (0, 1))
+        if others.size:
+            raise InputError(f"{name} holds {others[0]}; an integer mask may hold only 0 and 1")
     return jnp.asarray(array).astype(bool)

@@ -36,27 +36,25 @@ class Prefix(AttentionMask):
     n: Start | Int[ArrayLike, " B"]  # one for all, or one for each batch element
 
     def __post_init__(self) -> None:
-        if isinstance(self.n, Array | np.ndarray) and np.ndim(self.n) > 0:
-            if self.n.ndim != 1 or not jnp.issubdtype(self.n.dtype, jnp.integer):
-                raise InputError(
-                    f"n is {shown(self.n)}; it must be a whole number, or one for each batch"
-                    " element [B]"
-                )
-        else:
+        n = as_array("n", self.n)
+        if n.ndim == 0:
             check_offset("n", self.n, 0)
+        elif n.ndim > 1 or not jnp.issubdtype(n.dtype, jnp.integer):
+            raise InputError(
+                f"n is {shown(self.n)}; it must be a whole number, or one for each batch element"
+                " [B]"
+            )
 
     def _rows(self) -> Int[Array, "#B"]:
         return jnp.atleast_1d(jnp.asarray(self.n))
 
     def allows(self, block: ScoreBlock) -> SeenOfBlock:
-        return block.indices().key < block.part(self._rows()[:, None, None, None])
+        _, _, _, key = block.indices()
+        return key < block.part(self._rows()[:, None, None, None])
 
     def bounds(self, grid: BlockGrid) -> Bounds:
         first, last = grid.keys()
-        n: Any = self.n
-        if not isinstance(n, int):
-            rows = self._rows()
-            n = rows[grid.batch if len(rows) > 1 else 0]
+        n = self.n if isinstance(self.n, int) else grid.row(self._rows())
         return first < n, last < n
 
     def check(self, shape: Shape) -> None:
@@ -71,20 +69,20 @@ class Padding(AttentionMask):
         InputError: `valid` is not `[B, S]`, or neither boolean nor integer 0/1.
     """
 
-    valid: Shaped[ArrayLike, "#B S"]  # True (or 1) for real tokens
+    valid: Shaped[Array | np.ndarray, "#B S"]  # True (or 1) for real tokens
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "valid", padding_mask(self.valid)[:, 0, 0])
 
     def allows(self, block: ScoreBlock) -> SeenOfBlock:
-        return block.part(jnp.asarray(self.valid)[:, None, None])
+        return block.part(self.valid[:, None, None])
 
     def bounds(self, grid: BlockGrid) -> Bounds:
-        valid = grid.in_blocks(jnp.asarray(self.valid), grid.key_size)
-        return valid.any(1)[None], valid.all(1)[None]
+        valid = grid.in_blocks(self.valid, grid.key_size)
+        return valid.any(1), False
 
     def check(self, shape: Shape) -> None:
-        check_fits(np.shape(jnp.asarray(self.valid)[:, None, None]), shape, repr(self))
+        check_fits(self.valid[:, None, None].shape, shape, repr(self))
 
 
 @pytree_class
@@ -95,35 +93,35 @@ class Segments(AttentionMask):
         InputError: the ids are not `[B, T]` and `[B, S]` of an integer type.
     """
 
-    query_ids: Int[ArrayLike, "#B T"]
-    key_ids: Int[ArrayLike, "#B S"]
+    query_ids: Int[Array | np.ndarray, "#B T"]
+    key_ids: Int[Array | np.ndarray, "#B S"]
 
     def __post_init__(self) -> None:
-        for name in ("query_ids", "key_ids"):
+        for name, letter in (("query_ids", "T"), ("key_ids", "S")):
             ids = as_array(name, getattr(self, name))
             if ids.ndim != 2 or not jnp.issubdtype(ids.dtype, jnp.integer):
-                letter = "T" if name == "query_ids" else "S"
                 raise InputError(
                     f"{name} is {shown(ids)}; it must be [B, {letter}] of an integer type"
                 )
             object.__setattr__(self, name, jnp.asarray(ids))
 
+    def _ids(self) -> tuple[Int[Array | np.ndarray, "..."], ...]:
+        return self.query_ids[:, None, :, None], self.key_ids[:, None, None]
+
     def allows(self, block: ScoreBlock) -> SeenOfBlock:
-        queries = jnp.asarray(self.query_ids)[:, None, :, None]
-        return block.part(queries) == block.part(jnp.asarray(self.key_ids)[:, None, None])
+        queries, keys = map(block.part, self._ids())
+        return queries == keys
 
     def bounds(self, grid: BlockGrid) -> Bounds:
-        queries = grid.in_blocks(jnp.asarray(self.query_ids), grid.query_size)
-        keys = grid.in_blocks(jnp.asarray(self.key_ids), grid.key_size)
-        low, high = (extreme(queries, axis=1)[:, None] for extreme in (jnp.min, jnp.max))
-        key_low, key_high = (extreme(keys, axis=1)[None] for extreme in (jnp.min, jnp.max))
-        meet = (low <= key_high) & (key_low <= high)
-        return meet, meet & (low == high) & (key_low == key_high)
+        queries = grid.in_blocks(self.query_ids, grid.query_size)
+        keys = grid.in_blocks(self.key_ids, grid.key_size)
+        low, high = queries.min(1)[:, None], queries.max(1)[:, None]
+        key_low, key_high = keys.min(1), keys.max(1)
+        return (low <= key_high) & (key_low <= high), False
 
     def check(self, shape: Shape) -> None:
-        queries, keys = np.shape(self.query_ids), np.shape(self.key_ids)
-        for ids_shape in ((queries[0], 1, queries[1], 1), (keys[0], 1, 1, keys[1])):
-            check_fits(ids_shape, shape, repr(self))
+        for ids in self._ids():
+            check_fits(ids.shape, shape, repr(self))
 
 
 @pytree_class
@@ -142,15 +140,12 @@ class MaskFunction(AttentionMask):
     offset: Offset = 0  # added to the index of the query
 
     def allows(self, block: ScoreBlock) -> SeenOfBlock:
-        at = block.indices()
-        result = self.fn(at.batch, at.head, at.query + self.offset, at.key, *self.arrays)
-        is_mask = (
-            isinstance(result, Array | np.ndarray | bool | np.bool_)
-            and jnp.asarray(result).dtype == bool
-        )
+        batch, head, query, key = block.indices()
+        result = self.fn(batch, head, query + self.offset, key, *self.arrays)
+        is_mask = getattr(result, "dtype", type(result)) == bool  # noqa: E721
         if not is_mask or not broadcasts(np.shape(result), block.shape):
             raise InputError(
                 f"the mask function {shown(self.fn)} returned {shown(result)}; it must return"
                 f" booleans (True = attend) whose shape broadcasts to {block.shape}"
             )
-        return jnp.asarray(result).reshape((1,) * (4 - np.ndim(result)) + np.shape(result))
+        return jnp.expand_dims(result, range(4 - np.ndim(result)))

@@ -59,8 +59,6 @@ class AttentionMask(LogitsRule):
         InputError: at use, if an array in the mask does not broadcast against the logits.
     """
 
-    __array_ufunc__ = None  # so that `array & mask` calls `__rand__` of the mask
-
     def allows(self, block: ScoreBlock) -> SeenOfBlock:
         """Return whether each query of a block may see each key."""
         raise NotImplementedError
@@ -82,22 +80,16 @@ class AttentionMask(LogitsRule):
         """
         check_sizes(num_queries=num_queries, num_keys=num_keys)
         check_sizes(0, batch=batch, head=head)
-
-        # queries and keys per sign
-        height, width = -(-num_queries // MAX_CELLS), -(-num_keys // MAX_CELLS)
-        starts = np.arange(0, num_keys, width)
-        sizes = np.minimum(starts + width, num_keys) - starts
-        lines = []
-        for first in range(0, num_queries, height):
-            queries = Range(first, min(height, num_queries - first))
-            block = ScoreBlock(Range(batch, 1), Range(head, 1), queries, Range(0, num_keys))
-            rows = np.broadcast_to(np.asarray(self.allows(block)), block.shape)[0, 0]
-            num_seen = np.add.reduceat(rows.sum(0), starts)
-            signs = np.full(len(starts), SOME)
-            signs[num_seen == 0] = UNSEEN
-            signs[num_seen == len(rows) * sizes] = SEEN
-            lines.append(" ".join(signs))
-        return Drawing("\n".join(lines))
+        sizes = num_queries, num_keys
+        block = ScoreBlock(Range(batch, 1), Range(head, 1), *(Range(0, size) for size in sizes))
+        seen = np.broadcast_to(self.allows(block), block.shape)[0, 0]
+        rows, columns = (np.arange(0, size, -(-size // MAX_CELLS)) for size in sizes)
+        some, every = (
+            combine.reduceat(combine.reduceat(seen, rows, 0), columns, 1)
+            for combine in (np.logical_or, np.logical_and)
+        )
+        signs = np.where(every, SEEN, np.where(some, SOME, UNSEEN))
+        return Drawing("\n".join(map(" ".join, signs)))
 
     def __and__(self, other: "Masks") -> "AttentionMask":
         return Combined(self, as_attention_mask(other), operator.and_)
@@ -156,12 +148,11 @@ class Causal(AttentionMask):
     offset: Offset = 0  # position of query 0
 
     def allows(self, block: ScoreBlock) -> SeenOfBlock:
-        at = block.indices()
-        return at.key <= at.query + self.offset
+        _, _, query, key = block.indices()
+        return key <= query + self.offset
 
     def bounds(self, grid: BlockGrid) -> Bounds:
-        (first_query, last_query), (first_key, last_key) = grid.queries(), grid.keys()
-        return first_key <= last_query + self.offset, last_key <= first_query + self.offset
+        return Window(None, 0, self.offset).bounds(grid)
 
 
 @pytree_class
@@ -177,8 +168,8 @@ class Window(AttentionMask):
     offset: Offset = 0  # position of query 0
 
     def allows(self, block: ScoreBlock) -> SeenOfBlock:
-        at = block.indices()
-        ahead, (left, right) = at.key - at.query - self.offset, self._reach()
+        _, _, query, key = block.indices()
+        ahead, (left, right) = key - query - self.offset, self._reach()
         return (ahead >= -left) & (ahead <= right)
 
     def bounds(self, grid: BlockGrid) -> Bounds:

@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float
 
-from transformer_jax.argument_checks import check_token_ids
+from transformer_jax.argument_checks import check_offset, check_token_ids
 from transformer_jax.attention.masks.symbolic import Causal
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.circuits.program import Place, Role, Tokens, Weights
@@ -106,11 +106,7 @@ class Circuit:
         """
         vocabulary, num_positions = self.task.vocabulary, tokens.shape[1]
         check_token_ids("tokens", tokens, len(vocabulary))
-        if not self.task.min_length <= num_positions <= self.task.max_length:
-            raise InputError(
-                f"tokens.shape[1] is {num_positions}; it must be {self.task.min_length} …"
-                f" {self.task.max_length}"
-            )
+        check_offset("tokens.shape[1]", num_positions, self.task.min_length, self.task.max_length)
         if vocabulary[0] == BEGIN and ((tokens == 0) != (np.arange(num_positions) == 0)).any():
             raise InputError(
                 f"tokens is {tokens}; {BEGIN}, token 0, must be the first of each row and no other"

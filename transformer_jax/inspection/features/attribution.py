@@ -175,7 +175,7 @@ def _rows(
         patches: dict[str, Any] = dict(fixed) | transcoders.patches(output)
         for name, scales in of_rest.items():
             added = add(scales[:, None] * rest[name])
-            patches[name] = [patches.get(name, zero()), added]
+            patches[name] = [*patches.get(name, [zero()]), added]
         given = with_scaled_biases(variables, of_biases)
         result, _ = forward_pass(model, given, inputs, kwargs).run(patches=patches)
         of_logits = result[0, position, best] - result[0, position].mean()

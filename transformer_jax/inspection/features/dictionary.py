@@ -111,12 +111,18 @@ class SparseDictionary(Checked):
         return sparsity * gates.sum(-1) + jnp.square(target - gates @ directions - bias).sum(-1)
 
     def _projected(self, x: Float[ArrayLike, "*leading D"]) -> Features:
-        x = jnp.asarray(x)
-        if x.shape[-1:] != (self.input_dim,):
-            raise InputError(
-                f"x has shape {x.shape}; the dictionary reads activations [..., {self.input_dim}]"
-            )
+        x = of_width(x, self.input_dim)
         return (x if self.output_dim is not None else x - self.decoder_bias) @ self.encoder
+
+
+def of_width(x: Float[ArrayLike, "*leading D"], width: int) -> Float[Array, "*leading D"]:
+    """Return activations as an array, with an `InputError` if a dictionary reads activations of another width."""
+    array = jnp.asarray(x)
+    if array.shape[-1:] != (width,):
+        raise InputError(
+            f"x has shape {array.shape}; the dictionary reads activations [..., {width}]"
+        )
+    return array
 
 
 def largest(x: Features, k: int) -> Bool[Array, "*leading F"]:

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from transformer_jax.argument_checks import Size, check_arguments
+from transformer_jax.argument_checks import Size, check_arguments, check_offset
 from transformer_jax.config import percent
 from transformer_jax.errors import InputError
 from transformer_jax.fitted.fitted import Fitted, fitted_of
@@ -58,8 +58,7 @@ def feature_page(
         features = [number for number in order if largest[:, number].any()][:MOST]
     count = largest.shape[1]
     for number in features:
-        if not 0 <= number < count:
-            raise InputError(f"features holds {number}; there are {count}, 0 … {count - 1}")
+        check_offset("features", number, 0, count - 1)
     sections = [
         _section(number, labels, [of_example[:, number] for of_example in values], best)
         for number in features

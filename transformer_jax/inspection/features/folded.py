@@ -15,6 +15,7 @@ from transformer_jax.inspection.features.dictionary import (
     Reconstruction,
     SparseDictionary,
     largest,
+    of_width,
 )
 from transformer_jax.trees import pytree_class
 
@@ -42,12 +43,7 @@ class FoldedDictionary:
 
     def encode(self, x: Float[ArrayLike, "*leading D"]) -> Features:
         """Encode activations as features."""
-        x = jnp.asarray(x)
-        if x.shape[-1:] != self.encoder.shape[:1]:
-            raise InputError(
-                f"x has shape {x.shape}; the dictionary reads activations"
-                f" [..., {len(self.encoder)}]"
-            )
+        x = of_width(x, len(self.encoder))
         if self.is_normalized:
             mean, deviation = _moments(x)
             x = (x - mean) / (deviation + 1e-5)

@@ -83,12 +83,18 @@ def splice(
     Raises:
         InputError: the dictionary is not bound, or `reads` is missing or not needed.
     """
+    plain = _folded_for(dictionary, reads)
+    return Spliced(plain, keep_error, () if change is None else parts_of(change), reads)
+
+
+def _folded_for(dictionary: SparseDictionary | FoldedDictionary, reads: object) -> FoldedDictionary:
+    """Return a dictionary in folded form, if `reads` is None for an autoencoder, and given for a transcoder."""
     plain = folded(dictionary)
     if (reads is None) == plain.is_transcoder:
         raise InputError(
             f"reads is {'None' if reads is None else 'given'}; only a transcoder needs it"
         )
-    return Spliced(plain, keep_error, () if change is None else parts_of(change), reads)
+    return plain
 
 
 @check_arguments
@@ -113,31 +119,23 @@ def loss_recovered(
         InputError: no activation has the name; the dictionary is not bound, or has another width; or there are no
             parameters or no batches.
     """
-    given: FoldedDictionary | Transcoders
     if isinstance(dictionary, Transcoders):
         given = dictionary
-    elif reads is None:
-        given = folded(dictionary)
     else:
-        given = Transcoders.of([dictionary], [reads], [str(name)])
+        # an autoencoder reads what it replaces
+        plain, name = _folded_for(dictionary, reads), str(name)
+        given = Transcoders((plain,), (reads or name,), (name,))
     fitted = fitted_of(trainer)
     batches, constants = padded_batches(fitted, loader)
 
     def sums(
-        params: Params,
-        constants: Arrays,
-        batch: Batch,
-        given: FoldedDictionary | Transcoders,
+        params: Params, constants: Arrays, batch: Batch, given: Transcoders
     ) -> tuple[Array, ...]:
         call = Computation(
             functools.partial(metric_sums, fitted.task, "loss", params, constants, batch)
         )
-        spliced: dict[str, Change]
-        if isinstance(given, Transcoders):
-            spliced, zeroed = given.patches(), dict.fromkeys(given.writes, zero())
-        else:
-            spliced, zeroed = {str(name): splice(given)}, {str(name): zero()}
-        return tuple(call.run(patches=patches)[0] for patches in ({}, spliced, zeroed))
+        zeroed = dict.fromkeys(given.writes, zero())
+        return tuple(call.run(patches=patches)[0] for patches in ({}, given.patches(), zeroed))
 
     losses = total(sums, fitted.params, constants, batches, given)
     return LossRecovered(*(float(loss / weight) for loss, weight in losses))

@@ -95,11 +95,11 @@ class Transcoders:
                 )
             return written.pop(name)
 
-        patches: dict[str, Change] = {}
+        patches: defaultdict[str, Any] = defaultdict(list)
         for layer, name in enumerate(self.reads):
-            patches[name] = functools.partial(read, layer)
+            patches[name].append(functools.partial(read, layer))
         for name in self.writes:
-            patches[name] = functools.partial(write, name)
+            patches[name].append(functools.partial(write, name))
         return patches
 
     def parts(self, layer: int, output: Array) -> Iterator[tuple[str, Array]]:

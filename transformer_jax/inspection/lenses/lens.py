@@ -12,7 +12,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from transformer_jax.argument_checks import Count, check_arguments
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, check_whole
 from transformer_jax.inspection.inspected_call import forward_pass
 from transformer_jax.inspection.names import residual_stream
 from transformer_jax.outside_files import as_input_error, write_whole
@@ -25,11 +25,7 @@ VALID = slice(16, -1)  # positions that count: the streams at the first ones are
 
 def check_length(name: str, length: int) -> None:
     """Raise an `InputError` if a text of this length has no position that counts."""
-    if length < 18:
-        raise InputError(
-            f"{name} is {length}; it must be at least 18, since the first 16 positions and the last"
-            " one are left out"
-        )
+    check_whole(name, length, 18, ", since the first 16 positions and the last one are left out")
 
 
 class Lens(NamedTuple):

@@ -14,7 +14,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from transformer_jax.errors import InputError, check_value
+from transformer_jax.argument_checks import check_arguments
+from transformer_jax.errors import InputError
 from transformer_jax.inspection.colour_scale import full_colour
 from transformer_jax.outside_files import Json, write_whole
 
@@ -33,13 +34,13 @@ class View:
 
     text: str  # in HTML
 
+    @check_arguments
     def save(self, path: str | Path) -> None:
         """Write the view atomically to a file, which any browser can open.
 
         Raises:
             InputError: `path` is not a path.
         """
-        check_value("path", path, str | Path)
         write_whole(Path(path).resolve(), self.text.encode(errors="backslashreplace"))
 
     def _repr_html_(self) -> str:

@@ -126,7 +126,10 @@ def _found(
         raise InputError(f"there is no {what}; give {what} or {what}s")
     found: list[Found] = []
     for component in components:
-        path, head = component if isinstance(component, tuple) else (component, None)
+        if isinstance(component, tuple) and len(component) == 2:
+            path, head = component
+        else:
+            path, head = str(component), None
         end = "hidden" if head is None else OUTPUTS
         is_end = what == "receiver" and component == LOGITS
         if f"{path}.{end}" not in sites and not is_end:

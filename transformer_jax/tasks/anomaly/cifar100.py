@@ -13,7 +13,7 @@ from jaxtyping import UInt8
 from tqdm import tqdm
 
 from transformer_jax.data.fingerprint import fingerprint
-from transformer_jax.errors import InputError, in_one_line
+from transformer_jax.errors import InputError
 from transformer_jax.outside_files import as_input_error
 from transformer_jax.runs.own_files import digest_of
 from transformer_jax.tasks.anomaly.images import read_exactly
@@ -66,15 +66,14 @@ def load_cifar100(data_dir: Path) -> tuple[LabelledImages, LabelledImages]:
     """
     from torchvision.datasets import CIFAR100
 
-    try:
+    sentence = (
+        f"CIFAR-100 is missing or damaged in data_dir {data_dir}, and could not be downloaded from"
+        f" {CIFAR100.url}; put {ARCHIVE} there by hand, give folders of images (images=…), or use"
+        " dataset='digits', which needs no download"
+    )
+    with as_input_error(sentence, OSError, RuntimeError, http.client.HTTPException):
         train = CIFAR100(data_dir, train=True, download=True)
         test = CIFAR100(data_dir, train=False, download=True)
-    except (OSError, RuntimeError, http.client.HTTPException) as error:
-        raise InputError(
-            f"CIFAR-100 is missing or damaged in data_dir {data_dir}, and could not be downloaded"
-            f" from {CIFAR100.url} ({in_one_line(error)}); put {ARCHIVE} there by hand, give"
-            " folders of images (images=…), or use dataset='digits', which needs no download"
-        ) from error
 
     def labelled(split: CIFAR100, digest: str) -> LabelledImages:
         # torchvision's images are a transposed view, in which an image is not contiguous in memory.

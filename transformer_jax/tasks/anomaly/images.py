@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int, Num, UInt8
 
-from transformer_jax.errors import InputError, in_one_line
-from transformer_jax.outside_files import outside_file
+from transformer_jax.errors import InputError
+from transformer_jax.outside_files import as_input_error, outside_file
 from transformer_jax.tasks.anomaly.sets import Labels
 
 MAX_PIXEL = 16  # of scikit-learn's digits
@@ -52,12 +52,8 @@ class FolderImages:
     def __init__(self, directory: Path, labels: Labels) -> None:
         from torchvision.datasets import ImageFolder
 
-        try:
+        with as_input_error(f"images is {directory}; it must have folders of images", OSError):
             folder = ImageFolder(directory)
-        except OSError as error:
-            raise InputError(
-                f"images is {directory}; it must have folders of images: {in_one_line(error)}"
-            ) from error
         if len(folder.targets) != len(labels):
             raise InputError(
                 f"{directory} has {len(folder.targets)} images; labels has {len(labels)}"
@@ -83,20 +79,23 @@ def read_exactly(
     Raises:
         InputError: the file is damaged, not an image in one of `FORMATS`, or of another size.
     """
-    pixels = np.asarray(_opened(path, "RGB"))
-    if pixels.shape != shape:
-        sizes = f"{pixels.shape[1]}×{pixels.shape[0]}", f"{shape[1]}×{shape[0]}"
-        raise InputError(f"{path} has {sizes[0]} pixels; it must have {sizes[1]}")
-    return pixels
+    image = _opened(path, "RGB")
+    height, width, _ = shape
+    if image.size != (width, height):
+        raise InputError(
+            f"{path} has {image.width}×{image.height} pixels; it must have {width}×{height}"
+        )
+    return np.asarray(image)
 
 
 def _read_image(path: str, shape: tuple[int, ...]) -> UInt8[np.ndarray, "height width *rgb"]:
     from PIL import Image
 
-    size = shape[1], shape[0]
-    if len(shape) == 3:
-        return np.asarray(_opened(path, "RGB").resize(size, Image.Resampling.BOX))
-    pixels = np.asarray(_opened(path, "L").resize(size, Image.Resampling.BOX))
+    height, width, *rgb = shape
+    image = _opened(path, "RGB" if rgb else "L")
+    pixels = np.asarray(image.resize((width, height), Image.Resampling.BOX))
+    if rgb:
+        return pixels
     border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
     return 255 - pixels if border.mean() > 127 else pixels
 

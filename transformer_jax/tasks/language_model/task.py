@@ -211,13 +211,14 @@ class LanguageModelTrainer(TextTrainer):
         params = jax.device_put(self.params, self.first_device)
         continued: list[AnyText] = []
         encoded = encode_all(texts, MAX_SIZE, self.tokenizer, before=self._ends)
-        for number, (text, ids) in enumerate(zip(texts, encoded, strict=True)):
+        for number, ids in enumerate(encoded):
             key = jax.random.fold_in(jax.random.key(seed), number)
             new = self._continuation(params, ids, max_new, key, **chosen)
             new = new[~np.logical_or.accumulate(np.isin(new, self._ends))]
-            is_text = isinstance(text, str)
-            decode: Any = self.tokenizer.decode if is_text else self.tokenizer.to_bytes
-            continued.append(text_after(decode, ids, new))
+            if isinstance(texts[number], bytes):
+                continued.append(text_after(self.tokenizer.to_bytes, ids, new))
+            else:
+                continued.append(text_after(self.tokenizer.decode, ids, new))
         return continued[0] if self.is_one(inputs) else continued
 
     def pictured_example(self, inputs: Any) -> InspectedExample:

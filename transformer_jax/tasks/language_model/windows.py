@@ -51,8 +51,9 @@ def load_text(path: Path | None, *, by_lines: bool = False) -> TextSplits:
     if path is not None:
         with outside_file(path, "a text", MAX_FILE_BYTES) as file:
             text = np.memmap(file, np.uint8, "r")
-        line_ends = np.append(np.flatnonzero(text == FIRST[0]) + 1, len(text)) if by_lines else None
-        return split_text(text, line_ends)
+        if not by_lines:
+            return split_text(text)
+        return split_text(text, np.append(np.flatnonzero(text == FIRST[0]) + 1, len(text)))
     documents = [(text + SEPARATOR).encode(errors="replace") for text in library_docstrings()]
     ends = np.cumsum([len(document) for document in documents])
     return split_text(np.frombuffer(b"".join(documents), np.uint8), ends)

@@ -80,8 +80,8 @@ def days_of(split: str) -> np.ndarray:
     days = np.arange(FIRST_DAY.toordinal(), LAST_DAY.toordinal() + 1)
     days = np.random.default_rng(0).permutation(days)
     held_out = round(HELD_OUT * len(days))
-    test, val, train = np.split(days, [held_out, 2 * held_out])
-    return {"train": train, "val": val, "test": test}[split]
+    parts = np.split(days, [held_out, 2 * held_out])
+    return dict(zip(("test", "val", "train"), parts, strict=True))[split]
 
 
 def _shuffled_days(split: str) -> Iterator[datetime.date]:

@@ -104,9 +104,8 @@ class PairDataset(BatchDataset):
 
     def fingerprint(self) -> str:
         """SHA-256 of the pairs and of the shapes to which they are padded."""
-        sources = "".join(pair.source for pair in self.pairs).encode()
-        targets = "".join(pair.target for pair in self.pairs).encode()
-        texts = np.frombuffer(sources, np.uint8), np.frombuffer(targets, np.uint8)
+        sides = ["".join(side).encode() for side in zip(*self.pairs, strict=True)]
+        texts = [np.frombuffer(side, np.uint8) for side in sides]
         return fingerprint([], [np.array(self.shapes), *self.lengths, *texts])
 
 
@@ -136,8 +135,8 @@ def _lengths(
     pairs: Pairs, tokenizers: Tokenizers
 ) -> tuple[Int[np.ndarray, " N"], Int[np.ndarray, " N"]]:
     """Number of ids of each source, and of each target with its start and end tokens."""
-    sources = tokenizers.source.lengths([pair.source for pair in pairs])
-    return sources, tokenizers.target.lengths([pair.target for pair in pairs]) + 2
+    sources, targets = zip(*pairs, strict=True)
+    return tokenizers.source.lengths(sources), tokenizers.target.lengths(targets) + 2
 
 
 def load_pairs(

@@ -96,7 +96,7 @@ def _in_peft(
         module = name.rpartition(".")[0]
         if whole.keys() >= set(paths):
             theirs = layout.to_theirs({path: whole[path] for path in paths})
-            arrays[PREFIX + name] = np.asarray(*theirs.values())
+            arrays[PREFIX + name] = np.asarray(next(iter(theirs.values())))
             saved.add(module)
         elif not whole.keys().isdisjoint(paths):
             partly.add(module)

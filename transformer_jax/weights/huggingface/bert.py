@@ -103,7 +103,7 @@ def head_fields(keys: ConfigKeys, shapes: Shapes, tokens: str) -> dict[str, Any]
     name = keys.architecture
     check_head(keys, REFUSED, ENDS.values())
     num_classes = next((shapes[each][0] for each in CLASSIFIERS if each in shapes), 0)
-    if name.endswith(ENDS["none"]):
+    if name.endswith(ENDS["none"]) and not name.endswith("LMHeadModel"):
         return {"head": "none"}
     if not num_classes or name.endswith(ENDS["tokens"]):
         return {"head": "tokens" if tokens in shapes else "none"}

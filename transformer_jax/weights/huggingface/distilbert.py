@@ -1,5 +1,7 @@
 """DistilBERT (Sanh et al. 2019): BERT without token types, and with ReLU in the pooler of its classifier."""
 
+import dataclasses
+
 import flax.linen as nn
 
 from transformer_jax.argument_checks import Shapes
@@ -25,7 +27,6 @@ DISTILBERT_SIZES = {
 }
 DISTILBERT_KEYS = DISTILBERT_SIZES | {
     "settings.activation": "activation",
-    "settings.layer_norm_epsilon": "layer_norm_eps",
 }
 RENAMES: Renames = (
     *EMBEDDINGS,
@@ -58,7 +59,10 @@ def build(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
         activation_key="activation",
         has_types=False,
     )
-    return model.clone(has_pooler=model.head == "classes", pooler_activation=nn.relu)
+    # whatever the config says
+    settings = dataclasses.replace(model.settings, layer_norm_epsilon=1e-12)
+    is_classifier = model.head == "classes"
+    return model.clone(settings=settings, has_pooler=is_classifier, pooler_activation=nn.relu)
 
 
 def configure(model: TransformerMLM) -> Json:
@@ -79,7 +83,7 @@ DISTILBERT = Family(
     prefix="distilbert.",
     copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
     ignored=r"position_ids$|^vocab_|^pre_classifier\.|^classifier\.",
-    fixed={"tie_word_embeddings": True, "layer_norm_eps": 1e-12},
+    fixed={"tie_word_embeddings": True},
     aliases={
         "hidden_size": "dim",
         "num_attention_heads": "n_heads",
