@@ -88,10 +88,6 @@ WRONG = {
         ),
         ("--data texts --init-from dates", "; it is a model of the task TranslationTask\n"),
         ("--data short", "must name the columns text, label, or --text-column and --label-column must name others"),
-        (
-            "--data two",
-            "two:2: 'bad' is the label of this text alone; give more such texts, or --val-data and --test-d",
-        ),
     ],
 }
 
@@ -104,12 +100,11 @@ def test_what_is_wrong_is_said_in_one_line_with_status_2(tmp_path, monkeypatch, 
     (tmp_path / "short").write_bytes(b"short")
     (tmp_path / "pairs").write_text("".join(f"s{number}\tt{number}\n" for number in range(200)))
     (tmp_path / "few").write_text("a\tgood\nb\tgood\n")
-    (tmp_path / "two").write_text("a\tgood\nb\tbad\nc\tgood\n")
     (tmp_path / "texts").write_text("".join(f"{number}\t{('good', 'bad')[number % 2]}\n" for number in range(20)))
     outcome = call(script, *arguments.split())
     assert outcome.status == 2
     assert outcome.stderr.startswith(f"{script}: error: ")
     assert message in outcome.stderr
     assert outcome.stderr.count("\n") == 1
-    assert {path.name for path in tmp_path.iterdir()} == {"short", "pairs", "few", "two", "texts"}
+    assert {path.name for path in tmp_path.iterdir()} == {"short", "pairs", "few", "texts"}
     assert "Head of" not in outcome.stdout
