@@ -15,7 +15,7 @@ from finished_runs import finished_run
 from transformer_jax import InputError, load_run
 from transformer_jax.inspection.__main__ import read_command as read_inspection
 from transformer_jax.inspection.page.view import BEGINNING
-from transformer_jax.predict import carry_out, read_command
+from transformer_jax.predict import carry_out, read_command, without_empty_columns
 from transformer_jax.training.inspected_example import Answer, InspectedExample, prediction_table
 
 NUMBERS = "3 1 4 1 5 9 2 6 5 3 5 8 9 7 9 3"
@@ -25,9 +25,13 @@ def printed(capsys, *arguments: str) -> list[list[str]]:
     """Rows of the table that the command prints, but for the first."""
     carry_out(read_command(list(arguments)))
     header, *rows = (line.split("\t") for line in capsys.readouterr().out[:-1].split("\n"))
-    assert all(any(column) for column in zip(*rows, strict=True))  # none is empty
+    assert all(any(column) for column in [*zip(*rows, strict=True)][1:])  # no other than the input is empty
     names = ["input", "expected", "answer", "probability", "right"]
     return [[dict(zip(header, row, strict=True)).get(name, "") for name in names] for row in rows]
+
+
+def test_empty_columns_are_left_out_but_for_the_input():
+    assert without_empty_columns("input\texpected\tanswer\n\t\ta\n") == "input\tanswer\n\ta\n"
 
 
 def test_numbers_are_answered_with_the_probability_of_all_of_them(capsys):

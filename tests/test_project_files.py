@@ -15,7 +15,12 @@ PYTHONS = ["3.11", "3.12", "3.13"]
 
 
 @pytest.mark.parametrize(
-    ("file", "pattern"), [("CITATION.cff", r"^version: (.+)$"), ("CHANGELOG.md", r"^## \[(\d.*?)\] – ")]
+    ("file", "pattern"),
+    [
+        ("CITATION.cff", r"^version: (.+)$"),
+        ("CHANGELOG.md", r"^## \[(\d.*?)\] – "),
+        ("transformer_jax/__init__.py", r'^__version__ = "(.+)"$'),
+    ],
 )
 def test_the_newest_version_is_that_of_the_package(file, pattern):
     assert re.findall(pattern, (REPOSITORY / file).read_text(encoding="utf-8"), re.MULTILINE)[0] == VERSION

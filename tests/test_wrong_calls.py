@@ -148,6 +148,7 @@ def decoding(function, **more):
     return decode
 
 
+REVERSE = tj.tasks.ReverseTrainer
 PREDICTOR, LANGUAGE_MODEL = tj.TransformerPredictor(D, C, H, 1, max_len=S), tj.TransformerLM(V, D, H, 1, F, max_len=S)
 STACKED_MODEL = LANGUAGE_MODEL.clone(settings=tj.BlockSettings(scan_layers=True))
 TRANSFORMER = tj.Transformer(V, V, D, H, 1, 1, F, max_len=S)
@@ -427,6 +428,17 @@ OTHERS = [
     (lambda: tj.train_and_test(tj.TrainerModule, 3, None), "config is 3; it must be TrainingConfig"),
     (lambda: tj.train_and_test(tj.TrainerModule, tj.ReverseConfig(), 3), "load_data is 3; it must be Callable"),
     (lambda: tj.load_run("reverse", "x"), "trainer_class is 'x'; it must be a class or None"),
+    (lambda: tj.train_and_test(REVERSE, tj.ReverseConfig(), print), "the result of load_data is None; it must be Task"),
+    (
+        lambda: tj.TaskData([TOKENS], [TOKENS], [TOKENS]),
+        "train_loader is [array([[0, 0, 0], [0, 0, 0]], dtype=int32)]; ",
+    ),
+    (lambda: REVERSE(tj.ReverseConfig()).fit(3, 3), "train_loader is 3; it must be a loader: make_loader(dataset, ba"),
+    (lambda: REVERSE(tj.ReverseConfig()).evaluate("test"), "loader is 'test'; it must be Iterable"),
+    (
+        lambda: tj.load_run("dates", REVERSE),
+        "ReverseTrainer is a trainer of ReverseTask, and dates is a run of TranslationTask; give its trainer: load_run(dir",
+    ),
     (lambda: decoding(tj.beam_search)(**DECODING, length_penalty=1e3), "length_penalty is 1000.0"),
     (lambda: decoding(tj.greedy_decode)(**DECODING | {"end_token": (1, C)}), f"end_token is {C}"),
     (lambda: decoding(tj.greedy_decode)(**DECODING | {"end_token": [1, "x"]}), "end_token is 'x'"),

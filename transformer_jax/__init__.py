@@ -58,6 +58,8 @@ if _release < (0, 10):
 if _release > (0, 12):
     warnings.warn(f"transformer-jax was tested with {SUPPORTED}; this is jax {_jax}", stacklevel=2)
 
+__version__ = "0.1.0"
+
 import lazy_loader  # noqa: E402  # after the check of versions
 
 # The public names are in `__init__.pyi`. Each is imported when it is first used, so that a model does not wait for

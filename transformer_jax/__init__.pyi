@@ -3,6 +3,8 @@
 Type checkers and editors read this too.
 """
 
+__version__: str
+
 from . import attention as attention
 from . import data as data
 from . import decoding as decoding

@@ -124,12 +124,12 @@ def check_token_ids(name: str, tokens: object, vocabulary_size: int, shape: str 
         InputError: `tokens` is not an integer array, has another rank, or contains an id outside the vocabulary.
     """
     array = as_array(name, tokens)
+    if array.ndim != len(shape.split(",")) or 0 in array.shape:
+        raise InputError(f"{name} has shape {array.shape}; it must be token ids {shape}")
     if not jnp.issubdtype(array.dtype, jnp.integer):
         raise InputError(
             f"{name} has type {array.dtype}; it must be token ids {shape} of an integer type"
         )
-    if array.ndim != len(shape.split(",")) or 0 in array.shape:
-        raise InputError(f"{name} has shape {array.shape}; it must be token ids {shape}")
     ids = known_values(array)
     if ids is None:
         return

@@ -29,7 +29,7 @@ EXCEPTIONS: Mapping[Any, tuple[type, ...]] = {
     int: (bool,),
 }
 # Packages of classes of which a value must be an instance.
-PACKAGES = {"builtins", "collections", "pathlib", "transformer_jax", "flax"}
+PACKAGES = {"builtins", "collections", "pathlib", "transformer_jax", "flax", "optax"}
 
 
 class InputError(ValueError):
@@ -189,6 +189,8 @@ def described(hint: TypeHint) -> str:
         return "None"
     if kind is type:
         return "a class"
+    if arguments[1:] == (...,):
+        return f"a list of {described(arguments[0])}"
     return str(hint) if kind is tuple else getattr(hint, "__name__", str(hint))
 
 

@@ -155,9 +155,9 @@ def answered(
 
 
 def without_empty_columns(table: str) -> str:
-    """Leave out the columns of a tab-separated table that are empty below their heading."""
-    columns = zip(*[line.split("\t") for line in table.splitlines()], strict=True)
-    rows = zip(*[column for column in columns if any(column[1:])], strict=True)
+    """Leave out columns of a tab-separated table that are empty below the heading, but not the first."""
+    first, *others = zip(*[line.split("\t") for line in table.splitlines()], strict=True)
+    rows = zip(first, *[column for column in others if any(column[1:])], strict=True)
     return "".join("\t".join(row) + "\n" for row in rows)
 
 

@@ -186,6 +186,8 @@ def _short(entry: Any) -> str:
     if isinstance(entry, Mapping):
         return f"{{{', '.join(f'{name}: {_short(value)}' for name, value in entry.items())}}}"
     if isinstance(entry, list | tuple) and entry:
-        return f"{len(entry)} × {_short(entry[0])}"
+        # the first of several texts would read as all of them
+        each = "str" if isinstance(entry[0], str) else _short(entry[0])
+        return f"{len(entry)} × {each}"
     text = shown(entry)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

@@ -157,7 +157,7 @@ NO_INPUTS = {
     "reverser": [
         ([3, 10], "inputs holds the token id 10; ids may be 0 … 9"),
         ("123", "inputs is '123'; it must be an array of numbers"),
-        ([], r"inputs has type float64; it must be token ids \[T\]"),
+        ([], r"inputs has shape \(0,\); it must be token ids \[T\]"),
         ([[1], [2, 3]], "inputs is .*; it must be an array of numbers .*inhomogeneous"),
     ],
     "finder": [
@@ -216,11 +216,12 @@ def test_parameters_of_nan_give_no_answer_no_maps_and_no_page(name, given, messa
 
 def test_results_are_one_line_with_their_shapes_and_maps_are_pictures_in_a_notebook(reverser):
     size = sum(leaf.size for leaf in jax.tree.leaves(reverser.params))
-    assert repr(reverser).startswith(f"<ReverseTrainer of ReverseTask: {size:,} parameters, step ")
+    assert repr(reverser) == f"<ReverseTrainer of ReverseTask: {size:,} parameters>"  # of unknown steps
+    assert repr(reverser.inspected) == "Inspected(TransformerPredictor)"
     length = reverser.config.seq_len
     maps = reverser.attention(np.arange(length) % 7)
     layers = maps.maps["encoder"]
     shapes = f"{{encoder: {len(layers)} × float32{[*layers[0].shape]}}}"
-    assert repr(maps).startswith(f"LabelledMaps(maps={shapes}, query_labels={{encoder: {length} × ")
+    assert repr(maps).startswith(f"LabelledMaps(maps={shapes}, query_labels={{encoder: {length} × str}}")
     assert maps._repr_png_().startswith(b"\x89PNG")
     assert len(repr(reverser.examples(np.arange(length) % 7)[0])) < 300

@@ -17,6 +17,7 @@ from transformer_jax import (
     AttentionSettings,
     InputError,
     ReverseConfig,
+    TrainerModule,
     TransformerEncoder,
     TransformerPredictor,
     block_settings,
@@ -33,6 +34,7 @@ from transformer_jax.nn import Positions
 from transformer_jax.nn.attention_maps import attention_maps
 from transformer_jax.tasks import ReverseTrainer
 from transformer_jax.trained import __main__ as trained_command
+from transformer_jax.training import Callback
 from transformer_jax.training.inspected_example import Answer, InspectedExample
 
 ROWS = np.random.default_rng(2).integers(7, size=(11, 5)).astype(np.int32)  # more than a batch
@@ -316,6 +318,49 @@ def test_hooks_that_return_or_take_something_else_get_one_line():
         WithoutTrain(LargestConfig())
     with pytest.raises(InputError, match="loader is 'accuracy'; it must be Iterable or None"):
         ablation_table(with_params(LargestTrainer), "accuracy")
+
+
+WRONG_RESULTS = [
+    ("create_model", None, "the result of Wrong.create_model is None; it must be Module"),
+    ("create_optimizer", None, "the result of Wrong.create_optimizer is None; it must be GradientTransformation"),
+    ("loss_function", {"loss": ("high", 1.0)}, r"loss of loss_function is \('high', 1.0\); both must be numbers"),
+    ("loss_function", {"loss": (None, 1.0)}, r"loss of loss_function is \(None, 1.0\); both must be numbers"),
+]
+LATER_RESULTS = [  # after compiling
+    ("create_callbacks", Callback(), "the result of Wrong.create_callbacks is <.*; it must be a list of Callback"),
+    ("create_callbacks", [Callback], r"the result of Wrong.create_callbacks is \[<class .*; it must be a list of Call"),
+    ("dataset_metrics", {"f1": "high"}, "f1 of dataset_metrics is 'high'; it must be an array of numbers"),
+    ("dataset_metrics", None, "the result of Wrong.dataset_metrics is None; it must be Mapping"),
+]
+
+
+@pytest.mark.parametrize(
+    ("hook", "result", "message"),
+    WRONG_RESULTS + [pytest.param(*row, marks=pytest.mark.slow) for row in LATER_RESULTS],
+)
+def test_a_result_of_another_type_is_an_error_that_names_the_hook(tmp_path, hook, result, message):
+    wrong = type("Wrong", (LargestTrainer,), {hook: lambda self, *given, train=False: result})
+    wrong.dataset_metric_names = ("f1",) if hook == "dataset_metrics" else ()
+    with pytest.raises(InputError, match=message):
+        train_and_test(wrong, LargestConfig(checkpoint_dir=tmp_path), largest_data)
+
+
+def test_a_task_without_predict_is_an_error_that_names_it():
+    plain = type("Plain", (LargestTrainer,), {"predict": TrainerModule.predict})
+    with pytest.raises(
+        InputError, match=r"Plain has no predict; define it, for example as self.forward\(inputs\).argma"
+    ):
+        with_params(plain).predict(ROWS)
+
+
+def test_dropout_without_a_key_or_without_train_is_an_error():
+    trainer = with_params(LargestTrainer, LargestConfig(dropout_prob=0.5))
+    with pytest.raises(InputError, match="apply got a key, but train is False; pass train=train"):
+        trainer.apply(trainer.params, ROWS, jax.random.key(0))
+    with pytest.raises(
+        InputError, match="apply got no key for dropout; pass that of loss_function .dropout needs PRNG"
+    ):
+        trainer.apply(trainer.params, ROWS, train=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,8 @@ def test_a_run_comes_back_as_it_was_also_from_another_place(tmp_path_factory, tm
     loaded = load_run(run)
     assert loaded.config == ReverseConfig(checkpoint_dir=run.parent, **REVERSE)
     assert loaded.model == type(loaded)(loaded.config).model
+    assert loaded.steps == 2 * (71 // 7)
+    assert repr(loaded).endswith(" parameters, trained for 20 steps>")
     moved = load_run(shutil.copytree(run, tmp_path / "elsewhere"))
     assert moved.config.checkpoint_dir == tmp_path
     np.testing.assert_array_equal(moved.forward(inputs), loaded.forward(inputs))

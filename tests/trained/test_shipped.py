@@ -57,6 +57,11 @@ def test_the_name_that_was_meant_is_proposed(tmp_path, monkeypatch):
         load_run("date")
     with pytest.raises(InputError, match="^gpt2 holds no run: .* included models are dates, digits, reverse$"):
         load_run("gpt2")
+    (tmp_path / "checkpoints" / "mine").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "mine" / "config.json").touch()
+    for what in ("mine", "checkpoints"):
+        with pytest.raises(InputError, match="^.* holds no run: .*; runs are checkpoints/mine$"):
+            load_run(what)
 
 
 @pytest.fixture(scope="module")

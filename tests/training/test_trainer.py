@@ -137,7 +137,7 @@ def test_checkpoints_that_cannot_be_read_are_no_divergence(tmp_path, monkeypatch
 @pytest.mark.usefixtures("without_type_checks")
 def test_a_loader_of_pytorch_is_an_error_before_anything_is_written(tmp_path):
     train_loader = torch.utils.data.DataLoader(loader(37).dataset, 7, drop_last=True)
-    with pytest.raises(InputError, match="train_loader is <torch.*DataLoader.*; it must be Loader"):
+    with pytest.raises(InputError, match="train_loader is <torch.*DataLoader.*; it must be a loader: make_loader"):
         trainer_for(tmp_path / "runs").fit(train_loader, loader(23))
     assert not (tmp_path / "runs").exists()
 

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int, PyTree
@@ -20,7 +20,7 @@ from transformer_jax.argument_checks import Count, Size, as_arrays, check_argume
 from transformer_jax.data.batch import Samples, as_pair, load_stacked, numpy_collate
 from transformer_jax.data.epoch_sampler import EpochBatchSampler, EpochIndices, TokenBatches
 from transformer_jax.data.local_rows import LocalRows, LocalSamples, RowRange
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, shortened
 from transformer_jax.outside_files import as_input_error
 
 if TYPE_CHECKING:
@@ -223,6 +223,17 @@ class Loader:
             multiprocessing_context=_Workers(),
             persistent_workers=True,
         )
+
+
+def check_loader(name: str, value: object) -> None:
+    """Raise an `InputError` unless a value is a loader."""
+    if not isinstance(value, Loader):
+        raise InputError(
+            f"{name} is {shortened(value)}; it must be a loader: make_loader(dataset, batch_size)"
+        )
+
+
+GivenLoader: TypeAlias = Annotated[Loader, check_loader]
 
 
 def _checked(samples: PyTree) -> Any:  # Samples, but for a loader that `of_rows` made

@@ -29,6 +29,7 @@ from transformer_jax.runs.checkpoints import Checkpoint
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import Logger, LogPosition, open_loggers
 from transformer_jax.training.callbacks import Callback, Evaluation, Step
+from transformer_jax.training.checks import check_result
 from transformer_jax.training.metrics import Means
 from transformer_jax.training.step import TrainState
 from transformer_jax.trees import Params, merged
@@ -86,7 +87,10 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             callbacks: list[Callback] = []
             if is_first():  # it alone logs and decides
                 callbacks += self._create_callbacks(runner, steps_per_epoch, opened)
-                callbacks += compiled.task.create_callbacks(loggers)
+                own = compiled.task.create_callbacks(loggers)
+                callbacks += check_result(
+                    compiled.task, "create_callbacks", own, tuple[Callback, ...]
+                )
                 params = jax.eval_shape(lambda p: unstack_layers(merged(p)), start.state.params)
                 callbacks += _attention_pictures(compiled, val_loader, loggers, params)
                 if any(type(each).on_epoch is not Callback.on_epoch for each in callbacks):

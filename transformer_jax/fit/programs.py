@@ -25,7 +25,7 @@ from transformer_jax.nn.layer_stacks import stack_layers, unstack_layers
 from transformer_jax.runs.checkpoints import Checkpoint
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.state_arrays import digest_of_arrays
-from transformer_jax.training.checks import check_full_batches
+from transformer_jax.training.checks import check_full_batches, check_result
 from transformer_jax.training.optimizers import average_of, matching, with_average, with_frozen
 from transformer_jax.training.schedules import PLATEAU, with_plateau
 from transformer_jax.training.step import TrainState, UpdateRule, initial_state
@@ -117,7 +117,8 @@ class Programs(NamedTuple):
 
 def update_rule(task: Task, num_steps: int) -> UpdateRule:
     """Create the update rule of a training run of `num_steps` steps; it leaves frozen parameters unchanged."""
-    config, optimizer = task.config, task.create_optimizer(num_steps)
+    config, created = task.config, task.create_optimizer(num_steps)
+    optimizer = check_result(task, "create_optimizer", created, optax.GradientTransformation)
     if config.freeze is not None and config.lora is None:
         optimizer = with_frozen(optimizer, config.freeze)
     if config.schedule == PLATEAU:

@@ -15,7 +15,7 @@ import optax
 from transformer_jax.argument_checks import as_arrays, check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Samples
-from transformer_jax.data.loader import Loader
+from transformer_jax.data.loader import GivenLoader, Loader
 from transformer_jax.devices.mesh import choose_devices
 from transformer_jax.devices.processes import quietly, say
 from transformer_jax.devices.stopwatch import Stopwatch
@@ -26,7 +26,12 @@ from transformer_jax.fitted.fitted import CompiledTask, Fitted
 from transformer_jax.outside_files import Json, as_input_error
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.loggers import CsvLogger, tensorboard_logger
-from transformer_jax.training.checks import check_fitting, check_targets, check_task
+from transformer_jax.training.checks import (
+    check_fitting,
+    check_result,
+    check_targets,
+    check_task,
+)
 from transformer_jax.training.metrics import Means
 from transformer_jax.training.task import Task
 from transformer_jax.trees import Arrays, Changes, Inputs, Params, Variables, variables_of
@@ -72,11 +77,13 @@ class TrainerModule(Task):
         self._fitted: Fitted | None = None
 
     def __repr__(self) -> str:
-        """Class, task, number of parameters and of steps."""
+        """Class, task, number of parameters and of training steps."""
         state = "not trained"
         if self._fitted is not None:
             size = optax.tree.size(self.params)
-            state = f"{size:,} parameters, step {self.steps or self.results.get('steps', 0)}"
+            state = f"{size:,} parameters"
+            if self.steps:
+                state += f", trained for {self.steps:,} steps"
         return f"<{type(self).__name__} of {self.name}: {state}>"
 
     def _created_model(self) -> nn.Module:
@@ -85,7 +92,8 @@ class TrainerModule(Task):
             " setting names it, setting(path, kept_as=NAME), and model_files returns its text"
         )
         with as_input_error(sentence, OSError):
-            return self.create_model()
+            created = self.create_model()
+        return check_result(self, "create_model", created, nn.Module)
 
     @property
     def constants(self) -> Arrays:
@@ -108,7 +116,8 @@ class TrainerModule(Task):
 
     @params.setter
     def params(self, params: Params) -> None:
-        self._fitted = Fitted.of_training(self.compiled, as_arrays("params", params))
+        steps = self.results.get("steps", 0)
+        self._fitted = Fitted.of_training(self.compiled, as_arrays("params", params), steps)
 
     def _with(self, params: Params | None) -> Fitted:
         return self.fitted if params is None else Fitted.of_training(self.compiled, params)
@@ -128,7 +137,7 @@ class TrainerModule(Task):
 
     @property
     def steps(self) -> int:
-        """Number of steps trained."""
+        """Number of steps trained; 0 if this is not known, as for an included model."""
         return 0 if self._fitted is None else self._fitted.steps
 
     @property
@@ -189,7 +198,10 @@ class TrainerModule(Task):
 
     @check_arguments
     def training(
-        self, train_loader: Loader, val_loader: Loader, initial_params: Params | None = None
+        self,
+        train_loader: GivenLoader,
+        val_loader: GivenLoader,
+        initial_params: Params | None = None,
     ) -> AbstractContextManager[TrainingLoop]:
         """Context manager that gives the loop of `fit`, for `loop.train_until(step)`; raises the errors of `fit`."""
         if self._run is not None:  # of an earlier training, which a `with` block still holds
@@ -208,6 +220,7 @@ class TrainerModule(Task):
             opened=self._opened,
         )
 
+    @check_arguments
     def evaluate(self, loader: Iterable[Samples], params: Params | None = None) -> Means:
         """Compute the mean of each metric over a loader, and the `dataset_metrics`; by the best parameters if None.
 

@@ -3,13 +3,13 @@
 import dataclasses
 import functools
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 from jaxtyping import PRNGKeyArray
 
-from transformer_jax.argument_checks import as_arrays
+from transformer_jax.argument_checks import as_array, as_arrays
 from transformer_jax.config import EMA
 from transformer_jax.data.batch import Batch, Samples, num_rows, pad_batch
 from transformer_jax.data.loader import Loader
@@ -20,6 +20,7 @@ from transformer_jax.devices.sharing import Devices
 from transformer_jax.devices.stopwatch import Stopwatch
 from transformer_jax.errors import InputError
 from transformer_jax.nn.layer_stacks import stack_layers
+from transformer_jax.training.checks import check_result
 from transformer_jax.training.metrics import UNWEIGHTED, Means, means_of_steps
 from transformer_jax.training.task import Task
 from transformer_jax.trees import Arrays, Changes, Inputs, Params, changes_in, merged
@@ -125,14 +126,16 @@ class CompiledTask:
         metrics = self._means(params, loader)
         if task.dataset_metric_names:
             whole_params = whole(params) if jax.process_count() > 1 else params
-            metrics_of_set = task.dataset_metrics(whole_params, loader)
+            returned = task.dataset_metrics(whole_params, loader)
+            metrics_of_set = check_result(task, "dataset_metrics", returned, Mapping)
             if metrics_of_set.keys() != set(task.dataset_metric_names):
                 names = ", ".join(task.dataset_metric_names)
                 raise InputError(
                     f"dataset_metrics returned {', '.join(metrics_of_set) or 'nothing'};"
                     f" dataset_metric_names is {names}"
                 )
-            metrics |= {name: float(value) for name, value in metrics_of_set.items()}
+            for name, value in metrics_of_set.items():
+                metrics[name] = float(as_array(f"{name} of dataset_metrics", value))
         return metrics
 
     def _means(self, params: Params, loader: Iterable[Samples]) -> Means:

@@ -81,6 +81,9 @@ class Inspected:
         self.variables = variables
         self._program = jax.jit(self._run, static_argnums=(0, 1, 2))
 
+    def __repr__(self) -> str:
+        return f"Inspected({type(self.model).__name__})"
+
     def apply(self, method: Callable[..., Any], *args: object, **kwargs: object) -> Any:
         """Run `method(model, variables, *args, **kwargs)` as a compiled program, which similar arguments share.
 

@@ -28,6 +28,7 @@ WEIGHTS = "model.safetensors"  # of a saved model, instead of checkpoints
 PARAMETERS = "params.msgpack"  # the same in Flax's format, of the included models
 LOCK = ".lock"
 MAX_CONFIG_BYTES = 2**20
+MAX_NAMED = 9  # runs in an error message
 
 # Format number of config.json and checkpoints. Raise it by one with every change that would make older files misread.
 FORMAT = 5
@@ -150,6 +151,12 @@ def is_run(directory: Path) -> bool:
     return True
 
 
+def runs_in(directory: Path) -> str:
+    """Return `; runs are …` for an error message: the first runs in a directory; empty if none."""
+    runs = sorted(str(file.parent) for file in directory.glob(f"*/{CONFIG}"))
+    return f"; runs are {', '.join(runs[:MAX_NAMED])}" if runs else ""
+
+
 def read_settings(directory: Path) -> tuple[str, Json]:
     """Read the name of a run's task and its settings from its `config.json`.
 
@@ -158,7 +165,7 @@ def read_settings(directory: Path) -> tuple[str, Json]:
     """
     file = directory / CONFIG
     if not os.path.isfile(file):  # also False for a path that no file can have
-        raise InputError(f"{directory} holds no run: {CONFIG} is missing")
+        raise InputError(f"{directory} holds no run: {CONFIG} is missing{runs_in(directory)}")
     settings = read_json(file, "a run's settings", MAX_CONFIG_BYTES)
     if not isinstance(settings.get("task"), str):
         raise InputError(f"{file} does not hold a run's settings: it does not name a task")

@@ -14,7 +14,7 @@ from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.devices.compilation import prepare_jax
 from transformer_jax.devices.processes import quietly, say
-from transformer_jax.errors import InputError, in_one_line, visible
+from transformer_jax.errors import InputError, check_value, in_one_line, visible
 from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.directory import run_path
@@ -109,7 +109,7 @@ def _train_one(
 ) -> tuple[Trainer, Results]:
     """Train and test one run."""
     config, trained = find_trained(trainer_class, config)
-    data = load_data(config)
+    data = check_value("the result of load_data", load_data(config), TaskData)
     if trained is not None:
         config = config.resolved(len(data.train_loader))  # as `fit` does
     trainer = trainer_class(config, data.constants)

@@ -77,7 +77,19 @@ def load_run(
             its intact checkpoints was evaluated; its parameters are not finite; or a file of a saved model does not
             match its digest.
     """
-    trainer = open_run(directory, lambda task: trainer_class or trainer_class_of(task))
+
+    def class_of(task: str) -> type[TrainerModule]:
+        if trainer_class is None:
+            return trainer_class_of(task)
+        name = getattr(trainer_class, "name", task)
+        if name != task and isinstance(name, str):  # a property is of several tasks
+            raise InputError(
+                f"{trainer_class.__name__} is a trainer of {name}, and {directory} is a run of"
+                f" {task}"
+            )
+        return trainer_class
+
+    trainer = open_run(directory, class_of)
     trainer.inspected = Inspected(trainer.model, trainer.variables)
     return trainer
 

@@ -3,8 +3,9 @@
 import dataclasses
 from typing import Any
 
+from transformer_jax.argument_checks import check_fields
 from transformer_jax.config import TrainingConfig
-from transformer_jax.data.loader import Dataset, Loader, make_loader
+from transformer_jax.data.loader import Dataset, GivenLoader, Loader, make_loader
 from transformer_jax.devices.processes import quietly, say
 from transformer_jax.errors import InputError
 from transformer_jax.trees import Arrays
@@ -14,11 +15,14 @@ from transformer_jax.trees import Arrays
 class TaskData:
     """Data sets of a task. A task may add fields for its report."""
 
-    train_loader: Loader
-    val_loader: Loader
-    test_loader: Loader
+    train_loader: GivenLoader
+    val_loader: GivenLoader
+    test_loader: GivenLoader
     # arrays that every step reads, see `TrainerModule`
     constants: Arrays = dataclasses.field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 def task_loaders(

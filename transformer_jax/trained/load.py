@@ -29,6 +29,7 @@ from transformer_jax.runs.settings import (
     completed,
     differences,
     read_settings,
+    runs_in,
     with_kept_files,
 )
 from transformer_jax.trees import Params, join_variables, merged, split_variables
@@ -49,6 +50,7 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     if not os.path.lexists(directory):
         names = shipped_models()
         hint = meant(str(directory), names) or f"; included models are {', '.join(names)}"
+        hint += runs_in(TrainingConfig.checkpoint_dir)
         raise InputError(f"{directory} holds no run: there is no such directory{hint}")
     task, settings = read_settings(directory)
     try:
@@ -78,7 +80,8 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     if directory.parent != SHIPPED:  # never write beside the included models
         config = dataclasses.replace(config, checkpoint_dir=directory.parent)
     trainer = trainer_class(config)
-    trainer.params, trainer.results = params, results
+    trainer.results = results  # with the number of steps
+    trainer.params = params
     return trainer
 
 

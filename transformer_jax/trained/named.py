@@ -69,16 +69,13 @@ def find_trained(trainer_class: TrainerClass, config: Config) -> tuple[Config, F
     what = config.pretrained
     if what is None:
         return config, None
-    name = trainer_class(config).name
-
-    def class_of(task: str) -> TrainerClass:
-        if task != name:
-            raise InputError(
-                f"pretrained is {what}, a model of the task {task}; it must be a model of {name}"
-            )
-        return trainer_class
-
-    run = open_run(model_directory("pretrained", what), class_of)
+    name, directory = trainer_class(config).name, model_directory("pretrained", what)
+    task, _ = read_settings(directory)
+    if task != name:
+        raise InputError(
+            f"pretrained is {what}, a model of the task {task}; it must be a model of {name}"
+        )
+    run = open_run(directory, lambda task: trainer_class)
     origin = cast(Config, run.config)  # the same class, since it is the same task
     config.check_trained_on(origin, what)
     settings = {name: getattr(origin, name) for name in _settings_of_model(type(config))}

@@ -5,12 +5,13 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
 
 from transformer_jax.config import EMA, Criterion, TrainingConfig
 from transformer_jax.data.loader import Loader
-from transformer_jax.errors import MAX_SIZE, InputError
+from transformer_jax.errors import MAX_SIZE, InputError, TypeHint, check_value
 from transformer_jax.training.optimizers import OF_WHOLE_ARRAYS
 from transformer_jax.training.task import Task
 
@@ -73,6 +74,11 @@ def check_task(
         raise InputError(
             f"freeze is {config.freeze}, and scan_layers is True; stacked layers cannot be frozen"
         )
+
+
+def check_result(task: Task, hook: str, result: object, hint: TypeHint) -> Any:
+    """Return the result of a task's hook; an `InputError` that names the hook for other types."""
+    return check_value(f"the result of {type(task).__name__}.{hook}", result, hint)
 
 
 def takes_train(function: Callable[..., object]) -> bool:

@@ -21,6 +21,7 @@ from transformer_jax.data.batch import Batch
 from transformer_jax.errors import InputError
 from transformer_jax.mesh_axis import OfPart, sum_over_devices, sum_over_parts
 from transformer_jax.nn.layer_stacks import unstack_layers
+from transformer_jax.outside_files import as_input_error
 from transformer_jax.trees import Arrays, Variables, shown
 
 # Values [B, ...] by metric, with weights of the same rank or a single weight (0 excludes an element).
@@ -64,10 +65,12 @@ def weighted_sums(
         )
     sums: Sums = {}
     for name, (values, weights) in elements.items():
-        if name in may_be_single and jnp.ndim(values) == jnp.ndim(weights) == 0:
-            sums[name] = jnp.multiply(values, weights), jnp.asarray(weights, jnp.float32)
-        else:
-            sums[name] = _weighted_sum(name, jnp.asarray(values), weights, valid)
+        text = f"{name} of loss_function is {shown((values, weights))}; both must be numbers"
+        with as_input_error(text, TypeError, ValueError):
+            if name in may_be_single and jnp.ndim(values) == jnp.ndim(weights) == 0:
+                sums[name] = jnp.multiply(values, weights), jnp.asarray(weights, jnp.float32)
+            else:
+                sums[name] = _weighted_sum(name, jnp.asarray(values), weights, valid)
     return sums
 
 

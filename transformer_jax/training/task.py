@@ -10,6 +10,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 import optax
+from flax.errors import InvalidRngError
 from jaxtyping import PRNGKeyArray
 
 from transformer_jax.config import TrainingConfig
@@ -17,6 +18,7 @@ from transformer_jax.data.batch import Batch, Samples
 from transformer_jax.devices.specs import SpecOf, default_spec
 from transformer_jax.errors import InputError
 from transformer_jax.mesh_axis import new_variables, sum_over_devices
+from transformer_jax.outside_files import as_input_error
 from transformer_jax.runs.loggers import Logger, LogPosition
 from transformer_jax.training.callbacks import Callback
 from transformer_jax.training.metrics import (
@@ -166,7 +168,10 @@ class Task:
 
     def predict(self, inputs: Any) -> Any:  # a task's own types
         """Return the model's answers to inputs of the task's own type, by the best parameters."""
-        raise NotImplementedError
+        raise InputError(
+            f"{type(self).__name__} has no predict; define it, for example as"
+            " self.forward(inputs).argmax(-1), or use answers(examples(inputs))"
+        )
 
     def is_one(self, inputs: Any) -> bool:  # a task's own types
         """Whether the inputs of `attention` are a single input rather than a list; False by default."""
@@ -286,9 +291,21 @@ class Task:
         train: bool = False,
         **options: Any,  # further arguments of the model's call
     ) -> Any:  # the model's output
-        """Call the model on inputs from `prepare`; `options` are further arguments of the call."""
-        rngs = {"dropout": key} if train and key is not None else None
-        return self.call_model(params, self.model_inputs(inputs), train=train, rngs=rngs, **options)
+        """Call the model on inputs from `prepare`; `options` are further arguments of the call.
+
+        Raises:
+            InputError: there is a key without `train`; or the model needs a key and there is none.
+        """
+        if key is not None and not train:
+            raise InputError(
+                "apply got a key, but train is False; pass train=train, else there is no dropout"
+            )
+        rngs = None if key is None else {"dropout": key}
+        arguments = self.model_inputs(inputs)
+        with as_input_error(
+            "apply got no key for dropout; pass that of loss_function", InvalidRngError
+        ):
+            return self.call_model(params, arguments, train=train, rngs=rngs, **options)
 
     def call_model(self, params: Params, arguments: Sequence[Any], **options: Any) -> Any:
         """Call the model on arguments of its own: every way from parameters to the model leads through here.

@@ -58,6 +58,7 @@ def test_an_array_is_a_grid_too():
 def test_a_notebook_shows_a_view_in_a_frame_and_a_file_holds_it(tmp_path):
     view = show_tokens(TOKENS, np.arange(4))
     assert isinstance(view, View)
+    assert repr(view) == f"View({len(view.text)} characters of HTML; save(path) writes them)"
     assert view._repr_html_().startswith('<iframe srcdoc="&lt;!doctype html&gt;')
     view.save(tmp_path / "view.html")
     assert (tmp_path / "view.html").read_text(encoding="utf-8") == view.text

@@ -34,6 +34,9 @@ class View:
 
     text: str  # in HTML
 
+    def __repr__(self) -> str:
+        return f"View({len(self.text)} characters of HTML; save(path) writes them)"
+
     @check_arguments
     def save(self, path: str | Path) -> None:
         """Write the view atomically to a file, which any browser can open.
