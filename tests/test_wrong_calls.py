@@ -437,7 +437,7 @@ OTHERS = [
     (lambda: REVERSE(tj.ReverseConfig()).evaluate("test"), "loader is 'test'; it must be Iterable"),
     (
         lambda: tj.load_run("dates", REVERSE),
-        "is a trainer of ReverseTask, and dates is a run of TranslationTask; give its trainer: load_run(directory, CLASS)",
+        "is a trainer of ReverseTask, and dates is a run of TranslationTask; give its trainer: load_run(directory, ",
     ),
     (lambda: decoding(tj.beam_search)(**DECODING, length_penalty=1e3), "length_penalty is 1000.0"),
     (lambda: decoding(tj.greedy_decode)(**DECODING | {"end_token": (1, C)}), f"end_token is {C}"),
