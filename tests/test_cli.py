@@ -141,7 +141,13 @@ def test_what_an_error_quotes_moves_no_cursor_and_is_cut(error_of):
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        ("", 0, "commands: reverse, anomaly, translate, language-model, classify, predict, inspection, runs, trained"),
+        ("", 0, "commands:\n  reverse         train a Transformer to reverse sequences of numbers\n  anomaly "),
+        ("--help-all", 0, "  trained         export a trained model\n"),
+        (
+            "trained",
+            2,
+            "python -m transformer_jax.trained: error: the following arguments are required: export, RUN, D",
+        ),
         ("revers", 2, "unknown command: revers; did you mean reverse?"),
         ("reverse --lr abc", 2, "transformer_jax reverse: error: --lr is 'abc'; it must be float"),
         ("runs nowhere", 2, "DIR is nowhere; it must be a directory"),
@@ -149,7 +155,8 @@ def test_what_an_error_quotes_moves_no_cursor_and_is_cut(error_of):
 )
 def test_every_command_has_one_entry(arguments, status, said, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["transformer_jax", *arguments.split()])
-    monkeypatch.delitem(sys.modules, "transformer_jax.runs.__main__", raising=False)
+    for name in ("runs", "trained"):
+        monkeypatch.delitem(sys.modules, f"transformer_jax.{name}.__main__", raising=False)
     ends = pytest.raises(SystemExit, match=f"^{status}$") if status else contextlib.nullcontext()
     with own_handlers(), mock.patch.multiple(gc, freeze=mock.DEFAULT, unfreeze=mock.DEFAULT), ends:
         main()

@@ -125,6 +125,14 @@ def test_a_language_model_continues_with_the_draws_that_are_asked_for(capsys, tm
     shown = prediction_table([(InspectedExample(inputs=None, title="ab"), Answer(expected, None, ()))])
     assert shown.splitlines()[1].split("\t")[2] == answer
     assert (text, probability) == ("ab", "")
+    for flag, value, message in (
+        ("--max-new", "0", "^--max-new is 0; it must be at least 1"),
+        ("--temperature", "-1", "^--temperature is -1.0; it must be a finite number above 0"),
+        ("--top-k", "0", "^--top-k is 0; it must be at least 1"),
+        ("--top-p", "2", "^--top-p is 2.0; it must be above 0 and at most 1"),
+    ):
+        with pytest.raises(InputError, match=message):
+            carry_out(read_command([str(run), "ab", flag, value]))
 
 
 @pytest.mark.slow
@@ -147,7 +155,7 @@ def test_every_run_leaves_its_answers_to_the_test_set(task, metric, tmp_path_fac
     ("arguments", "message"),
     [
         (["reverse"], "there is no input: give INPUT, --input FILE or --interactive"),
-        ([], "the following arguments are required: RUN"),
+        ([], "the following arguments are required: RUN$"),
         (["dates", "1.2.2003", "--seed", "3"], "--seed is only for language models; dates is a model of "),
         (["reverse", "1", "--output", "."], "--output is .; it must be a file in an existing directory"),
         (["reverse", "1", "--output", "no/x.tsv"], "--output is no/x.tsv; it must be a file in an existing"),

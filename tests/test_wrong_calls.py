@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -104,9 +105,11 @@ WRONG = {
     "num_workers": (-1, 1.5, "x", None),
     "samples": ([], [np.ones(2), np.ones(3)], [1, "x"], ["x", "y"], None, 3),
     "activation": ("relu", 3, None),
-    **dict.fromkeys(("positions", "norm", "feed_forward", "attention", "block", "grow"), ("some", 3)),
+    **dict.fromkeys(("positions", "attention", "block", "grow"), ("some", 3)),
+    **dict.fromkeys(("norm", "feed_forward"), ("some", 3, nn.LayerNorm())),  # no class
     # an array has no truth value
-    **dict.fromkeys(("qk_norm", "logit_change", "implementation", "remat"), ("some", 3, zeros(2))),
+    **dict.fromkeys(("implementation", "remat"), ("some", 3, zeros(2))),
+    **dict.fromkeys(("qk_norm", "logit_change"), ("some", 3, zeros(2), nn.LayerNorm())),
     **dict.fromkeys(
         ("norm_first", "scan_layers", "share_layers", "final_norm", "tie_embeddings", "looks_ahead"), ("False", 1)
     ),
@@ -424,6 +427,7 @@ OTHERS = [
     (lambda: tj.train_reverse("x"), "config is 'x'; it must be ReverseConfig or None"),
     (lambda: tj.train_and_test(tj.TrainerModule, 3, None), "config is 3; it must be TrainingConfig"),
     (lambda: tj.train_and_test(tj.TrainerModule, tj.ReverseConfig(), 3), "load_data is 3; it must be Callable"),
+    (lambda: tj.load_run("reverse", "x"), "trainer_class is 'x'; it must be a class or None"),
     (lambda: tj.train_and_test(REVERSE, tj.ReverseConfig(), print), "the result of load_data is None; it must be Task"),
     (
         lambda: tj.TaskData([TOKENS], [TOKENS], [TOKENS]),
@@ -431,10 +435,9 @@ OTHERS = [
     ),
     (lambda: REVERSE(tj.ReverseConfig()).fit(3, 3), "train_loader is 3; it must be a loader: make_loader(dataset, ba"),
     (lambda: REVERSE(tj.ReverseConfig()).evaluate("test"), "loader is 'test'; it must be Iterable"),
-    (lambda: tj.load_run("reverse", "x"), "trainer_class is 'x'; it must be type or None"),
     (
         lambda: tj.load_run("dates", REVERSE),
-        "ReverseTrainer is a trainer of ReverseTask, and dates is a run of TranslationTask; give the trainer that",
+        "is a trainer of ReverseTask, and dates is a run of TranslationTask; give its trainer: load_run(directory, ",
     ),
     (lambda: decoding(tj.beam_search)(**DECODING, length_penalty=1e3), "length_penalty is 1000.0"),
     (lambda: decoding(tj.greedy_decode)(**DECODING | {"end_token": (1, C)}), f"end_token is {C}"),

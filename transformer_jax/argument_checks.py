@@ -22,6 +22,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar, get_type_hints
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -292,3 +293,15 @@ def check_kv_heads(num_kv_heads: int | None, num_heads: int, name: str = "num_he
     """Raise an `InputError` unless the number of key/value heads divides the number of query heads."""
     if num_kv_heads is not None and num_heads % num_kv_heads:
         raise InputError(f"num_kv_heads is {num_kv_heads}; it must divide {name}, {num_heads}")
+
+
+def check_factory(name: str, value: object) -> None:
+    """Raise an `InputError` unless a value is a class of Flax modules, or a function that returns a module."""
+    if not callable(value) or isinstance(value, nn.Module):
+        raise InputError(
+            f"{name} is {shortened(value)}; it must be a class of Flax modules, or a function that"
+            " returns a module"
+        )
+
+
+ModuleFactory = Annotated[Callable[..., nn.Module], check_factory]

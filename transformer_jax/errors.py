@@ -187,6 +187,8 @@ def described(hint: TypeHint) -> str:
         return f"one of {', '.join(map(str, arguments))}"
     if hint is NoneType:
         return "None"
+    if kind is type:
+        return "a class"
     if arguments[1:] == (...,):
         return f"a list of {described(arguments[0])}"
     return str(hint) if kind is tuple else getattr(hint, "__name__", str(hint))

@@ -28,7 +28,10 @@ OTHER_NAMES: Mapping[str, str] = {
 NAME = re.compile("^--[^=]+")  # of a flag
 ALL = "--help-all"
 # Words of a message that may be settings: with an underscore, or not English (`lr is 0`, `seed was 1`).
-MENTION = re.compile(r"(?<![\w./'-])(\w+_\w+(?![\w/'=-]|\.\w)|(^|(?<=: ))\w+(?= is )|\w+(?= was ))")
+MENTION = re.compile(
+    r"(?<![\w./'-])(\w+_\w+(?![\w/'=-]|\.\w)|(^|(?<=: ))\w+(?= (is|has) )|\w+(?= was ))"
+)
+NONE = re.compile("(?<= (is|or) )None")  # as a command line spells it
 ASSIGNED = re.compile(r"\b(\w+)=(True|False|…|'[^']*')")  # a setting with a value to set
 # A field with the comment above or behind it.
 FIELD = re.compile(r"^((?:    # .*\n)*)    (\w+): .*?(?:  # (.*))?$", re.MULTILINE)
@@ -161,8 +164,8 @@ def check_known(unknown: Sequence[str], sources: Sequence[type]) -> None:
 
 
 @contextlib.contextmanager
-def naming_flags(config: type) -> Iterator[None]:
-    """Write the settings in an `InputError` as flags: `--max-epochs is 0`, `--batch-size`, `--no-resume`."""
+def naming_flags(config: object) -> Iterator[None]:
+    """Write a config's settings in an `InputError` as flags: `--max-epochs is 0`, `--batch-size`, `--no-resume`."""
 
     def mentioned(match: re.Match[str]) -> str:
         return flag_named(match[0]) if hasattr(config, match[0]) else match[0]
@@ -178,7 +181,8 @@ def naming_flags(config: type) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        error.args = (ASSIGNED.sub(assigned, MENTION.sub(mentioned, str(error))),)
+        message = NONE.sub("none", MENTION.sub(mentioned, str(error)))
+        error.args = (ASSIGNED.sub(assigned, message),)
         raise
 
 
@@ -204,7 +208,7 @@ def _form(hint: TypeHint) -> dict[str, Any]:  # arguments of `add_argument`
         return {"action": argparse.BooleanOptionalAction}
     if get_origin(hint) is tuple:
         return {"nargs": "*", "metavar": f"<{described(get_args(hint)[0])}>"}
-    return {"metavar": f"<{described(hint)}>"}
+    return {"metavar": f"<{described(hint).replace(' or None', ' or none')}>"}
 
 
 def _value(name: str, given: str | bool | list[str], hint: TypeHint) -> Any:

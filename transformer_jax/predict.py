@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from transformer_jax.cli import answer_lines, run
-from transformer_jax.errors import InputError, check_sizes
+from transformer_jax.errors import InputError, check_whole
 from transformer_jax.fields import Values
 from transformer_jax.fitted.fitted import fitted_of
-from transformer_jax.flags import Parser, check_output, flag_named
+from transformer_jax.flags import Parser, check_output, flag_named, naming_flags
 from transformer_jax.outside_files import outside_file, write_whole
 from transformer_jax.tasks import LanguageModelTrainer, PretrainedText
 from transformer_jax.tasks.pretrained_classifier import PretrainedClassifier
@@ -59,7 +59,7 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
         "run", metavar="RUN", help="run directory, or saved, included or HuggingFace model"
     )
     parser.add_argument(
-        "inputs", metavar="INPUT", nargs="*",
+        "inputs", metavar="INPUT", nargs="*", default=[],
         help="numbers (reverse), text (translation, language model), or, for sets of images, the index of a test set "
         "or the image files of one set",
     )  # fmt: skip
@@ -108,7 +108,7 @@ def carry_out(command: argparse.Namespace) -> None:
     if command.top is not None:
         if not (isinstance(trainer, PretrainedClassifier) and trainer.ranks_labels):
             raise InputError(f"--top is {command.top}; only classifiers of whole texts rank labels")
-        check_sizes(top=command.top)
+        check_whole("--top", command.top, 1)
         trainer.top = command.top
     if command.inputs or command.input is not None:
         words = answered(trainer, command.inputs, command.draws, are_words=True)
@@ -144,7 +144,8 @@ def answered(
     if not inputs:
         return []
     if continues(trainer):
-        texts = zip(inputs, trainer.predict(inputs, **draws), strict=True)
+        with naming_flags(argparse.Namespace(**draws)):
+            texts = zip(inputs, trainer.predict(inputs, **draws), strict=True)
         return [
             (InspectedExample(inputs=None, title=text), Answer(more, None, ()))
             for text, more in texts

@@ -167,8 +167,8 @@ class OptimizationSettings:
     gradient_clip: float | None = setting(1.0, check=check_positive)
     # decay of a moving average of the parameters, which is evaluated as well, e.g. 0.999; 0 disables averaging
     ema: float | None = setting(None, check=check_probability)
-    # model to start training from (run, saved model or included model); its model settings are
-    # used unless they are given
+    # model to start training from (run, saved or included model; for texts also a directory or hub name of
+    # HuggingFace Transformers); its model settings are used unless they are given
     init_from: str | None = None
     # patterns of the arrays to take from init_from, in the format of freeze
     init_only: str | None = None
@@ -233,7 +233,7 @@ class RunSettings:
     seeds: str | None = setting(None, per_machine=True)
     # train one run for each combination of these values, e.g. lr=1e-3,3e-4 num_layers=1,2
     sweep: tuple[str, ...] = setting((), per_machine=True)
-    # model to evaluate without training (run, shipped or published model)
+    # model to evaluate without training (run, saved or included model)
     pretrained: str | None = setting(None, changes_result=False)
     # resume a run with the same settings, or begin it anew
     resume: bool = setting(True, per_machine=True)

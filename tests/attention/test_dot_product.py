@@ -272,6 +272,7 @@ def test_explain_says_which_runs_and_why_the_others_do_not():
         ({"q": np.zeros((1, H, T, D), np.float32)}, "the same leading axes except the heads"),
         ({"bias": ALiBi(4)}, "num_heads of the bias is 4; it must be 3, as in the attention"),
         ({"bias": np.zeros((T, T), np.float32)}, "bias of shape .* does not broadcast"),
+        ({"bias": max}, r"bias is max; it must be an array, or an object such as BiasFunction\(f\)"),
         ({"bias": np.zeros((T, S), bool)}, "bias has type bool; it must be of a floating-point type"),
         ({"dropout": 0.1}, "dropout is 0.1; it must be AttentionDropout or None"),
     ],

@@ -185,7 +185,7 @@ def test_the_table_has_a_line_for_each_run(tmp_path, capsys):
     main([str(tmp_path / "sweep"), str(tmp_path / "a")])  # of several directories, at once
     assert [line.split()[2] for line in capsys.readouterr().out.splitlines()] == ["state", "interrupted", "finished"]
     main([str(tmp_path), "--task", "None"])
-    assert capsys.readouterr().out == f"No runs in {tmp_path}\n"
+    assert capsys.readouterr().out == f"No runs in {tmp_path}; 2 are of another task or state\n"
 
 
 def test_columns_are_metrics_settings_and_fields_and_two_runs_are_compared(tmp_path, capsys):

@@ -226,12 +226,15 @@ def test_the_commands_open_a_run_with_the_trainer_in_a_file(saved, tmp_path, cap
 @pytest.mark.parametrize(
     ("trainer", "message"),
     [
-        (None, "the task is 'LargestTask', which is not one of ReverseTask, .*; give the trainer"),
+        (
+            None,
+            "the task is 'LargestTask', which is not one of ReverseTask, .*; give its trainer: load_run.*CLASS.,",
+        ),
         ("nowhere.py:X", "must be FILE.py:CLASS of a trainer .*No such file"),
         ("raises.py:X", "must be FILE.py:CLASS of a trainer .division by zero"),
         (f"{tiny_own_task.__file__}:Largest", "must be .* .module 'own_tiny_own_task' has no attribute"),
         (f"{tiny_own_task.__file__}:LargestConfig", "must be .* .LargestConfig is not a TrainerModule"),
-        (tiny_own_task.__file__, "--trainer is .*; it must be FILE.py:CLASS"),
+        (tiny_own_task.__file__, r"--trainer is .*; it must be FILE.py:CLASS of a trainer \(no CLASS is given\)"),
     ],
 )
 def test_a_value_that_names_no_trainer_is_a_one_line_error(saved, tmp_path, monkeypatch, trainer, message):
@@ -257,7 +260,8 @@ def test_a_quiet_run_prints_what_its_own_code_prints_and_names_its_trainer(tmp_p
 
     train_and_test(LargestTrainer, LargestConfig(checkpoint_dir=tmp_path, quiet=True), largest_data, report)
     assert capsys.readouterr().out == "mine\n"
-    with pytest.raises(InputError, match=f"give the trainer that trained it, {tiny_own_task.__file__}:LargestTrainer"):
+    own = rf"load_run\(directory, LargestTrainer\), or --trainer {tiny_own_task.__file__}:LargestTrainer in a command$"
+    with pytest.raises(InputError, match=own):
         load_run(tmp_path / "LargestTask")
 
 

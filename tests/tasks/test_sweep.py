@@ -58,7 +58,7 @@ def test_a_grid_has_a_run_for_each_combination_and_each_seed_and_the_seed_change
         ({"sweep": ("lr",)}, "sweep is 'lr'; it must be SETTING=VALUE,VALUE, such as lr=1e-3,3e-4"),
         ({"sweep": ("learning=1",)}, "sweep is 'learning=1'; 'learning' is not a setting of this task"),
         ({"sweep": ("num_devices=1,2",)}, "num_devices cannot be swept"),
-        ({"sweep": ("num_layers=1.5",)}, "num_layers in sweep is 1.5; it must be int"),
+        ({"sweep": ("num_layers=1.5",)}, "sweep is 'num_layers=1.5': num_layers is 1.5; it must be int"),
         ({"sweep": ("lr=1", "lr=2")}, "sweep is lr=1 lr=2, seeds is None; each setting must be named once"),
         ({"sweep": ("num_heads=1,3",)}, "num_heads is 3; it must be at least 1 and divide the model's width 32"),
         ({"seeds": "1", "pretrained": "reverse"}, "pretrained is reverse, so nothing is trained; leave out seeds"),

@@ -29,14 +29,20 @@ WRONG = {
         ("--max-steps 7 --max-epochs 3", "--max-epochs is 3, which has no effect: --max-steps is 7"),
         ("--overwrite", "--overwrite is True, which has no effect: a run is resumed unless --no-resume is given too"),
         ("--quiet --verbose", "--verbose is True, which has no effect: --quiet is True"),
+        ("--best-by val/f1:max", "--best-by is val/f1:max; the metrics are accuracy, loss (a task of your own"),
+        ("--freeze encoderr", "--freeze has 'encoderr', which is no array or module of the model"),
+        ("--lora attention", "--lora has 'attention'"),
+        ("--sweep lr=1e-3,abc", "--sweep is 'lr=1e-3,abc': --lr is 'abc'; it must be float"),
+        ("--num-kv-heads x", "--num-kv-heads is 'x'; it must be int or none"),
+        ("--init-from gpt2", "included model (dates, digits, reverse)\n"),
         ("--coordinator node1:1234", "--coordinator is node1:1234, which has no effect: --distributed is False"),
     ],
     "anomaly.py": [
         ("--dataset digits --resolution 64", "unknown argument: --resolution\n"),
         ("--dataset digits --set-size 40", "--set-size is 40; it may be at most"),
         ("--dataset files --data-dir d", "--data-dir is d, which has no effect: only cifar100 uses it"),
-        ("--dataset files", "features is None; it must be an .npy file (--features)"),
-        ("--dataset files --features f.npy", "--labels is None; it must be an .npy file (--labels)"),
+        ("--dataset files", "error: --features is none; it must be an .npy file\n"),
+        ("--dataset files --features f.npy", "error: --labels is none; it must be an .npy file\n"),
     ],
     "translate.py": [
         ("--data nowhere.tsv", "nowhere.tsv can't be read: No such file or directory"),
@@ -68,7 +74,20 @@ WRONG = {
     "language_model.py": [
         ("--seq-len 1", "--seq-len is 1; it must be at least 2"),
         ("--architecture short --norm layer", "--norm is layer, which has no effect: architecture defines the model"),
+        ("--init-from gpt2", "or a directory of HuggingFace Transformers, or its hub name, OWNER/NAME\n"),
+        ("--init-from reverse", "; it is a model of the task ReverseTask\n"),
+        ("--pack words --data short", "--pack is 'words'; it must be one of lines or none"),
         ("--data short", "--data is short, too short for --seq-len, 256: the part for val has 0 tokens; give a"),
+    ],
+    "classify.py": [
+        ("--init-from nosuchmodel", "error: --init-from is nosuchmodel; it must be a run's directory, or an included"),
+        ("--data few", "--data has too few different texts: none is left for the set test, since a text is in one set"),
+        (
+            "--data texts --labels short",
+            "texts:1: the label is 'good'; it must be one of 'short', the labels of the train",
+        ),
+        ("--data texts --init-from dates", "; it is a model of the task TranslationTask\n"),
+        ("--data short", "must name the columns text, label, or --text-column and --label-column must name others"),
     ],
 }
 
@@ -80,9 +99,12 @@ def test_what_is_wrong_is_said_in_one_line_with_status_2(tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "short").write_bytes(b"short")
     (tmp_path / "pairs").write_text("".join(f"s{number}\tt{number}\n" for number in range(200)))
+    (tmp_path / "few").write_text("a\tgood\nb\tgood\n")
+    (tmp_path / "texts").write_text("".join(f"{number}\t{('good', 'bad')[number % 2]}\n" for number in range(20)))
     outcome = call(script, *arguments.split())
     assert outcome.status == 2
     assert outcome.stderr.startswith(f"{script}: error: ")
     assert message in outcome.stderr
     assert outcome.stderr.count("\n") == 1
-    assert {path.name for path in tmp_path.iterdir()} == {"short", "pairs"}
+    assert {path.name for path in tmp_path.iterdir()} == {"short", "pairs", "few", "texts"}
+    assert "Head of" not in outcome.stdout

@@ -140,6 +140,8 @@ def test_a_source_that_cannot_initialize_the_model_is_an_error(trained, tmp_path
     remedy = "which does not fit the task and its data: .*; --num-categories 7 would fit$"
     with pytest.raises(InputError, match=remedy):
         train_reverse(config(tmp_path, init_from=str(trained), num_categories=5))
+    with pytest.raises(InputError, match="which does not fit .*; it is a model of the task TranslationTask$"):
+        train_reverse(config(tmp_path, init_from="dates", num_heads=4))
     assert not (tmp_path / "ReverseTask").exists()
 
 

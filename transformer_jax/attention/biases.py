@@ -116,7 +116,13 @@ def as_attention_bias(bias: Biases) -> AttentionBias:
     """Return a bias unchanged, and an array as `ArrayBias`."""
     if isinstance(bias, BiasArgument):
         return bias.read()
-    return bias if isinstance(bias, AttentionBias) else ArrayBias(bias)
+    if isinstance(bias, AttentionBias):
+        return bias
+    if callable(bias):
+        raise InputError(
+            f"bias is {shown(bias)}; it must be an array, or an object such as BiasFunction(f)"
+        )
+    return ArrayBias(bias)
 
 
 def apply_bias(logits: Float[Array, "... T S"], bias: Biases) -> Float[Array, "... T S"]:

@@ -45,11 +45,11 @@ def draw_tokens(
     """
     check_positive("temperature", temperature)
     if top_k is not None:
-        check_whole("top_k", top_k, 1, ", or None")
+        check_whole("top_k", top_k, 1)
     if top_p is not None:
         check_value("top_p", top_p, float)
         if not 0 < top_p <= 1:
-            raise InputError(f"top_p is {top_p}; it must be above 0 and at most 1, or None")
+            raise InputError(f"top_p is {top_p}; it must be above 0 and at most 1")
     # With the largest logit at 0, no temperature can make all of them -inf.
     logits = (logits - jnp.max(logits, axis=-1, keepdims=True)) / float(temperature)
     if top_k is None and top_p is None:

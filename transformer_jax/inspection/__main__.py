@@ -40,7 +40,7 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
         "run", metavar="RUN", help="directory of a run, an included model, or a HuggingFace model"
     )
     parser.add_argument(
-        "words", metavar="INPUT", nargs="*",
+        "words", metavar="INPUT", nargs="*", default=[],
         help="numbers (reverse), texts (translation, language model), or, for sets of images, numbers of test sets "
         "or image files that make one set (default: the first examples of the test set)",
     )  # fmt: skip

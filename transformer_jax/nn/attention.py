@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from transformer_jax.argument_checks import (
+    ModuleFactory,
     Positive,
     Probability,
     Size,
@@ -46,7 +47,7 @@ class AttentionSettings:
     # Number of key/value heads, which groups of query heads share; it divides H (Ainslie et al. 2023). None: H.
     num_kv_heads: Size | None = None
     # Norm of each head's queries and keys before their product, e.g. RMSNorm (Dehghani et al. 2023, section 2).
-    qk_norm: Callable[..., nn.Module] | None = None
+    qk_norm: ModuleFactory | None = None
     dropout_prob: Probability = 0.0  # of the attention weights
     # Implementation of `dot_product_attention` (`auto` chooses one by the sizes), or a function that replaces it.
     implementation: Implementation | AttentionFunction = "auto"
@@ -55,7 +56,7 @@ class AttentionSettings:
     output_bias: bool = True  # whether the output projection has a bias
     scale: Positive | None = None  # factor of the logits; None: 1/√d
     # Class of a module that changes the logits with parameters. It is constructed with H; its call returns a bias.
-    logit_change: Callable[..., nn.Module] | None = None
+    logit_change: ModuleFactory | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.argument_checks import (
+    ModuleFactory,
     Positive,
     Probability,
     Size,
@@ -31,9 +32,6 @@ from transformer_jax.nn.positions import NoPositions, Positions, SinusoidalPosit
 
 Model = TypeVar("Model", bound=nn.Module)
 Remat = Literal["none", "dots", "all"]
-NormFactory = Callable[..., nn.Module]  # called with the keyword argument `epsilon`
-# Called with the hidden width F, the dropout probability and the activation.
-FeedForwardFactory = Callable[[int, float, ActivationFunction], nn.Module]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +56,10 @@ class BlockSettings:
     # All blocks of a stack use the parameters of the first one, `layers_0` (Dehghani et al. 2019, section 2.1).
     share_layers: bool = False
     positions: Positions = dataclasses.field(default=SinusoidalPositions())
-    norm: NormFactory = LayerNorm  # of the residual connections and after each stack
-    feed_forward: FeedForwardFactory = FeedForward
+    # Norm of the residual connections and after each stack; called with the keyword argument `epsilon`.
+    norm: ModuleFactory = LayerNorm
+    # Called with the hidden width F, the dropout probability and the activation.
+    feed_forward: ModuleFactory = FeedForward
     attention: AttentionSettings = dataclasses.field(default=AttentionSettings())
 
     def __post_init__(self) -> None:

@@ -49,6 +49,7 @@ def main(arguments: list[str]) -> None:
         if path != DEFAULT or DEFAULT.exists():
             runs += find_runs(path)
     runs.sort(key=lambda run: sort_key(run, chosen.sort))
+    others = f"; {len(runs)} are of another task or state" if runs else ""
     runs = [
         run for run in runs if chosen.task in (None, run.task) and chosen.state in (None, run.state)
     ]
@@ -57,7 +58,7 @@ def main(arguments: list[str]) -> None:
         # null for NaN and infinity
         print(json.dumps(json.loads(listed, parse_constant=lambda name: None), indent=2))
     elif not runs:
-        print(f"No runs in {', '.join(map(str, chosen.paths))}")
+        print(f"No runs in {', '.join(map(str, chosen.paths))}{others}")
     else:
         if chosen.columns is None:
             rows: Rows = [HEADINGS]

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 
 import flax.linen as nn
 
-from transformer_jax.argument_checks import check_arguments
+from transformer_jax.argument_checks import ModuleFactory, check_arguments
 from transformer_jax.config import TrainingConfig
 from transformer_jax.nn.attention import AttentionSettings
-from transformer_jax.nn.blocks import BlockSettings, FeedForwardFactory, NormFactory
+from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.layer_kinds import GatedFeedForward, RMSNorm
 from transformer_jax.nn.layers import ActivationFunction, FeedForward, LayerNorm
 from transformer_jax.nn.position_kinds import (
@@ -28,8 +28,8 @@ POSITIONS: Mapping[str, Callable[[], Positions]] = {
     "relative": RelativePositions,
     "none": NoPositions,
 }
-NORMS: Mapping[str, NormFactory] = {"layer": LayerNorm, "rms": RMSNorm}
-FEED_FORWARDS: Mapping[str, tuple[FeedForwardFactory, ActivationFunction]] = {
+NORMS: Mapping[str, ModuleFactory] = {"layer": LayerNorm, "rms": RMSNorm}
+FEED_FORWARDS: Mapping[str, tuple[ModuleFactory, ActivationFunction]] = {
     "relu": (FeedForward, nn.relu),
     "gelu": (FeedForward, nn.gelu),
     "swiglu": (GatedFeedForward, nn.silu),

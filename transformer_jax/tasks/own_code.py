@@ -9,6 +9,8 @@ from typing import Any
 def imported(place: str) -> Any:  # a class or a function
     """Import what `FILE.py:NAME` names, which executes the file; errors of the file are not converted."""
     file, _, name = place.rpartition(":")
+    if not file:
+        raise ValueError("no CLASS is given")
     path = Path(file).resolve()
     sys.path.insert(0, str(path.parent))  # for the file's imports
     module = ModuleType(f"own_{path.stem}")

@@ -11,7 +11,7 @@ from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.outside_files import as_input_error
 from transformer_jax.tasks.own_code import imported
 from transformer_jax.trained.load import open_run
-from transformer_jax.trained.named import model_directory
+from transformer_jax.trained.named import PUBLISHED, model_directory
 from transformer_jax.weights.huggingface.pretrained import is_of_transformers
 
 # task name in config.json: name in `tasks`, which imports the trainer when it is first used
@@ -40,8 +40,7 @@ def trainer_class_of(task: str) -> type[TrainerModule]:
     """
     if task not in TRAINERS:
         raise InputError(
-            f"the task is {shortened(task)}, which is not one of {', '.join(TRAINERS)}; give the"
-            " trainer that trained it"
+            f"the task is {shortened(task)}, which is not one of {', '.join(TRAINERS)}"
         )
     return getattr(tasks, TRAINERS[task])
 
@@ -86,7 +85,7 @@ def load_run(
         if name != task and isinstance(name, str):  # a property is of several tasks
             raise InputError(
                 f"{trainer_class.__name__} is a trainer of {name}, and {directory} is a run of"
-                f" {task}; give the trainer that trained it"
+                f" {task}"
             )
         return trainer_class
 
@@ -107,7 +106,7 @@ def find_trainer(what: str, trainer: str | None = None) -> TrainerModule:
     """
     if trainer is not None:
         return load_run(what, own_trainer(trainer))
-    directory = model_directory("run", what)
+    directory = model_directory("RUN", what, PUBLISHED)
     if is_of_transformers(directory):
         return tasks.load_transformers(directory)
     return load_run(directory)

@@ -99,7 +99,8 @@ def _values(config: TrainingConfig, text: str) -> tuple[str, Sequence[object]]:
         problem = f"{name} cannot be swept, since the trained parameters do not depend on it"
     if problem:
         raise InputError(f"sweep is {shortened(text)}; {problem}")
-    return name, [from_text(f"{name} in sweep", value, hints[name]) for value in listed.split(",")]
+    place = f"sweep is {shortened(text)}: {name}"
+    return name, [from_text(place, value, hints[name]) for value in listed.split(",")]
 
 
 def parse_seeds(text: str) -> Sequence[int]:

@@ -6,6 +6,8 @@ from transformer_jax.cli import run
 from transformer_jax.flags import Parser
 from transformer_jax.tasks.registry import TRAINER, load_run, own_trainer
 
+PROGRAM = "python -m transformer_jax.trained"
+
 
 def read_command(arguments: list[str]) -> argparse.Namespace:
     """Parse the arguments `run`, `directory` and `trainer`.
@@ -13,10 +15,11 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
     Raises:
         InputError: an argument is missing or unknown.
     """
-    parser = Parser(prog="python -m transformer_jax.trained", description=__doc__)
+    parser = Parser(prog=PROGRAM, description=__doc__)
     parser.add_argument(
         "command",
         choices=["export"],
+        metavar="export",
         help="export: settings, parameters (safetensors), digests, model card",
     )
     parser.add_argument(
@@ -37,4 +40,4 @@ def carry_out(command: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    run(read_command, carry_out)
+    run(read_command, carry_out, PROGRAM)

@@ -56,8 +56,12 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     try:
         trainer_class = trainer_class_of(task)
     except InputError as error:
-        place = read_json(directory / CONFIG, "a run's settings").get("trainer")
-        raise InputError(f"{error}{f', {place}' if place else ''}") from None
+        stored = read_json(directory / CONFIG, "a run's settings")
+        place = stored.get("trainer", "FILE.py:CLASS")
+        raise InputError(
+            f"{error}; give its trainer: load_run(directory, {place.rpartition(':')[2]}), or"
+            f" --trainer {place} in a command"
+        ) from None
     try:
         config_class = trainer_class.config_class_of(task)
         settings = completed(config_class, settings)

@@ -50,6 +50,7 @@ from transformer_jax.weights.huggingface.pretrained import (
 # Fields of models, and the settings of tasks for them.
 SIZES = {name: name for name in ("model_dim", "num_heads", "num_layers", "dim_feedforward")}
 SIZES["num_encoder_layers"] = "num_layers"
+PUBLISHED = ", or a directory of HuggingFace Transformers"
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 Config = TypeVar("Config", bound=TrainingConfig)
@@ -68,16 +69,13 @@ def find_trained(trainer_class: TrainerClass, config: Config) -> tuple[Config, F
     what = config.pretrained
     if what is None:
         return config, None
-    name = trainer_class(config).name
-
-    def class_of(task: str) -> TrainerClass:
-        if task != name:
-            raise InputError(
-                f"pretrained is {what}, a model of the task {task}; it must be a model of {name}"
-            )
-        return trainer_class
-
-    run = open_run(model_directory("pretrained", what), class_of)
+    name, directory = trainer_class(config).name, model_directory("pretrained", what)
+    task, _ = read_settings(directory)
+    if task != name:
+        raise InputError(
+            f"pretrained is {what}, a model of the task {task}; it must be a model of {name}"
+        )
+    run = open_run(directory, lambda task: trainer_class)
     origin = cast(Config, run.config)  # the same class, since it is the same task
     config.check_trained_on(origin, what)
     settings = {name: getattr(origin, name) for name in _settings_of_model(type(config))}
@@ -107,8 +105,6 @@ def settings_of_initial(
             return _chosen(config_class, settings)
     with contextlib.suppress(InputError):  # `find_initial` will report the problem
         directory = initial_directory(what, config_class)
-        if directory is None:
-            return {}
         if is_of_transformers(directory):
             return _settings_of_transformers(config_class, directory)
         settings = _settings_in(directory, config_class, task)
@@ -223,6 +219,9 @@ def check_fits(
             if origin[name] != own[name]:
                 flags.append(flag_of(name, origin[name]))
         remedy = f"; {' '.join(flags)} would fit" if flags else ""
+        task = origin.get("task", trainer.name)
+        if task != trainer.name:  # then other settings do not suffice
+            remedy = f"; it is a model of the task {task}"
         raise InputError(
             f"{setting} is {what}, which does not fit the task and its data: {error}{remedy}"
         ) from error
@@ -240,32 +239,36 @@ def directory_of(what: str) -> Path | None:
     return directory if os.path.isdir(directory) else None
 
 
-def initial_directory(what: str, config_class: ConfigClass) -> Path | None:
+def initial_directory(what: str, config_class: ConfigClass) -> Path:
     """Directory as from `directory_of`, or of a hub model, downloaded, if the task can fine-tune it.
 
     Raises:
-        InputError: the model cannot be downloaded.
+        InputError: there is no such model, or it cannot be downloaded.
     """
-    may_be_on_hub = "architecture" in config_class.kept_files() and HUB_NAME.fullmatch(what)
-    if may_be_on_hub and not os.path.exists(what):
+    if "architecture" not in config_class.kept_files():
+        return model_directory("init_from", what)
+    if HUB_NAME.fullmatch(what) and not os.path.exists(what):
         return local_directory(what)
-    return directory_of(what)
+    return model_directory("init_from", what, f"{PUBLISHED}, or its hub name, OWNER/NAME")
 
 
-def model_directory(setting: str, what: str) -> Path:
-    """Directory as from `directory_of`; an `InputError` about the setting of this name if there is none."""
+def model_directory(setting: str, what: str, more: str = "") -> Path:
+    """Directory as from `directory_of`; an `InputError` about the setting of this name if there is none.
+
+    The message ends with `more`.
+    """
     directory = directory_of(what)
     if directory is None:
         raise InputError(
             f"{setting} is {what}; it must be a run's directory, or an included model"
-            f" ({', '.join(shipped_models())})"
+            f" ({', '.join(shipped_models())}){more}"
         )
     return directory
 
 
 def _initial(what: str, config_class: ConfigClass) -> tuple[Params, Json]:
     """Parameters of the model that `init_from` names, and its settings; none for a model of HuggingFace."""
-    directory = initial_directory(what, config_class) or model_directory("init_from", what)
+    directory = initial_directory(what, config_class)
     if is_of_transformers(directory):
         _, variables = from_transformers(directory, dtype="float32")
         return variables["params"], {}

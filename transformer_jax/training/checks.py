@@ -198,7 +198,8 @@ def with_criterion(config: TrainingConfig, names: Collection[str]) -> TrainingCo
     if config.best_by is None and not has_own_default:
         return dataclasses.replace(config, best_by=str(Criterion("loss", "min")))
     raise InputError(
-        f"{given}; it must return {criterion.metric}, since the best model is chosen by {criterion}"
+        f"best_by is {criterion}; the metrics are {', '.join(sorted(names))} (a task of your own"
+        " may add metrics in loss_function or dataset_metrics)"
     )
 
 

@@ -21,10 +21,15 @@ def test_the_output_must_not_be_a_directory():
         read_command(["reverse", "--output", "."])
 
 
+def test_only_the_run_is_required():
+    with pytest.raises(InputError, match="the following arguments are required: RUN$"):
+        read_command([])
+
+
 @pytest.mark.parametrize(
     ("run", "words", "message"),
     [
-        ("nothing", [], "run is nothing; it must be a run's directory, or an included model .dates, digits, reverse."),
+        ("nothing", [], "RUN is nothing; it must be a run's directory, .* .dates, digits, reverse., or a directory"),
         ("reverse", ["3"] * 5001, "5001"),
         (".", [], "config.json"),
     ],

@@ -83,6 +83,8 @@ def test_a_run_is_opened_predicted_and_saved_for_transformers(run, tmp_path, cap
         assert answer.text == found[0]["label"]
         assert answer.probability == pytest.approx(expected[answer.text], abs=1e-5)
     assert load_transformers(tmp_path / "saved").predict(texts[:2]) == trainer.predict(texts[:2])
+    with pytest.raises(InputError, match="^--top is 0; it must be at least 1$"):
+        predict.carry_out(predict.read_command([str(run[0].run.path), "red 1", "--top", "0"]))
     predict.carry_out(predict.read_command([str(run[0].run.path), "red 1", "--top", "2"]))
     shown = capsys.readouterr().out.splitlines()[1].split("\t")[1]
     assert shown.split("; ")[0].startswith(trainer.predict("red 1"))

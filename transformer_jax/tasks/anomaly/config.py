@@ -172,7 +172,7 @@ class FilesConfig(AnomalyConfig):
     def table(self) -> FeatureTable:
         if self.features is None or self.labels is None:
             name = "features" if self.features is None else "labels"
-            raise InputError(f"{name} is None; it must be an .npy file (--{name})")
+            raise InputError(f"{name} is None; it must be an .npy file")
         return files_table(self.features, self.labels, self.images)
 
 

@@ -92,7 +92,7 @@ def _are_of_model(labels: Path, config: ClassificationConfig) -> bool:
     _, settings = read_settings(directory)
     if config.init_from not in (None, settings["init_from"]):
         initial = initial_directory(config.init_from, type(config))
-        if initial is None or initial.resolve() != directory.resolve():
+        if initial.resolve() != directory.resolve():
             return False
     return bool(settings["regression"] == config.regression)
 

@@ -104,7 +104,7 @@ def split_texts(texts: Texts, val: Texts | None, test: Texts | None, *, by_label
         if missing and counts[label] == 1:
             raise InputError(
                 f"{first.place}: {shortened(label)} is the label of this text alone; give more"
-                " such texts, or --val-data and --test-data"
+                " such texts, or val_data and test_data"
             )
         chosen[index] = next(turns_of[label])
     parts = defaultdict[str, list[LabelledText]](list)
@@ -114,8 +114,8 @@ def split_texts(texts: Texts, val: Texts | None, test: Texts | None, *, by_label
     for name, part in splits._asdict().items():
         if not part:
             raise InputError(
-                "data has no text that neither val_data nor test_data has for the set"
-                f" {name}; give more texts"
+                f"data has too few different texts: none is left for the set {name}, since a text"
+                " is in one set only; give more texts"
             )
     return splits
 
@@ -128,8 +128,9 @@ def class_targets(texts: Texts, labels: Sequence[str]) -> Targets:
         for label in each.labels:
             if label not in numbers:
                 raise InputError(
-                    f"{each.place}: the label is {shortened(label)}; the labels of the training are"
-                    f" {shortened(', '.join(labels))}"
+                    f"{each.place}: the label is {shortened(label)}; it must be one of"
+                    f" {shortened(', '.join(labels))}, the labels of the training texts, or those"
+                    " that the setting labels gives"
                 )
             row[numbers[label]] = 1
     return targets

@@ -71,7 +71,7 @@ def _rows(text: str, path: Path, columns: list[str]) -> Iterable[tuple[int, dict
     if reader is None:
         raise InputError(
             f"{path}:1: the header is {shortened(first_line.strip())}; it must name the columns"
-            f" {', '.join(columns)}, or --text-column and --label-column name others"
+            f" {', '.join(columns)}, or text_column and label_column must name others"
         )
     line = 1
     try:

@@ -68,7 +68,8 @@ def classification_data(config: ClassificationConfig) -> ClassificationData:
     with quietly(config):
         sizes = ", ".join(f"{len(part)} {name}" for name, part in splits._asdict().items())
         say(f"Texts: {sizes}; {num_cut} are longer than --max-tokens, and cut")
-        if config.init_from is not None:
+        is_labelled = config.labels is not None or coding.architecture is not None
+        if config.init_from is not None and is_labelled:
             head = "new" if coding.init_only else "kept, its labels are matched by name"
             say(f"Head of {config.init_from}: {head}")
     lengths = np.array([len(encoding) for encoding in encodings])
