@@ -156,8 +156,9 @@ def as_array(name: str, x: object) -> AnyArray:
         raise InputError(f"{name} is a masked array; it must have no mask: {name}.filled(0)")
     try:
         array = np.asarray(x)
-    # rows of different lengths; PyTorch's arrays on a GPU or with gradients
-    except (TypeError, ValueError, RuntimeError) as error:
+    except ValueError:
+        raise InputError(f"{name} has rows of different lengths; it must be an array") from None
+    except (TypeError, RuntimeError) as error:  # PyTorch's, on a GPU or with gradients
         raise InputError(
             f"{name} is {shortened(x)}; it must be an array of numbers ({in_one_line(error)})"
         ) from None

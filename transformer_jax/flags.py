@@ -32,7 +32,9 @@ MENTION = re.compile(
     r"(?<![\w./'-])(\w+_\w+(?![\w/'=-]|\.\w)|(^|(?<=: ))\w+(?= (is|has) )|\w+(?= was ))"
 )
 NONE = re.compile("(?<= (is|or) )None")  # as a command line spells it
-ASSIGNED = re.compile(r"\b(\w+)=(True|False|…|'[^']*')")  # a setting with a value to set
+ASSIGNED = re.compile(
+    r"(?<![\w./'-])(\w+)=(True|False|…|'[^']*')(?![\w/'=-]|\.\w)"
+)  # a setting with a value to set
 # A field with the comment above or behind it.
 FIELD = re.compile(r"^((?:    # .*\n)*)    (\w+): .*?(?:  # (.*))?$", re.MULTILINE)
 

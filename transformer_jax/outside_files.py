@@ -6,6 +6,7 @@ Files are parsed by `json`, `np.load(allow_pickle=False)`, `torch.load(weights_o
 None of them executes code from a file.
 """
 
+import codecs
 import contextlib
 import json
 import os
@@ -22,6 +23,7 @@ from numpy.typing import ArrayLike
 
 from transformer_jax.errors import InputError, in_one_line
 
+ZIP_START = b"PK\x03\x04"
 MAX_JSON_BYTES = 2**22  # of a JSON file; parsing it takes 25 times as much memory
 
 Json: TypeAlias = dict[str, Any]  # a JSON object
@@ -76,9 +78,9 @@ def read_json(file: Path, kind: str = "a JSON object", max_bytes: int = MAX_JSON
 
 def read_text(file: Path) -> str:
     """Read a UTF-8 text without its byte order mark; an `InputError` names the first line that is not UTF-8."""
-    content = file.read_bytes()
+    content = file.read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
-        return content.decode("utf-8-sig")
+        return content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise InputError(f"{file}:{line} is not UTF-8; save the file as UTF-8") from None
@@ -221,17 +223,29 @@ def standing(directory: Path) -> Path:
 def _check(path: Path, max_bytes: int) -> None:
     status = path.stat()  # before opening, since opening a pipe waits for its writer
     if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"{path} is a directory, a pipe or a device; it must be a regular file")
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "a pipe, a socket or a device"
+        raise InputError(f"{path} is {kind}; it must be a regular file")
     if not status.st_size:  # also files of /proc, which may be endless
         raise InputError(f"{path} is empty")
-    size = status.st_size
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-        # Entries of other methods are decompressed whole: 1 kB of bzip2 may contain 4 GB.
-        if {entry.compress_type for entry in entries} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-            raise InputError(f"{path} has an entry that is neither stored nor deflated")
-        # `zipfile` never inflates deflate beyond the declared sizes.
-        size = max(size, sum(entry.file_size for entry in entries))
-    if size > max_bytes:
-        raise InputError(f"{path} has {size} bytes; it may have at most {max_bytes}")
+    if status.st_size > max_bytes:
+        raise InputError(f"{path} has {status.st_size} bytes; it may have at most {max_bytes}")
+    with path.open("rb") as file:
+        if file.read(len(ZIP_START)) == ZIP_START:
+            _check_entries(path, max_bytes)
+
+
+def _check_entries(path: Path, max_bytes: int) -> None:
+    """Check the declared sizes of the entries of a zip archive; `zipfile` never inflates deflate beyond these.
+
+    Entries with other compression methods are decompressed whole: 1 kB of bzip2 may contain 4 GB.
+    """
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+    methods = {entry.compress_type for entry in entries}
+    if not methods <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+        raise InputError(f"{path} has an entry that is neither stored nor deflated")
+    claimed = sum(entry.file_size for entry in entries)
+    if claimed > max_bytes:
+        raise InputError(
+            f"{path} has {claimed} bytes when unpacked; it may have at most {max_bytes}"
+        )

@@ -66,8 +66,10 @@ def plot_attention_maps(
     check_offset("idx", idx, 0, num_rows - 1)
     check_sizes(0, first_layer=first_layer)
     keys = _labels("input_data", input_data, idx, num_keys)
-    of_queries = input_data if query_data is None else query_data
-    queries = _labels("query_data", of_queries, idx, num_queries)
+    if query_data is None:
+        queries = _labels("input_data", input_data, idx, num_queries)
+    else:
+        queries = _labels("query_data", query_data, idx, num_queries)
     return plot_maps_of_inputs([([layer[idx] for layer in layers], keys, queries)], first_layer)
 
 
@@ -184,13 +186,17 @@ def _labels(
 ) -> list[str]:
     if data is None:
         return [str(place) for place in range(number)]
-    labels = np.asarray(data, str)
-    if labels.ndim != 2 or len(labels) <= idx or labels.shape[1] != number:
+    rows = data if isinstance(data, list | tuple) else np.asarray(data)
+    if len(np.shape(rows)) != 2 or len(rows) <= idx:
         raise InputError(
-            f"{name} is {shortened(data)}, of shape {labels.shape}; it must have {number} labels"
-            f" in row {idx}"
+            f"{name} is {shortened(data)}; it must be [B, positions], with B above idx, which is"
+            f" {idx}"
         )
-    return list(map(str, labels[idx]))
+    if len(rows[idx]) != number:
+        raise InputError(
+            f"{name} has {len(rows[idx])} labels for {number} positions; the numbers must be equal"
+        )
+    return [str(token) for token in rows[idx]]
 
 
 def plot_positional_encoding(d_model: int, length: int) -> "Figure":
@@ -241,11 +247,10 @@ def plot_curves(
         InputError: there are no curves, or a curve has another shape or no points.
     """
     check_value("curves", curves, Mapping)
-    shapes = [np.shape(points) for points in curves.values()]
-    if not shapes or any(shape[1:] != (2,) or shape[0] == 0 for shape in shapes):
+    shapes = {name: np.shape(points) for name, points in curves.items()}
+    if not shapes or any(shape[1:] != (2,) or shape[0] == 0 for shape in shapes.values()):
         raise InputError(
-            f"curves is {shortened(curves)}, of shapes {shapes}; it must have at least one curve,"
-            " each [N, 2]"
+            f"curves has the shapes {shapes}; it must have at least one curve, each [N, 2]"
         )
     figure = _figure(7.0, 3.5)
     ax = figure.subplots()

@@ -93,6 +93,11 @@ def read_command(arguments: list[str]) -> argparse.Namespace:
         if chosen.interactive:
             raise InputError(f"--output is {chosen.output}, but --interactive prints its answers")
         check_output(chosen.output, prediction_table([]))
+        both_exist = chosen.input is not None and chosen.output.exists() and chosen.input.exists()
+        if both_exist and chosen.output.samefile(chosen.input):
+            raise InputError(
+                f"--output is {chosen.output}, the file of the inputs; choose another file"
+            )
     chosen.draws = {name: vars(chosen)[name] for name in DRAWS if vars(chosen)[name] is not None}
     return chosen
 

@@ -227,6 +227,9 @@ def test_a_checkpoint_with_a_digest_of_its_arrays_still_opens_and_is_evaluated(p
     np.testing.assert_array_equal(checkpoints.best().state["params"]["kernel"], np.full((3, 5), 2.0))
     checkpoints.save(2, state(2), {"note": "again"}, {"accuracy": 0.75})
     assert opened(pair).best(state(0)).progress == {"note": "again"}
+    as_format_4(pair, 2, "0123")
+    with pytest.warns(UserWarning, match="step 2 .* its arrays do not match their digest"):
+        assert opened(pair).newest(state(0)).step == 1
 
 
 # Damage.

@@ -158,7 +158,7 @@ NO_INPUTS = {
         ([3, 10], "inputs holds the token id 10; ids may be 0 … 9"),
         ("123", "inputs is '123'; it must be an array of numbers"),
         ([], r"inputs has shape \(0,\); it must be token ids \[T\]"),
-        ([[1], [2, 3]], "inputs is .*; it must be an array of numbers .*inhomogeneous"),
+        ([[1], [2, 3]], "inputs has rows of different lengths"),
     ],
     "finder": [
         (np.full((10, 8, 8), 255), "inputs holds the pixel 255; pixels of the digits may be 0 … 16"),

@@ -104,7 +104,7 @@ def test_a_model_that_does_not_fit_is_refused_and_nothing_is_made(copied, tmp_pa
         ),
         (
             lambda: train_translation(pretrained="dates", data=Path("pairs.tsv"), **runs),
-            "data is pairs.tsv; it must be None, as in the training of dates",
+            "data is pairs.tsv; it must be None, since dates was trained on dates",
         ),
         (
             lambda: train_translation(pretrained="reverse-jax", **runs),

@@ -117,8 +117,9 @@ class Programs(NamedTuple):
 
 def update_rule(task: Task, num_steps: int) -> UpdateRule:
     """Create the update rule of a training run of `num_steps` steps; it leaves frozen parameters unchanged."""
-    config, created = task.config, task.create_optimizer(num_steps)
-    optimizer = check_result(task, "create_optimizer", created, optax.GradientTransformation)
+    config, optimizer = task.config, task.create_optimizer(num_steps)
+    if not hasattr(optimizer, "update"):  # optax has several classes
+        check_result(task, "create_optimizer", optimizer, optax.GradientTransformation)
     if config.freeze is not None and config.lora is None:
         optimizer = with_frozen(optimizer, config.freeze)
     if config.schedule == PLATEAU:

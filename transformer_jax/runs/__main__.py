@@ -10,27 +10,24 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 from transformer_jax.config import format_metric
 from transformer_jax.errors import InputError, visible
 from transformer_jax.flags import Parser, end_with, escape_output
 from transformer_jax.runs.listing import (
-    NOT_COMPARED,
     STATES,
     Run,
     find_runs,
     read_run,
+    varying_settings,
     with_varying_settings,
 )
-from transformer_jax.runs.settings import differing_settings
 
 PROGRAM = "python -m transformer_jax.runs"
 DEFAULT = Path("checkpoints")  # the default of `TrainingConfig.checkpoint_dir`
 SORTS = ("name", "best", "seconds", "steps", "time")
-Rows: TypeAlias = list[Sequence[object]]  # of a table
 HEADINGS = ["task", "name", "state", "steps", "best", "seconds", "size", "differing settings"]
-MAX_SHOWN = 200  # characters of a cell; --json shows all
+MAX_SHOWN = 200  # characters of a name or a value in a table; --json shows all
 
 
 def main(arguments: list[str]) -> None:
@@ -61,8 +58,7 @@ def main(arguments: list[str]) -> None:
         print(f"No runs in {', '.join(map(str, chosen.paths))}{others}")
     else:
         if chosen.columns is None:
-            rows: Rows = [HEADINGS]
-            rows += [_row(run, directory) for run in with_varying_settings(runs)]
+            rows = [HEADINGS, *(_row(run, directory) for run in with_varying_settings(runs))]
         else:
             rows = _chosen_columns(runs, directory, chosen.columns.split(","))
         print(_lines(rows, as_csv=chosen.csv))
@@ -70,35 +66,23 @@ def main(arguments: list[str]) -> None:
 
 def _chosen(arguments: list[str]) -> argparse.Namespace:
     """Parse the flags; raise an `InputError` for flags that are wrong or exclude each other."""
-    parser = Parser(
-        prog=PROGRAM, description="List the runs below a directory, or compare two runs."
+    about = "List the runs below a directory, or compare two runs."
+    parser = Parser(prog=PROGRAM, description=about)
+    paths = (
+        f"directories to search for runs, at any depth (default: {DEFAULT}); with --diff, two runs"
     )
-    parser.add_argument(
-        "paths",
-        nargs="*",
-        type=Path,
-        default=[DEFAULT],
-        metavar="DIR",
-        help=f"directories to search for runs, at any depth (default: {DEFAULT}); with --diff, two"
-        " runs",
-    )
-    parser.add_argument(
-        "--sort", choices=SORTS, default="name", help="sort order of the runs (default: name)"
-    )
+    parser.add_argument("paths", nargs="*", type=Path, default=[DEFAULT], metavar="DIR", help=paths)
+    sort = "sort order of the runs (default: name)"
+    parser.add_argument("--sort", choices=SORTS, default="name", help=sort)
     parser.add_argument("--task", help="list only the runs of this task, e.g. ReverseTask")
     parser.add_argument("--state", choices=STATES, help="list only the runs in this state")
-    parser.add_argument(
-        "--csv", action="store_true", help="print comma-separated values instead of a table"
-    )
+    values = "print comma-separated values instead of a table"
+    parser.add_argument("--csv", action="store_true", help=values)
     forms = parser.add_mutually_exclusive_group()
-    forms.add_argument(
-        "--diff", action="store_true", help="show the settings and metrics in which two runs differ"
-    )
-    forms.add_argument(
-        "--columns",
-        metavar="NAME,...",
-        help="columns to show: metrics (test/accuracy), settings (lr) and fields of --json (state)",
-    )
+    diff = "show the settings and metrics in which two runs differ"
+    forms.add_argument("--diff", action="store_true", help=diff)
+    columns = "columns to show: metrics (test/accuracy), settings (lr) and fields of --json (state)"
+    forms.add_argument("--columns", metavar="NAME,...", help=columns)
     forms.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     chosen = parser.parse_args(arguments)
     if chosen.diff and len(chosen.paths) != 2:
@@ -123,20 +107,20 @@ def sort_key(run: Run, sort: str) -> tuple[object, ...]:
     return (run.task or "", run.best_metric or "", value, run.path)
 
 
-def _chosen_columns(runs: Sequence[Run], directory: Path, names: Sequence[str]) -> Rows:
+def _chosen_columns(runs: Sequence[Run], directory: Path, names: Sequence[str]) -> list[list[str]]:
     for name in names:
         if all(run.value(name) is None for run in runs):
             metrics = sorted({metric for run in runs for metric in run.metrics})
             raise InputError(
                 f"--columns names {name}, which no run has; the metrics are {', '.join(metrics)}"
             )
-    rows: Rows = [["name", *names]]
+    rows = [["name", *map(_shown, names)]]
     for run in runs:
-        rows.append([_path(run, directory), *map(run.value, names)])
+        rows.append([_path(run, directory), *(_shown(run.value(name)) for name in names)])
     return rows
 
 
-def differences(one: Run, other: Run) -> Rows:
+def differences(one: Run, other: Run) -> list[list[str]]:
     """Return the rows of a table: the names of the two runs, then the settings and metrics that differ.
 
     Raises:
@@ -145,24 +129,23 @@ def differences(one: Run, other: Run) -> Rows:
     for run in (one, other):
         if run.state == "damaged":
             raise InputError(f"{run.path} cannot be compared: {run.reason}")
-    rows: Rows = [["", one.path, other.path]]
-    settings = differing_settings(one.settings, other.settings, ignored=NOT_COMPARED)
+    rows = [["", _shown(one.path), _shown(other.path)]]
+    settings = varying_settings([one.settings, other.settings])
     for name in ("task", *settings, *sorted(one.metrics | other.metrics)):
-        values = one.value(name), other.value(name)
+        values = _text(one.value(name)), _text(other.value(name))
         if values[0] != values[1]:
-            rows.append([name, *values])
+            rows.append([_shown(name), *map(_shown, values)])
     return rows
 
 
-def _lines(rows: Rows, *, as_csv: bool) -> str:
+def _lines(rows: Sequence[Sequence[str]], *, as_csv: bool) -> str:
     """Format a table as aligned columns, or as comma-separated values."""
-    texts = [[visible(_text(cell), length=MAX_SHOWN) for cell in row] for row in rows]
     if as_csv:
         file = io.StringIO()
-        csv.writer(file, lineterminator="\n").writerows(texts)
+        csv.writer(file, lineterminator="\n").writerows(rows)
         return file.getvalue().removesuffix("\n")
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in texts)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def _text(value: object) -> str:
@@ -171,25 +154,29 @@ def _text(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
+def _shown(value: object) -> str:
+    return visible(_text(value), length=MAX_SHOWN)
+
+
 def _path(run: Run, directory: Path) -> str:
     path = os.path.relpath(run.path, directory)
-    return run.name if path == "." else path
+    return _shown(run.name if path == "." else path)
 
 
-def _row(run: Run, directory: Path) -> list[object]:
-    steps: object = run.steps
+def _row(run: Run, directory: Path) -> list[str]:
+    steps = _text(run.steps)
     if run.num_steps is not None:
-        steps = f"{run.steps}/{run.num_steps}"
-    best = ""
-    if run.best_metric is not None and run.best_value is not None:
-        best = f"{run.best_metric} {format_metric(run.best_metric, run.best_value)}"
+        steps = _shown(f"{steps}/{run.num_steps}")
+    metric, best = _shown(run.best_metric), ""
+    if run.best_value is not None:
+        best = f"{metric} {format_metric(metric, run.best_value)}"
     seconds = "" if run.seconds is None else f"{run.seconds:.0f}"
     size = f"{run.bytes / 1e6:.1f} MB"
-    notes = [f"{name}={value}" for name, value in run.settings.items()]
+    notes = [_shown(f"{name}={value}") for name, value in run.settings.items()]
     if run.reason is not None:
-        notes.insert(0, f"({run.reason})")
-    path = _path(run, directory)
-    return [run.task or "?", path, run.state, steps, best, seconds, size, " ".join(notes)]
+        notes.append(f"({_shown(run.reason)})")
+    task, path = _shown(run.task or "?"), _path(run, directory)
+    return [task, path, run.state, steps, best, seconds, size, " ".join(notes)]
 
 
 if __name__ == "__main__":

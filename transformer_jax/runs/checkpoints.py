@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from transformer_jax.config import Criterion
 from transformer_jax.devices.processes import from_first, is_first
 from transformer_jax.errors import InputError, in_one_line
-from transformer_jax.outside_files import Content, Json, as_input_error
+from transformer_jax.outside_files import Json, as_input_error
 from transformer_jax.runs.record import (
     STATE,
     Record,
@@ -29,6 +29,7 @@ from transformer_jax.runs.settings import REMEDY
 from transformer_jax.runs.state_arrays import (
     arrays_like,
     arrays_to_save,
+    digest_of_arrays,
     plain_path,
     read_arrays,
 )
@@ -103,7 +104,7 @@ class Checkpoints:
         self,
         step: int,
         state: PyTree,
-        progress: Content,
+        progress: Mapping[str, object],
         metrics: Mapping[str, float] | None = None,
     ) -> None:
         """Save the state of the run after `step` steps.
@@ -240,26 +241,38 @@ class Checkpoints:
         )
 
     def _read_if_intact(self, step: int, like: PyTree | None) -> Checkpoint | None:
-        """Read a checkpoint, of which each process needs its part of the arrays; None if it is damaged or deleted."""
-        # in other processes than the first, a record is a list
-        fields = self._when_written(lambda: self._records.read_intact(step, check_files=True))
-        if fields is None:
+        def check(step: int) -> Json:
+            return self._records.read(step, check_files=True)._asdict()
+
+        content = self._when_written(lambda: self._records.unless_damaged(step, check))
+        if content is None:
             return None
-        record, place = Record(*fields), self.directory / str(step)
-        name = f"the checkpoint of step {step} in {self.directory}"
-        with as_input_error(f"{name} can't be read", OSError):
-            try:
-                with plain_path(place / STATE) as directory:
-                    state = read_arrays(directory, like)
-            except Exception as error:  # Orbax raises many classes
-                if may_be_gone(error):
-                    raise
-                if not place.exists():  # the training process has deleted it meanwhile
-                    return None
+        return self._records.unless_damaged(
+            step, lambda step: self._restored(step, Record(**content), like)
+        )
+
+    def _restored(self, step: int, record: Record, like: PyTree | None) -> Checkpoint:
+        """Read a checkpoint's arrays; each process reads only those that it needs."""
+        try:
+            with plain_path(self.directory / str(step) / STATE) as directory:
+                state = read_arrays(directory, like)
+            if (
+                record.state is not None
+                and jax.process_count() == 1
+                and record.state != digest_of_arrays(state)
+            ):
+                raise ValueError("its arrays do not match their digest")
+        except Exception as error:  # Orbax raises many classes, for damage in format 4 and for files deleted meanwhile
+            if may_be_gone(error):
+                raise
+            is_intact = record.files is not None and (self.directory / str(step)).exists()
+            if is_intact or isinstance(error, InputError):
                 raise InputError(
-                    f"{name} is intact, but was written with other settings of JAX, code or"
-                    f" libraries: {in_one_line(error)}; {REMEDY}"
+                    f"the checkpoint of step {step} in {self.directory} is intact, but was written"
+                    f" with other settings of JAX, code or libraries: {in_one_line(error)};"
+                    f" {REMEDY}"
                 ) from error
+            raise self._records.damage(step, error) from None
         return Checkpoint(step, arrays_like(state, like), record.progress, record.origin)
 
     def _add_record(self) -> None:
@@ -275,9 +288,6 @@ class Checkpoints:
             self._records.delete(step)
 
     def _writing(self) -> AbstractContextManager[None]:
-        return as_input_error(
-            f"a checkpoint can't be written to {self.directory}",
-            OSError,  # of Orbax, at a full disk
-            ValueError,  # of the library below it
-            jax.errors.JaxRuntimeError,  # of another process for which this one waits
-        )
+        sentence = f"a checkpoint can't be written to {self.directory}"
+        # Errors at a full disk: of Orbax, of the library below it, and of another process for which this one waits.
+        return as_input_error(sentence, OSError, ValueError, jax.errors.JaxRuntimeError)

@@ -30,7 +30,7 @@ from transformer_jax.runs.settings import (
 State = Literal["running", "interrupted", "finished", "diverged", "damaged"]
 STATES: tuple[State, ...] = get_args(State)
 TIMED = ("train", "eval", "compile")  # activities whose seconds are added up
-NOT_COMPARED = TrainingConfig.fields_with("keeps_result") - {"pretrained"}  # settings
+OWN = frozenset({"name", "checkpoint_dir"})  # settings that the run's path shows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +76,7 @@ def with_varying_settings(runs: Sequence[Run]) -> list[Run]:
     """Return the runs, reduced to the settings in which runs of the same task differ."""
     names = {}
     for task in {run.task for run in runs}:
-        of_runs = [run.settings for run in runs if run.task == task]
-        names[task] = differing_settings(*of_runs, ignored=NOT_COMPARED)
+        names[task] = varying_settings([run.settings for run in runs if run.task == task])
     reduced = []
     for run in runs:
         settings = {name: run.settings[name] for name in names[run.task] if name in run.settings}
@@ -96,6 +95,12 @@ def read_run(path: Path) -> Run:
     except Exception as error:  # the JSON may hold anything
         fields |= {"state": "damaged", "reason": in_one_line(error, with_class=True)}
     return Run(**fields)
+
+
+def varying_settings(of_runs: Sequence[Json]) -> list[str]:
+    """Names of the settings that differ between runs, without those that do not change results."""
+    ignored = OWN | TrainingConfig.fields_with("keeps_result") - {"pretrained"}
+    return sorted(differing_settings(*of_runs, ignored=ignored))
 
 
 def is_held(path: Path) -> bool:
@@ -150,12 +155,8 @@ def _fields_of_checkpoints(records: Mapping[int, Record]) -> Json:
     criterion = _criterion(progress)
     values = {step: record.value(criterion.metric) for step, record in records.items()}
     best = best_step(values, criterion)
-    best_value = None if best is None else values[best]
-    return {
-        "steps": newest,
-        "num_steps": progress.get("num_steps"),
-        **_summary(criterion, best_value, progress["seconds"]),
-    }
+    fields = _summary(criterion, None if best is None else values[best], progress["seconds"])
+    return {"steps": newest, "num_steps": progress.get("num_steps"), **fields}
 
 
 def _fields_of_results(results: Json) -> Json:
@@ -167,12 +168,8 @@ def _fields_of_results(results: Json) -> Json:
     # the results are those of the moving average, if it was chosen
     best = float(metrics[f"val/{criterion.metric.removeprefix(EMA)}"])
     seconds = {name: results[f"{name}_seconds"] for name in TIMED}
-    return {
-        "state": "finished",
-        "steps": int(results["steps"]),
-        "metrics": metrics,
-        **_summary(criterion, best, seconds),
-    }
+    fields = _summary(criterion, best, seconds)
+    return {"state": "finished", "steps": int(results["steps"]), "metrics": metrics, **fields}
 
 
 def _summary(criterion: Criterion, best: float | None, seconds: Json) -> Json:

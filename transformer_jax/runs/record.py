@@ -6,7 +6,7 @@ import math
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from transformer_jax.config import Criterion
 from transformer_jax.errors import InputError
@@ -16,6 +16,8 @@ from transformer_jax.runs.settings import FORMAT, FormatError, check_format, wri
 
 RECORD = Path("record", "metadata")  # inside the directory of a checkpoint
 STATE = "state"  # Orbax's files, beside the record
+
+T = TypeVar("T")
 
 
 class DamagedError(InputError):
@@ -29,8 +31,7 @@ class Record(NamedTuple):
     progress: Json  # what the loop needs to resume the run
     origin: Json  # settings and data of the run
     files: dict[str, str] | None = None  # SHA-256 of each of Orbax's files, by path
-    # digest of the arrays, instead of `files` in format 4; it is not checked
-    state: str | None = None
+    state: str | None = None  # `digest_of_arrays`, instead of `files` in format 4
 
     def value(self, metric: str) -> float:
         """A metric of the evaluation, NaN if there was none."""
@@ -112,15 +113,15 @@ class Records:
         Raises:
             InputError: one is of another format, or can't be read now.
         """
-        records = {}
-        for step in self.steps():
-            record = None if step in self.damaged else self.read_intact(step)
-            if record is not None:
-                records[step] = record
-        return records
+        found = {
+            step: self.unless_damaged(step, self.read)
+            for step in self.steps()
+            if step not in self.damaged
+        }
+        return {step: record for step, record in found.items() if record is not None}
 
-    def read_intact(self, step: int, *, check_files: bool = False) -> Record | None:
-        """Read the record of a step; None if the checkpoint is damaged, which is remembered.
+    def unless_damaged(self, step: int, read: Callable[[int], T]) -> T | None:
+        """Return the result of `read` for a step; None if the checkpoint is damaged, which is remembered.
 
         Raises:
             InputError: it is of another format, or can't be read now.
@@ -128,7 +129,7 @@ class Records:
         sentence = f"the checkpoint of step {step} in {self.directory} can't be read"
         try:
             with as_input_error(sentence, OSError):
-                return self.read(step, check_files=check_files)
+                return read(step)
         except DamagedError as error:
             # Else the training process has deleted it meanwhile.
             if (self.directory / str(step)).exists() and step not in self.damaged:
@@ -205,9 +206,11 @@ def best_step(values: Mapping[int, float], criterion: Criterion) -> int | None:
         values: the criterion's metric by step, NaN if the checkpoint was not evaluated.
         criterion: decides which of two values is better.
     """
-    sign = 1 if criterion.mode == "max" else -1
-    evaluated = [(sign * value, step) for step, value in values.items() if not math.isnan(value)]
-    return max(evaluated)[1] if evaluated else None
+    best, best_value = None, math.nan
+    for step in sorted(values):
+        if criterion.is_better(values[step], best_value):
+            best, best_value = step, values[step]
+    return best
 
 
 def _digest(step: int, content: Json) -> str:

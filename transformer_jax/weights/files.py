@@ -16,7 +16,7 @@ import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
 from transformer_jax.errors import InputError, shortened
-from transformer_jax.outside_files import outside_file
+from transformer_jax.outside_files import ZIP_START, outside_file
 from transformer_jax.weights.layouts import Arrays
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 2**36  # of a file
 MAX_NAME = 300  # characters in the name of an array
-ZIP_START = b"PK\x03\x04"
 PICKLE_START = b"\x80"  # of PyTorch's files before version 1.6; later ones are zip archives
 
 

@@ -137,7 +137,7 @@ def damage(directory: Path, kind: str) -> None:
 WRONG = {
     "no test": "it must have folders train/CLASS and test/CLASS of PNG files",
     "a class is missing": "must have the same classes, unlike class_d",
-    "a class is empty": r"PNG files \(Found no valid file for the classes class_d",
+    "a class is empty": r"PNG files, unlike \w+ \(Found no valid file for the classes class_d",
     "a damaged file": "class_d/kind_2.png can't be read: UnidentifiedImageError",
     "another size": r"class_d/kind_2.png has 31×32 pixels; it must have 32×32",
     "too few images": "--set-size is 3; it may be at most 2, since class 3 has 1 images",

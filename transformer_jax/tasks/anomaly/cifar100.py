@@ -97,16 +97,7 @@ def load_folders(directory: Path) -> tuple[LabelledImages, LabelledImages]:
         InputError: a folder is missing or has no images, the two have different classes, or an image is damaged or of
             another size.
     """
-    from torchvision.datasets import ImageFolder
-
-    sentence = (
-        f"images is {directory}; it must have folders train/CLASS and test/CLASS of PNG files"
-    )
-    with as_input_error(sentence, OSError):
-        train, test = (
-            ImageFolder(directory / name, is_valid_file=lambda file: file.endswith(".png"))
-            for name in ("train", "test")
-        )
+    train, test = _image_folder(directory, "train"), _image_folder(directory, "test")
     in_one_only = set(train.classes).symmetric_difference(test.classes)
     if in_one_only:
         raise InputError(
@@ -114,6 +105,23 @@ def load_folders(directory: Path) -> tuple[LabelledImages, LabelledImages]:
             f" {min(in_one_only)}"
         )
     return _read_split(train), _read_split(test)
+
+
+def _image_folder(directory: Path, split: str) -> Any:  # an `ImageFolder`
+    from torchvision.datasets import ImageFolder
+
+    root = directory / split
+
+    def is_image(file: str) -> bool:
+        path = Path(file)
+        return path.suffix == ".png" and path.parent.parent == root  # not in a folder of a class
+
+    sentence = (
+        f"images is {directory}; it must have folders train/CLASS and test/CLASS of PNG files,"
+        f" unlike {split}"
+    )
+    with as_input_error(sentence, OSError):
+        return ImageFolder(root, is_valid_file=is_image)
 
 
 def _read_split(folder: Any) -> LabelledImages:  # an `ImageFolder`

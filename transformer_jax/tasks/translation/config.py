@@ -22,7 +22,7 @@ from transformer_jax.tasks.architecture import (
     architecture_of,
     idle_with,
 )
-from transformer_jax.tasks.task_data import TaskData, check_same_settings, task_loaders
+from transformer_jax.tasks.task_data import TaskData, task_loaders
 from transformer_jax.tasks.tokenization import (
     BYTES,
     PieceTokenizer,
@@ -178,7 +178,11 @@ class TranslationConfig(TrainingConfig):
 
     def check_trained_on(self, trained: "TranslationConfig", what: str) -> None:
         if (self.data is None) != (trained.data is None):
-            check_same_settings(self, trained, what, "data")
+            allowed = "None" if trained.data is None else "a file of pairs"
+            learned = "dates" if trained.data is None else trained.data
+            raise InputError(
+                f"data is {self.data}; it must be {allowed}, since {what} was trained on {learned}"
+            )
 
     def cleaned(self, text: str) -> str:
         """Clean a text like the training texts: dates as people type them, pairs without white space around."""

@@ -121,8 +121,13 @@ class PairSplits(NamedTuple):
 
     def counts(self) -> dict[str, int]:
         """Pairs in each set, and pairs that were left out."""
-        sizes = map(len, (self.train, self.val, self.test))
-        return self._asdict() | dict(zip(self._fields, sizes, strict=False))
+        return {
+            "train": len(self.train),
+            "val": len(self.val),
+            "test": len(self.test),
+            "too_long": self.too_long,
+            "held_elsewhere": self.held_elsewhere,
+        }
 
     def padded(self, tokenizers: Tokenizers, batch_tokens: int | None = None) -> list[PairDataset]:
         """Create the three data sets, padded to shapes that are chosen for all of them together."""
