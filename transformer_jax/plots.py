@@ -137,8 +137,7 @@ class _Panels:
         for layer, (part, heads) in enumerate(zip(parts, self.maps, strict=True), first_layer):
             part.suptitle(f"Layer {layer}", fontsize="medium")
             axes = [
-                part.add_subplot(self.rows, self.columns, 1 + head)
-                for head in range(self.num_heads)
+                part.add_subplot(self.rows, self.columns, 1 + head) for head in range(len(heads))
             ]
             for head, ax in enumerate(axes):
                 seen = np.where(hidden, np.nan, heads[head])  # no colour
@@ -164,7 +163,8 @@ def later_keys(maps: Sequence[Float[np.ndarray, "H T S"]]) -> Bool[np.ndarray, "
     """Which keys come after their query, if a causal mask hides them: all their weights are 0. Else none."""
     num_queries, num_keys = maps[0].shape[-2:]
     later = ~np.tri(num_queries, num_keys, dtype=bool)
-    return later & (num_queries == num_keys and not np.any([each[:, later] for each in maps]))
+    is_causal = num_queries == num_keys and not any(each[:, later].any() for each in maps)
+    return later & is_causal
 
 
 def _layers(maps: Sequence[ArrayLike], shape: str) -> list[np.ndarray]:

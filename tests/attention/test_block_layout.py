@@ -43,7 +43,7 @@ def computed(mask, sizes: BlockSizes, num_queries: int, num_keys: int) -> np.nda
         (Prefix(9), 8, 4),
         (Causal() | Prefix(8), 10, 3),
         (~Causal(-1), 10, 4),
-        (Padding(np.arange(32)[None] < 12), 8, 8),
+        (Padding(np.arange(32)[None] < 12), 8, 4),
         (Segments(np.arange(32)[None] // 16, np.arange(32)[None] // 16), 8, 8),
     ],
 )

@@ -54,7 +54,7 @@ def test_positions_may_differ_between_examples_and_units_are_chosen(variables):
             expected[row, position, [3, -1]] = 0
     np.testing.assert_allclose(patched[hidden], expected, atol=1e-6)
     for wrong, message in (
-        (np.zeros((3, 1), int), r"positions of .* of shape \(3, 1\); .* a row for each of the 2 examples"),
+        (np.zeros((3, 1), int), "positions of .* has 3 rows; there are 2 examples"),
         (np.array([[0], [97]]), "positions of .* holds 97"),
     ):
         with pytest.raises(InputError, match=message):
@@ -194,11 +194,11 @@ def test_steps_of_decoding_are_captured_and_patched_as_the_whole_pass():
             {HEADS: np.zeros((B, H, T, 1))},
             rf"patch of {HEADS} has shape \(2, 4, 5, 1\); it must be \(2, 4, 5, 3\), \[B H T d\]",
         ),
-        ({HEADS: None}, rf"the patch of {HEADS} is None; it must be an array of numbers"),
+        ({HEADS: None}, rf"the patch of {HEADS} is None; it must be an array, a function that returns one, or a patch"),
         ({HEADS: lambda x: x[0]}, r"has shape \(4, 5, 3\); it must be"),
         ({HEADS: add(np.zeros(H))}, r"has shape \(4,\); it must broadcast to \(2, 4, 5, 3\)"),
         ({HEADS: zero(heads=[0, -5])}, r"heads of \S+ holds -5"),
-        ({HEADS: zero(heads=[True, False])}, r"of shape \(2,\); it must be a boolean mask \(4,\)"),
+        ({HEADS: zero(heads=[True, False])}, r"a boolean mask must be \(4,\)"),
         ({"logits": zero(heads=0)}, r"logits is \[B T C\] and has no heads"),
         ({WEIGHTS: knock_out(0, T)}, r"keys of \S+ holds 5"),
         ({HEADS: knock_out(0, 0)}, r"knock_out is for logits and weights of attention"),

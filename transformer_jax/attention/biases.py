@@ -31,7 +31,7 @@ from transformer_jax.attention.score_block import (
     with_all_axes,
 )
 from transformer_jax.dropout import AttentionDropout
-from transformer_jax.errors import InputError, check_positive
+from transformer_jax.errors import InputError, shortened
 from transformer_jax.trees import pytree_class, shown, static_field
 
 Logits = Float[Array, "b h q k"]
@@ -196,10 +196,14 @@ class ArrayBias(AddedBias):
 
 
 def check_cap(name: str, cap: object) -> None:
-    """Raise an `InputError` unless a number is finite and above 0; a traced one is not checked."""
-    known = known_values(as_array(name, cap))
-    if known is not None:
-        check_positive(name, known.tolist())
+    """Raise an `InputError` unless a number is finite and above 0; of a traced one only dtype and rank are checked."""
+    array = as_array(name, cap)
+    is_real = any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer))
+    known = known_values(array) if is_real else None
+    if array.ndim or not is_real or (known is not None and not 1e-37 < known < 1e38):
+        raise InputError(
+            f"{name} is {shortened(cap)}; it must be a finite number above 0, in float32"
+        )
 
 
 @pytree_class

@@ -62,6 +62,7 @@ class RelativeBias(AddedBias):
     def __post_init__(self) -> None:
         super().__post_init__()
         table = as_array("table", self.table)
+        object.__setattr__(self, "table", table)
         parts = 2 if self.bidirectional else 1
         if table.ndim != 2 or not table.size or len(table) < 4 or len(table) % parts:
             even = ", an even number" if self.bidirectional else ""

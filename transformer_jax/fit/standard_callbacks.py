@@ -94,43 +94,44 @@ class LogThroughput(Callback):
 
     def __init__(self, log: Log, is_due: Callable[[int], bool], runner: StepRunner) -> None:
         self._log, self._is_due, self._runner = log, is_due, runner
-        self._totals = [0, 0.0, 0.0]  # steps, seconds and seconds of waiting since the last entry
+        self._num_steps, self._seconds, self._waited = 0, 0.0, 0.0  # since the last entry
 
     def on_step(self, step: Step) -> None:
         """Log, if an entry is due."""
-        of_step = 1, step.seconds, step.waited
-        self._totals = [sum(both) for both in zip(self._totals, of_step, strict=True)]
+        self._num_steps += 1
+        self._seconds += step.seconds
+        self._waited += step.waited
         if not self._is_due(step.number):
             return
-        num_steps, seconds, waited = self._totals
-        self._totals = [0, 0.0, 0.0]
-        rate = num_steps / seconds
+        rate = self._num_steps / self._seconds
         scalars = {
             "steps_per_second": rate,
             "examples_per_second": rate * self._runner.rows_per_step,
-            "seconds_waiting_for_data": waited,
+            "seconds_waiting_for_data": self._waited,
         }
-        flops, devices = self._runner.flops_per_step, self._runner.devices
+        self._num_steps, self._seconds, self._waited = 0, 0.0, 0.0
+        flops = self._runner.flops_per_step
         if flops is not None:
             scalars["flops_per_second"] = flops * rate
             from transformer_jax.devices.flops import peak_of  # only for the log
 
-            peak = peak_of(devices.kind)
+            peak = peak_of(self._runner.devices.kind)
             if peak is not None:
-                scalars["share_of_peak"] = flops * rate / (peak * devices.mesh.size)
-        for device in devices.mesh.local_devices:
+                scalars["share_of_peak"] = flops * rate / (peak * self._runner.devices.mesh.size)
+        for device in self._runner.devices.mesh.local_devices:
             memory = device.memory_stats() or {}
             if "bytes_in_use" in memory:
                 scalars[f"bytes_in_use/{device.id}"] = float(memory["bytes_in_use"])
         self._log(step.number, {f"throughput/{name}": value for name, value in scalars.items()})
 
-    def state(self) -> list[float]:
+    def state(self) -> list[int | float]:
         """Number of steps, seconds and seconds of waiting since the last entry."""
-        return self._totals
+        return [self._num_steps, self._seconds, self._waited]
 
-    def restore(self, state: list[float] | None) -> None:
-        """Continue with these numbers."""
-        self._totals = state or self._totals  # an old checkpoint may have none
+    def restore(self, state: list[int | float] | None) -> None:
+        """Continue with these numbers; older checkpoints have none."""
+        if state is not None:
+            self._num_steps, self._seconds, self._waited = int(state[0]), state[1], state[2]
 
 
 @dataclasses.dataclass(eq=False)

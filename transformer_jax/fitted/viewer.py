@@ -52,8 +52,12 @@ class LabelledMaps:
         queries: dict[str, list[str]] = {}
         keys: dict[str, list[str]] = {}
         for kind, layers in maps.items():
-            stacks = ("decoder", "encoder") if kind == "cross" else (kind, kind)
-            rows, columns = map(example.shown, stacks, np.shape(layers[0])[2:])
+            stack_of_queries, stack_of_keys = kind, kind
+            if kind == "cross":
+                stack_of_queries, stack_of_keys = "decoder", "encoder"
+            _, _, num_queries, num_keys = np.shape(layers[0])
+            rows = example.shown(stack_of_queries, num_queries)
+            columns = example.shown(stack_of_keys, num_keys)
             queries[kind], keys[kind] = list(rows.values()), list(columns.values())
             cut[kind] = [
                 np.asarray(layer)[0][:, list(rows)][..., list(columns)] for layer in layers

@@ -158,7 +158,7 @@ class Inspected:
             InputError: as in `patch_activations`; `site` matches several activations of a layer, or several stacks;
                 `by` lacks "layers"; or the metric is not a number, or is the same for both inputs.
         """
-        if "layers" not in by:
+        if isinstance(by, str) or "layers" not in by:
             raise InputError(
                 f"by is {by!r}; it must be a list with 'layers' and, optionally, 'positions' and"
                 " 'heads'"
@@ -198,7 +198,7 @@ def _one_of_each_layer(what: str, given: str, names: Collection[str]) -> list[st
     pattern = given.replace("layers.*.", "layers.?.")
     found = [name for name in names if matches(name, pattern) or name.endswith(f".{pattern}")]
     if not found:
-        check_found(pattern, names)
+        check_found(given, names)
     parts = list(dict.fromkeys(re.sub(r"(?<=layers\.)\d+(?=\.)", "?", name) for name in found))
     if len(parts) > 1:
         raise InputError(

@@ -131,7 +131,7 @@ def with_scaled_biases(variables: Variables, scale: Array) -> Variables:
     """Return the variables with all biases times a factor."""
 
     def scaled(path: tuple[Any, ...], leaf: Array) -> Array:
-        return leaf * scale if path[-1].key.endswith("bias") else leaf
+        return leaf * scale.astype(leaf.dtype) if path[-1].key.endswith("bias") else leaf
 
     return {**variables, "params": jax.tree_util.tree_map_with_path(scaled, variables["params"])}
 

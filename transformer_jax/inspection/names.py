@@ -8,19 +8,11 @@ from typing import NamedTuple
 from transformer_jax.attention.score_block import Start
 from transformer_jax.errors import InputError, meant
 
-# Changes of a module's path with an activation's name, one after another.
-CHANGES = {
-    r"\bself_attn(?=/|_residual/)": "attention",
-    r"\bcross_attn(?=/|_residual/)": "cross_attention",
-    # activations of a residual connection are named after its sub-layer
-    r"([^/]+)_residual/after\b": r"after_\1",
-    r"([^/]+)_residual/([^/]*norm)\b": r"\1_\2",
-    r"[^/]+_residual/": "",
-    # these are named after the model, not after its module that adds positions
-    r"\bpositional_encoding/(token_embeddings|positions)$": r"\1",
-    r"\blayers_(\d+)\b": r"layers.\1",
-    "/": ".",
-}
+# Modules whose names are spelled out in names of activations.
+ALIASES = {"self_attn": "attention", "cross_attn": "cross_attention"}
+# Activations that are named after the model, not after its module that adds positions.
+OF_ENCODING = ("token_embeddings", "positions")
+RESIDUAL = "_residual"  # end of the name of a residual connection
 # Letters of the axes along which a patch selects.
 AXES = {
     "heads": ("H", "Hkv"),
@@ -99,10 +91,20 @@ def activation_name(path: Iterable[str], name: str) -> str:
     connection are named after its sub-layer: `encoder/layers_0/self_attn_residual` and `after` make
     `encoder.layers.0.after_attention`; its norm's `scale` is `encoder.layers.0.attention_norm.scale`.
     """
-    joined = "/".join((*path, name))
-    for pattern, replacement in CHANGES.items():
-        joined = re.sub(pattern, replacement, joined)
-    return joined
+    parts: list[str] = []
+    sublayer = ""  # set if the previous part is its residual connection
+    for part in (*path, name):
+        if sublayer:
+            if part.endswith("norm"):
+                part = f"{sublayer}_{part}"
+            parts.append(f"after_{sublayer}" if part == "after" else part)
+            sublayer = ""
+        elif part.endswith(RESIDUAL) and part != RESIDUAL:
+            sublayer = part.removesuffix(RESIDUAL)
+            sublayer = ALIASES.get(sublayer, sublayer)
+        elif part != "positional_encoding" or name not in OF_ENCODING:
+            parts.append(part.replace("_", ".") if is_layer(part) else ALIASES.get(part, part))
+    return ".".join(parts)
 
 
 def is_layer(part: str) -> bool:

@@ -20,7 +20,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool
 
 from transformer_jax.argument_checks import as_array, broadcasts, known_values
-from transformer_jax.errors import MAX_SIZE, InputError, shortened
+from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.names import AXES, ActivationSite
 from transformer_jax.trees import pytree_class, static_field
 
@@ -162,55 +162,78 @@ def _is_chosen(what: str, indices: Indices, site: ActivationSite) -> Bool[Array,
             f"{what} is {shortened(indices)}; {site.name} is [{site.letters}] and has no {what}"
         )
     array = _as_indices(what, indices)
-    places = jnp.arange(site.shape[axis])
-    size = len(places)
-    # in cached decoding, positions count from the start of a text whose length is unknown
-    first = site.first if site.letters.split()[axis] == "T" else None
-    least, end, allowed = -size, size, f"there are {size}, 0 … {size - 1}"
-    if first is not None:
-        places += first
-        least, end, allowed = 0, MAX_SIZE, "in cached decoding they count from the text's start"
+    size: int | None = site.shape[axis]
+    places = jnp.arange(size)
     shape = [1] * len(site.shape)
-    shape[axis] = size
-    if array.dtype == bool and array.ndim == 1 and (first is not None or len(array) == size):
+    shape[axis] = len(places)
+    if site.first is not None and site.letters.split()[axis] == "T":
+        # in cached decoding, positions count from the start of a text whose length is unknown
+        places += site.first
+        size = None
+    if array.dtype == bool:
+        if array.ndim != 1 or size not in (None, len(array)):
+            raise InputError(
+                f"{what} of {site.name} has shape {array.shape}; a boolean mask must be ({size},)"
+            )
         is_chosen = jnp.asarray(array).at[places].get(mode="fill", fill_value=False)
         return is_chosen.reshape(shape)
-    # a row of positions for each example
-    can_have_rows = what == "positions" and site.letters.startswith("B ")
-    has_rows = can_have_rows and array.shape[:-1] == site.shape[:1]
-    if not jnp.issubdtype(array.dtype, jnp.integer) or array.ndim > 1 + has_rows:
+    has_rows = what == "positions" and array.ndim == 2 and site.letters.startswith("B ")
+    if not jnp.issubdtype(array.dtype, jnp.integer) or (array.ndim > 1 and not has_rows):
         raise InputError(
-            f"{what} of {site.name} is {shortened(array)}, of shape {array.shape}; it must be a"
-            f" boolean mask ({size},), or integers with one axis, or positions with a row for each"
-            f" of the {site.shape[0]} examples"
+            f"{what} of {site.name} is {shortened(array)}; it must be integers or a boolean mask,"
+            " with one axis"
         )
     if has_rows:
-        shape[0] = len(array)
-    known = known_values(array)
-    outside = [] if known is None else known[(known < least) | (known >= end)].tolist()
-    if outside:
-        raise InputError(f"{what} of {site.name} holds {outside[0]}; {allowed}")
+        shape[0] = site.shape[0]
+        if len(array) != shape[0]:
+            raise InputError(
+                f"positions of {site.name} has {len(array)} rows; there are {shape[0]} examples"
+            )
+    _check_range(what, array, size, site)
     numbers = jnp.atleast_1d(array)[..., None]
-    return ((numbers == places) | (numbers == places + least)).any(-2).reshape(shape)
+    if size is not None:
+        numbers = jnp.where(numbers < 0, numbers + size, numbers)
+    return (numbers == places).any(-2).reshape(shape)
 
 
 def _as_indices(what: str, chosen: Indices) -> Array | np.ndarray:
     """Convert indices to an array; a list may hold traced integers, e.g. of a patch that is a compiled argument."""
-    if isinstance(chosen, list | tuple) and any(isinstance(number, Array) for number in chosen):
+    if not isinstance(chosen, list | tuple):
+        return as_array(what, chosen)
+    if any(isinstance(number, Array) for number in chosen):
         return jnp.stack(chosen)
-    array = as_array(what, chosen)
-    return array if array.size else array.astype(int)
+    return as_array(what, chosen) if chosen else np.zeros(0, int)
+
+
+def _check_range(
+    what: str, array: Array | np.ndarray, size: int | None, site: ActivationSite
+) -> None:
+    known = known_values(array)
+    if known is None:
+        return
+    least, end, allowed = 0, np.inf, "in cached decoding they count from the text's start"
+    if size is not None:
+        least, end, allowed = -size, size, f"there are {size}, 0 … {size - 1}"
+    outside = known[(known < least) | (known >= end)]
+    if outside.size:
+        raise InputError(f"{what} of {site.name} holds {outside[0]}; {allowed}")
 
 
 def _fitting(array: object, x: Array, site: ActivationSite, *, is_whole: bool) -> Array:
     """Convert the value given for an activation `x` to an array of its shape, or one that broadcasts to it."""
-    given = jnp.asarray(as_array(f"the patch of {site.name}", array))
+    try:
+        given = jnp.asarray(as_array("patch", array))
+    except InputError:
+        raise InputError(
+            f"the patch of {site.name} is {shortened(array)}; it must be an array, a function that "
+            "returns one, or a patch"
+        ) from None
     if site.first is not None:
         # Of an array for all positions of a text, the current ones.
         axis = site.letters.split().index("T") - x.ndim
         size = x.shape[axis]
         if given.ndim >= -axis and given.shape[axis] > size:
-            given = jax.lax.dynamic_slice_in_dim(given, site.first, size, axis)
+            given = jax.lax.dynamic_slice_in_dim(given, site.first, size, given.ndim + axis)
     fits = given.shape == x.shape if is_whole else broadcasts(given.shape, x.shape)
     if not fits:
         needed = "be" if is_whole else "broadcast to"

@@ -36,7 +36,7 @@ def check_task(
             missing; `loss_terms` has no factors; `schedule` or `logger` is unknown; or `scan_layers`, which stacks
             layers, is combined with `freeze` or with an optimizer whose updates depend on whole arrays.
     """
-    required = REQUIRED[1:] if has_model else REQUIRED
+    required = [name for name in REQUIRED if not (has_model and name == "create_model")]
     missing = [name for name in required if getattr(kind, name) is getattr(Task, name)]
     if missing:
         raise InputError(

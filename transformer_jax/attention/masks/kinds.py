@@ -79,7 +79,7 @@ class Padding(AttentionMask):
 
     def bounds(self, grid: BlockGrid) -> Bounds:
         valid = grid.in_blocks(self.valid, grid.key_size)
-        return valid.any(1), False
+        return valid.any(1), valid.all(1)
 
     def check(self, shape: Shape) -> None:
         check_fits(self.valid[:, None, None].shape, shape, repr(self))

@@ -80,16 +80,21 @@ class AttentionMask(LogitsRule):
         """
         check_sizes(num_queries=num_queries, num_keys=num_keys)
         check_sizes(0, batch=batch, head=head)
-        sizes = num_queries, num_keys
-        block = ScoreBlock(Range(batch, 1), Range(head, 1), *(Range(0, size) for size in sizes))
-        seen = np.broadcast_to(self.allows(block), block.shape)[0, 0]
-        rows, columns = (np.arange(0, size, -(-size // MAX_CELLS)) for size in sizes)
-        some, every = (
-            combine.reduceat(combine.reduceat(seen, rows, 0), columns, 1)
-            for combine in (np.logical_or, np.logical_and)
-        )
-        signs = np.where(every, SEEN, np.where(some, SOME, UNSEEN))
-        return Drawing("\n".join(map(" ".join, signs)))
+        # queries and keys per sign
+        height, width = -(-num_queries // MAX_CELLS), -(-num_keys // MAX_CELLS)
+        starts = np.arange(0, num_keys, width)
+        sizes = np.minimum(starts + width, num_keys) - starts
+        lines = []
+        for first in range(0, num_queries, height):
+            queries = Range(first, min(height, num_queries - first))
+            block = ScoreBlock(Range(batch, 1), Range(head, 1), queries, Range(0, num_keys))
+            rows = np.broadcast_to(np.asarray(self.allows(block)), block.shape)[0, 0]
+            num_seen = np.add.reduceat(rows.sum(0), starts)
+            signs = np.full(len(starts), SOME)
+            signs[num_seen == 0] = UNSEEN
+            signs[num_seen == len(rows) * sizes] = SEEN
+            lines.append(" ".join(signs))
+        return Drawing("\n".join(lines))
 
     def __and__(self, other: "Masks") -> "AttentionMask":
         return Combined(self, as_attention_mask(other), operator.and_)

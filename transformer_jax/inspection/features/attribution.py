@@ -126,6 +126,12 @@ def _sites(
             f"transcoders replace {', '.join(transcoders.writes)}; they may replace"
             f" {', '.join(networks)}"
         )
+    width = len(transcoders.layers[-1].decoder_bias)
+    if any(sites[name].shape[-1] != width for name in transcoders.writes):
+        raise InputError(
+            f"transcoders write activations of width {width}; the model's feed-forwards have"
+            f" {sites[transcoders.writes[0]].shape[-1]}"
+        )
     if any(layer.is_normalized for layer in transcoders.layers):
         raise InputError("transcoders has one that standardizes its input, which is not linear")
     return stream, networks, [name for name in sites if name.endswith((".weights", ".scale"))]
@@ -160,13 +166,13 @@ def _rows(
 
     def read(of_features: list[Array], of_rest: Captured, of_biases: Array) -> Array:
         """Compute the inputs of features, and the logits, if the output of each node and all biases are scaled."""
-        before = []
+        before = {}
 
         def output(layer: int, x: Array) -> Array:
             dictionary = transcoders.layers[layer]
             positions, numbers, sizes = active[layer]
             linear = x @ dictionary.encoder + of_biases * dictionary.encoder_bias
-            before.append(linear[0, positions, numbers])
+            before[layer] = linear[0, positions, numbers]
             scaled = of_features[layer] * sizes
             features = jnp.zeros_like(linear).at[0, positions, numbers].set(scaled)
             bias = of_biases * dictionary.decoder_bias
@@ -179,7 +185,7 @@ def _rows(
         given = with_scaled_biases(variables, of_biases)
         result, _ = forward_pass(model, given, inputs, kwargs).run(patches=patches)
         of_logits = result[0, position, best] - result[0, position].mean()
-        return jnp.concatenate([*before, of_logits])
+        return jnp.concatenate([*(before[layer] for layer in range(len(active))), of_logits])
 
     whole = (
         [jnp.ones_like(sizes) for *_, sizes in active],

@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -104,6 +103,6 @@ class Transcoders:
 
     def parts(self, layer: int, output: Array) -> Iterator[tuple[str, Array]]:
         """Split the output of one transcoder by the activations that it replaces, with their names."""
-        number = output.shape[-1] // len(self.layers[-1].decoder_bias)
-        parts = jnp.split(output, number, axis=-1)
-        return zip(self.writes[layer : layer + number], parts, strict=True)
+        width = len(self.layers[-1].decoder_bias)
+        for number in range(output.shape[-1] // width):
+            yield self.writes[layer + number], output[..., number * width : (number + 1) * width]

@@ -240,8 +240,15 @@ def _images(example: InspectedExample) -> Json | None:
     images = example.pixels()
     if images is None:
         return None
-    sizes = zip(("number", "height", "width", "channels"), (*images.shape, 1), strict=False)
-    return {**dict(sizes), "pixels": base64.b64encode(images.tobytes()).decode("ascii")}
+    number, height, width, channels = images.reshape(*images.shape[:3], -1).shape
+    pixels = base64.b64encode(images.tobytes()).decode("ascii")
+    return {
+        "number": number,
+        "height": height,
+        "width": width,
+        "channels": channels,
+        "pixels": pixels,
+    }
 
 
 def _compared(task: Task) -> Sequence[InspectedExample]:

@@ -37,13 +37,16 @@ def show_heads(weights: Numbers, tokens: Labels, queries: Labels | None = None) 
         layers = layers[:, 0]
     if layers.ndim == 3:
         layers = layers[None]
-    if layers.ndim != 4 or not layers.size:
-        raise InputError(f"weights has a layer of shape {layers.shape[1:]}; it must be [H, T, S]")
-    keys = _labels("tokens", tokens, layers.shape[3])
-    rows = _labels("queries", tokens if queries is None else queries, layers.shape[2])
+    keys = _labels("tokens", tokens)
+    labels = {"queries": keys if queries is None else _labels("queries", queries), "keys": keys}
+    shape = len(labels["queries"]), len(keys)
+    if layers.ndim != 4 or not layers.size or layers.shape[2:] != shape:
+        raise InputError(
+            f"weights has a layer of shape {layers.shape[1:]}; it must be [H, {shape[0]},"
+            f" {shape[1]}]"
+        )
     blobs: list[str] = []
-    maps = [stored_map(blobs, layer) for layer in layers]
-    data = {"view": "heads", "layers": maps, "queries": rows, "keys": keys}
+    data = {"view": "heads", "layers": [stored_map(blobs, layer) for layer in layers], **labels}
     return View(view_text("Heads", data, blobs))
 
 
@@ -59,11 +62,16 @@ def show_tokens(tokens: Labels, values: Numbers, names: Labels | None = None) ->
     Raises:
         InputError: there are no values, not one value per token, or not one name per line.
     """
-    lines = np.atleast_2d(_numbers("values", values))
-    if lines.ndim != 2 or not lines.size:
-        raise InputError(f"values has shape {lines.shape}; it must be [T], or lines [N, T]")
-    labels = _labels("tokens", tokens, lines.shape[1])
-    named = _labels("names", [""] * len(lines) if names is None else names, len(lines))
+    given, labels = _numbers("values", values), _labels("tokens", tokens)
+    lines = np.atleast_2d(given)
+    if lines.ndim != 2 or lines.shape[1] != len(labels) or not lines.size:
+        raise InputError(
+            f"values has shape {given.shape}; it must be [{len(labels)}], one for each token, or"
+            " lines"
+        )
+    named = [""] * len(lines) if names is None else _labels("names", names)
+    if len(named) != len(lines):
+        raise InputError(f"names has {len(named)} names; there are {len(lines)} lines of values")
     data = {"view": "tokens", "tokens": labels, "names": named, **coloured(lines)}
     return View(view_text("Tokens", data))
 
@@ -79,19 +87,20 @@ def show_grid(grid: PatchGrid | Numbers, tokens: Labels | None = None) -> View:
     Raises:
         InputError: the grid's metric was not a number, the array has other axes, or there are more or fewer tokens.
     """
+    row, least = "row", 0.0
     if isinstance(grid, PatchGrid):
-        (frames, column), row, least = grid.frames(), "layer", RESTORED
+        frames, column = grid.frames()
+        row, least = "layer", RESTORED
     else:
-        frames, column, row, least = _numbers("grid", grid)[None], "column", "row", 0.0
+        frames, column = _numbers("grid", grid)[None], "column"
     if frames.ndim != 3 or not frames.size:
         raise InputError(
             f"grid has shape {frames.shape[1:]}; it must be a PatchGrid or [rows, columns]"
         )
-    titles = [f"head {number}" for number in range(len(frames))] if len(frames) > 1 else [""]
-    tables = [
-        grid_frame(title, values, row, tokens, least)
-        for title, values in zip(titles, frames, strict=True)
-    ]
+    tables = []
+    for number, values in enumerate(frames):
+        title = f"head {number}" if len(frames) > 1 else ""
+        tables.append(grid_frame(title, values, row, tokens, least))
     return View(view_text("Grid", {"view": "grid", "frames": tables, "what": column}))
 
 
@@ -108,10 +117,13 @@ def grid_frame(
         InputError: there is not one label for each column.
     """
     num_rows, num_columns = values.shape
+    columns = _labels("tokens", range(num_columns) if labels is None else labels)
+    if len(columns) != num_columns:
+        raise InputError(f"tokens has {len(columns)} labels; the grid has {num_columns} columns")
     return {
         "title": title,
         "rows": [f"{row} {number}" for number in range(num_rows)],
-        "columns": _labels("tokens", range(num_columns) if labels is None else labels, num_columns),
+        "columns": columns,
         **coloured(values, least),
     }
 
@@ -123,7 +135,7 @@ def _numbers(name: str, given: object) -> Float[np.ndarray, "..."]:
         return np.asarray(as_array(name, given)).astype(np.float64, casting="same_kind", copy=False)
 
 
-def _labels(name: str, labels: Labels, count: int) -> list[str]:
-    if isinstance(labels, str) or np.shape(labels) != (count,):
-        raise InputError(f"{name} is {shortened(labels)}; it must be a list of {count} labels")
+def _labels(name: str, labels: Labels) -> list[str]:
+    if isinstance(labels, str) or np.ndim(labels) != 1:
+        raise InputError(f"{name} is {shortened(labels)}; it must be a list of labels")
     return [token_text(str(label)) for label in labels]

@@ -70,7 +70,8 @@ def stored_map(blobs: list[str], maps: Float[np.ndarray, "H _T _S"]) -> Json:
     least, largest = maps.min(initial=0), maps.max(initial=0)
     if not 0 <= least <= largest <= MAX_WEIGHT:
         raise InputError(
-            f"weights are {least:.4g} … {largest:.4g}; a page shows those of 0 … {MAX_WEIGHT}"
+            f"weights are {maps.min():.4g} … {maps.max():.4g}; a page shows those of 0 …"
+            f" {MAX_WEIGHT}"
         )
     blobs.append(packed(np.rint(maps / STEP).astype("<u2").tobytes()))
     return {"blob": len(blobs) - 1, "shape": maps.shape, "largest": float(largest)}

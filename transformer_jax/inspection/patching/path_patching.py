@@ -7,7 +7,7 @@ import flax.linen as nn
 from jax import Array
 from jaxtyping import Float, Int
 
-from transformer_jax.argument_checks import check_arguments
+from transformer_jax.argument_checks import check_arguments, check_offset
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.inspection.inspected_call import OUTPUTS, Metric, forward_pass
 from transformer_jax.inspection.names import ActivationSite, residual_stream
@@ -139,6 +139,9 @@ def _found(
                 " is a pair (name of an attention, number), a feed-forward is its name; logits can"
                 " only be a receiver"
             )
+        if isinstance(head, int):
+            num_heads = sites[f"{path}.{OUTPUTS}"].size("heads") or 1
+            check_offset(f"{what}'s head in {path}", head, 0, num_heads - 1)
         found.append((path, head))
     return found
 

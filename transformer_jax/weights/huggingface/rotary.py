@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -129,8 +129,10 @@ def rotary_positions(
     rope = ConfigKeys(entries, source)
     kind = rope.one_of("rope_type", "default", "dynamic", *SCALINGS)
     base = float(rope.take("rope_theta", int | float, base))
-    hint: Any = Literal[1.0] if fraction is None else int | float
-    rotated = rope.take("partial_rotary_factor", hint, fraction or 1.0)
+    if fraction is None:
+        rotated = rope.one_of("partial_rotary_factor", 1.0)
+    else:
+        rotated = rope.take("partial_rotary_factor", int | float, fraction)
     positions = RotaryPositions(base, rotated, in_halves=True)
     max_len = keys.take("max_position_embeddings", Size)
     if kind == "dynamic":
