@@ -59,6 +59,21 @@ def one_text(name, settings):
     return made.model, made.variables, made.inputs[0][:1]
 
 
+def test_the_order_of_the_transcoders_changes_no_edge():
+    model, variables, x = one_text("predictor", "post_norm")
+    given = drawn_transcoders("plain", "encoder")
+    reversed_ones = Transcoders.of(*(parts[::-1] for parts in (given.layers, given.reads, given.writes)))
+    graphs = [
+        attribution_graph(model, variables, x, transcoders=each, position=3, batch=5) for each in (given, reversed_ones)
+    ]
+    order = [
+        np.lexsort((nodes.number, nodes.position, nodes.layer, nodes.kind)) for nodes in (each.nodes for each in graphs)
+    ]
+    edges = [graph.edges[np.ix_(places, places)] for graph, places in zip(graphs, order, strict=True)]
+    np.testing.assert_allclose(*edges, atol=1e-5)
+    assert np.abs(edges[0]).max() > 0.1
+
+
 @pytest.mark.parametrize(("name", "settings", "kind"), CASES)
 def test_values_are_sums_of_edges_and_an_edge_is_what_a_node_adds(name, settings, kind):
     model, variables, x = one_text(name, settings)
