@@ -163,7 +163,7 @@ class Loader:
             yield _checked(samples)
 
     def of_rows(self, rows: RowRange) -> "Loader":
-        """Return a loader of the same batches that loads only these rows, as `LocalSamples`.
+        """Return a loader of the same batches that loads only these rows.
 
         Raises:
             InputError: batches are sized by tokens, so that their numbers of rows differ.
@@ -192,8 +192,9 @@ class Loader:
         Workers inherit the blocked signals when they start; the main process gets signals that arrive meanwhile when
         they are unblocked.
         """
-        loader = self._loader  # imports PyTorch, during which signals come through
-        # before, since it unblocks the signals in this process when it starts
+        # Both come before signals are blocked: PyTorch is imported, during which signals shall come through, and the
+        # tracker unblocks the signals of this process when it starts.
+        loader = self._loader
         resource_tracker.ensure_running()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
         try:

@@ -131,16 +131,17 @@ def excluded_sequences(sequences: Sequence[Sequence[int]]) -> LogitsProcessor:
         raise InputError("sequences has an empty sequence; each must have at least 1 token")
     check_tokens = _token_set("excluded_sequences", [*itertools.chain(*checked)])
     by_size = itertools.groupby(sorted(checked, key=len), len)
-    of_one_size = [np.array([*sequences]) for _, sequences in by_size]  # each [n size]
+    by_length = [np.array([*sequences]) for _, sequences in by_size]  # each [n size]
 
     def process(logits: Logits, tokens: Tokens, position: Position) -> Logits:
         check_tokens(logits)
         length = tokens.shape[1]
-        for ids in of_one_size:
-            size = ids.shape[1]
-            if length >= size - 1:
+        for ids in by_length:
+            num_before = ids.shape[1] - 1  # 0 for single tokens, which are always excluded
+            if length >= num_before:
                 prefixes, last = ids[:, :-1], ids[:, -1]
-                is_begun = jnp.all(tokens[:, None, length - size + 1 :] == prefixes, axis=-1)
+                recent = tokens[:, None, length - num_before :]  # [B 1 num_before]
+                is_begun = jnp.all(recent == prefixes, axis=-1)  # [B n]
                 logits = _without(logits, jnp.where(is_begun, last, -1))  # -1 is no token
         return logits
 

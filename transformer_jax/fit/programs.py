@@ -118,9 +118,10 @@ class Programs(NamedTuple):
 def update_rule(task: Task, num_steps: int) -> UpdateRule:
     """Create the update rule of a training run of `num_steps` steps; it leaves frozen parameters unchanged."""
     config, optimizer = task.config, task.create_optimizer(num_steps)
-    if not hasattr(optimizer, "update"):  # optax has several classes
+    is_of_optax = hasattr(optimizer, "update")  # which has several classes
+    if not is_of_optax:
         check_result(task, "create_optimizer", optimizer, optax.GradientTransformation)
-    if config.freeze is not None and config.lora is None:
+    if config.freeze is not None and config.lora is None:  # adapters are trained instead of arrays
         optimizer = with_frozen(optimizer, config.freeze)
     if config.schedule == PLATEAU:
         optimizer = with_plateau(optimizer)

@@ -165,10 +165,14 @@ class Viewer:
             return maps
         stacks: set[str] = set()
         for path in flatten_dict(params, sep="/"):
+            # such as `encoder/layers_0/self_attn/query_proj/kernel`
             in_stack = re.match(rf"(.+?)/(layers_\d+|{STACKED})/.*query_proj/", path)
             if in_stack:
                 stacks.add(in_stack[1].replace("/", "."))
-        return {stacks.pop() if len(stacks) == 1 else self._task.stack: maps}
+        name = self._task.stack
+        if len(stacks) == 1:
+            [name] = stacks
+        return {name: maps}
 
     def answers(self, examples: Sequence[InspectedExample], params: Params) -> list[Answer]:
         """Return the model's answers; examples of equal shapes are computed together, a batch at a time.

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.config import TrainingConfig
@@ -39,9 +40,11 @@ def load_transformers(directory: str | Path) -> PretrainedText:
         raise InputError(
             f"{directory} has a {type(model).__name__}, which takes no texts; use from_transformers"
         )
-    file = directory / TOKENIZER
-    has_pieces = os.path.lexists(directory / SOURCE) and not os.path.lexists(file)
-    tokenizer = SentencePieces(directory) if has_pieces else read_pieces(file)
+    tokenizer: Any  # of the library `tokenizers`, or its like
+    if os.path.lexists(directory / SOURCE) and not os.path.lexists(directory / TOKENIZER):
+        tokenizer = SentencePieces(directory)
+    else:
+        tokenizer = read_pieces(directory / TOKENIZER)
     kind = PretrainedClassifier if getattr(model, "classifies", False) else PretrainedText
     run = kind(TrainingConfig(), model, tokenizer, directory, read_generation(directory))
     run.params = variables["params"]

@@ -315,14 +315,17 @@ class Task:
         """
         params, arguments = self.in_dtype(params, arguments)
         precision = jax.config.values["jax_default_matmul_precision"]
-        if precision != "highest":  # which a caller who compares numbers has set
-            precision = self.config.matmul_precision or precision
+        is_compared = precision == "highest"  # set by a caller who compares numbers
+        if self.config.matmul_precision is not None and not is_compared:
+            precision = self.config.matmul_precision
         with jax.default_matmul_precision(precision):
             if VARIABLES in params:
                 output = self._apply_with_variables(params, arguments, **options)
             else:
                 output = self.model.apply({"params": params}, *arguments, **options)
-        return output if self.config.dtype == "float32" else with_floats(output, "float32")
+        if self.config.dtype == "float32":
+            return output
+        return with_floats(output, "float32")
 
     def _apply_with_variables(
         self,

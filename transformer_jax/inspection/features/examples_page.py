@@ -95,9 +95,10 @@ def _features(
     labels, values = [], []
     for example in examples:
         array = np.asarray(features(fitted.params, plain, example.inputs))
-        shown = example.shown(stack, len(array))
-        labels.append(list(shown.values()))
-        values.append(array[list(shown)])
+        label_of_position = example.shown(stack, len(array))
+        positions = list(label_of_position)
+        labels.append(list(label_of_position.values()))
+        values.append(array[positions])
     return labels, values
 
 

@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import html
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -240,7 +241,8 @@ def _images(example: InspectedExample) -> Json | None:
     images = example.pixels()
     if images is None:
         return None
-    number, height, width, channels = images.reshape(*images.shape[:3], -1).shape
+    number, height, width, *rgb = images.shape
+    channels = math.prod(rgb)  # 1 for grey images, which have no axis for it
     pixels = base64.b64encode(images.tobytes()).decode("ascii")
     return {
         "number": number,
@@ -264,22 +266,25 @@ def _neighbours(
 ) -> list[Json]:
     """The example's nearest neighbours among known examples, without itself, the nearest first."""
     _, mean = passes.final_mean(example)
-    cosines = [float(vector @ mean) for *_, vector in known]
+    cosines = [float(vector @ mean) for *_, vector in known]  # both have length 1
     near: list[Json] = []
     for number in np.argsort(np.negative(cosines), kind="stable").tolist():
         other, output, _ = known[number]
-        if len(near) < MOST and not _are_same(other, example):
-            answer = other.answer_to(output)
-            near.append(
-                {
-                    "title": other.title or f"test set {number}",
-                    "expected": other.expected,
-                    "images": _images(other),
-                    "cosine": cosines[number],
-                    "text": answer.text,
-                    "probability": answer.probability,
-                }
-            )
+        if _are_same(other, example):
+            continue
+        if len(near) == MOST:
+            break
+        answer = other.answer_to(output)
+        near.append(
+            {
+                "title": other.title or f"test set {number}",
+                "expected": other.expected,
+                "images": _images(other),
+                "cosine": cosines[number],
+                "text": answer.text,
+                "probability": answer.probability,
+            }
+        )
     return near
 
 

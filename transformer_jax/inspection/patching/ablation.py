@@ -184,12 +184,13 @@ def _means(fitted: Fitted, batches: Sequence[Batch], constants: Arrays) -> Means
         _, outputs = Computation(call).run([f"*{OUTPUTS}"])
 
         def over_rows(output: Float[Array, "B H T d"]) -> Float[Array, "H 1 d"]:
-            return jnp.tensordot(rows, output.mean(2, keepdims=True), 1)
+            mean_of_positions = output.mean(2, keepdims=True)
+            return jnp.einsum("b,bhtd->htd", rows, mean_of_positions)
 
         return jax.tree.map(over_rows, outputs), rows.sum()
 
-    totals, weight = total(sums, fitted.params, constants, batches)
-    return jax.tree.map(lambda total: total / weight, totals)
+    sums_of_heads, num_rows = total(sums, fitted.params, constants, batches)
+    return jax.tree.map(lambda sum_of_heads: sum_of_heads / num_rows, sums_of_heads)
 
 
 def total(

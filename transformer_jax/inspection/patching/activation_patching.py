@@ -143,13 +143,16 @@ def attribute_activations(
         slopes = slopes_of(changes)
         return [summed(slopes[name], differences[name], site, by) for name, site in sites.items()]
 
-    # All activations share the first step, at their corrupted values; each further step moves one activation.
+    # All activations share the first pass, at their corrupted values. Each further pass moves one activation by k/N of
+    # its difference: for two activations and N = 2, the shares are [0 0], [1/2 0] and [0 1/2].
     first = np.zeros((1, len(sites)))
     later = np.kron(np.arange(1, steps)[:, None] / steps, np.eye(len(sites)))
-    of_steps = jax.lax.map(estimates, np.vstack([first, later]))
-    is_counted = np.vstack([first == 0, later > 0])  # [steps activations]
+    shares = np.vstack([first, later])  # [passes activations]
+    by_activation = jax.lax.map(estimates, shares)  # each [passes ...]
     scale = steps * (metric(high) - metric(low))
-    return OrderedDict(
-        (name, rows[is_counted[:, number]].sum(0) / scale)
-        for number, (name, rows) in enumerate(zip(sites, of_steps, strict=True))
-    )
+    restored = OrderedDict()
+    for number, (name, of_passes) in enumerate(zip(sites, by_activation, strict=True)):
+        moves_it = shares[:, number] > 0
+        moves_it[0] = True
+        restored[name] = of_passes[moves_it].sum(0) / scale
+    return restored

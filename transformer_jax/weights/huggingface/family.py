@@ -35,18 +35,20 @@ KEYS = SIZES | {
 }
 
 
-def config_of(model: Any, architecture: str, names: Mapping[str, str]) -> Json:
+def config_of(model: Any, architecture: str, keys: Mapping[str, str]) -> Json:
     """Config entries for the fields of a model, and for its number of classes, if it has any.
 
     Args:
         model: a model with these fields.
         architecture: its class in `transformers`.
-        names: keys of the config, by the paths of the fields, such as `settings.activation`.
+        keys: keys of the config, by the paths of the fields, such as `settings.activation`.
     """
     config: Json = {"architectures": [architecture]}
-    for path, name in names.items():
+    for path, key in keys.items():
         value = operator.attrgetter(path)(model)
-        config[name] = WORDS[value] if callable(value) else value
+        if callable(value):  # an activation
+            value = WORDS[value]
+        config[key] = value
     num_classes = getattr(model, "num_classes", 0)
     if num_classes:
         config["id2label"] = {str(label): f"LABEL_{label}" for label in range(num_classes)}

@@ -77,11 +77,13 @@ def save_transformers(
             the model's or not finite, or the directory cannot be written or has another file.
     """
     source = None if original is None else local_directory(original)
-    given, kept = (None, {}) if source is None else _kept_entries(source)
-    # models of two families may be the same
-    families = ALL if given is None else (given, *ALL)
+    original_family, families = None, ALL
+    kept: Json = {}
+    if source is not None:
+        original_family, kept = _kept_entries(source)
+        families = (original_family, *ALL)  # first, since models of two families may be the same
     family, content, like = family_of(model, kept, config or {}, families)
-    if given not in (None, family):
+    if original_family is not None and family != original_family:
         raise InputError(
             f"original is {original}, a model of another family; it must be a"
             f" {family.model_types[0]}"
@@ -94,7 +96,9 @@ def save_transformers(
     arrays = by_path(unstack_layers(variables["params"]))
     check_arrays(arrays, like, "variables")
     dtypes = {str(array.dtype) for array in arrays.values()}
-    content["dtype"] = dtypes.pop() if len(dtypes) == 1 else "float32"
+    content["dtype"] = "float32"
+    if len(dtypes) == 1:
+        [content["dtype"]] = dtypes
     with replacing(directory, f"a {CONFIG} of transformers", _names_of, STAYING) as new:
         if source is not None:
             for path in _found(source, COPIED):
