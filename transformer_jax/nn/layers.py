@@ -111,7 +111,7 @@ class Dropout(Checked):
 
 
 class FeedForward(Tapped):
-    """Feed-forward network `Dropout(activation(x W_1 + b_1)) W_2 + b_2` (Vaswani et al. 2017, equation 2)."""
+    """Feed-forward network `activation(x W_1 + b_1) W_2 + b_2` (Vaswani et al. 2017, equation 2), hidden units dropped."""
 
     dim_feedforward: Size  # F
     dropout_prob: Probability = 0.0  # of dropping a hidden unit
@@ -132,7 +132,7 @@ class FeedForward(Tapped):
     def hidden(self, x: Array) -> Array:
         """Compute the hidden units."""
         expanded = self.dense(self.dim_feedforward, "expand")(x)
-        from transformer_jax.nn.for_gpus import activated  # no part of the formula
+        from transformer_jax.nn.for_gpus import activated  # the activation, with less memory
 
         return activated(self.activation, self.tap("pre", expanded, "B T F"))
 

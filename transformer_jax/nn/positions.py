@@ -86,7 +86,7 @@ class AddedPositions(Tapped):
         x = self.tap("token_embeddings", x, "B T D")
         if self.is_requested("positions"):
             table = self.tap("positions", jnp.broadcast_to(table, x.shape), "B T D")
-        from transformer_jax.nn.for_gpus import in_row_order  # no part of the formula
+        from transformer_jax.nn.for_gpus import in_row_order  # its argument, laid out for GPUs
 
         return in_row_order(add_bias(x, table))
 

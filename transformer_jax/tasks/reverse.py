@@ -36,7 +36,8 @@ Numbers: TypeAlias = ArrayLike | Sequence[int] | Sequence[Sequence[int]]  # one 
 class ReverseConfig(TrainingConfig):
     """Train a Transformer to reverse sequences.
 
-    The defaults reach 100 % on validation and on test, in about 12 seconds on two CPU cores.
+    The defaults reach 100 % on validation and on test, in about 12 seconds on two CPU cores: B = 128, T = 16, C = 10,
+    D = 32, one head, one post-norm block.
 
     Raises:
         InputError: at construction, for a value that cannot work.
@@ -76,7 +77,7 @@ class ReverseDataset(ArrayDataset):
         check_sizes(0, seed=seed)
         draws = np.random.default_rng(seed).integers(num_categories, size=(size, seq_len))
         inputs = draws.astype(np.int32)  # [N T]
-        # PyTorch does not support negative strides
+        # PyTorch, which hands the arrays to worker processes, does not support negative strides
         super().__init__(inputs, inputs[:, ::-1].copy())
 
 
@@ -116,7 +117,7 @@ class ReverseTrainer(TrainerModule):
     def loss_function(
         self, params: Params, batch: Batch, key: PRNGKeyArray | None, *, train: bool
     ) -> Elements:
-        logits = self.apply(params, batch.inputs, key, train=train)  # [B T C]
+        logits = self.apply(params, batch.inputs, key, train=train)  # [B T C], of `model_inputs`
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)  # [B T]
         return {"loss": (losses, 1.0), "accuracy": (logits.argmax(-1) == batch.targets, 1.0)}
 

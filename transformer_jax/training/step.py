@@ -104,10 +104,13 @@ def gradients_and_sums(
     ) -> tuple[Array, tuple[Sums, Variables]]:
         params, changed = join_variables(trained, variables), {**variables}
         with with_value(new_variables, changed):
-            elements = loss_function(params, part, constants, key, train=True)
+            elements = loss_function(
+                params, part, constants, key, train=True
+            )  # a task's `batch_loss`
         sums = weighted_sums(elements, part.valid, loss_terms)
         return share_of_loss(sums, loss_terms, weights), (sums, changed)
 
+    # {} for a loss without terms, and for an undivided batch: there is no second forward pass
     weights = total_weights(partial(total_loss, trained), batch, variables, num_parts, loss_terms)
     differentiate = partial(jax.grad(total_loss, has_aux=True), trained, weights=weights)
     if num_parts == 1:
