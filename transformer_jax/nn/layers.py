@@ -111,7 +111,7 @@ class Dropout(Checked):
 
 
 class FeedForward(Tapped):
-    """Feed-forward network `activation(x W_1 + b_1) W_2 + b_2` (Vaswani et al. 2017, equation 2), hidden units dropped."""
+    """Feed-forward network `activation(x W_1 + b_1) W_2 + b_2` with dropout (Vaswani et al. 2017, equation 2)."""
 
     dim_feedforward: Size  # F
     dropout_prob: Probability = 0.0  # of dropping a hidden unit
