@@ -135,7 +135,7 @@ def test_a_model_without_one_of_its_files_or_with_a_pipe_in_its_place_is_refused
     with pytest.raises(InputError, match="SHA256SUMS can't be read: No such file"):
         load_run(shipped)
     os.mkfifo(shipped / "SHA256SUMS")
-    with pytest.raises(InputError, match="SHA256SUMS is a directory, a pipe or a device; it must be"):
+    with pytest.raises(InputError, match="SHA256SUMS is a pipe, a socket or a device; it must be"):
         load_run(shipped)
     (shipped / "params.msgpack").unlink()
     with pytest.raises(InputError, match=f"{shipped} has no intact checkpoint"):
