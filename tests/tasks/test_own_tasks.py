@@ -334,6 +334,7 @@ LATER_RESULTS = [  # after compiling
 ]
 
 
+@pytest.mark.usefixtures("without_type_checks")  # of a loss function's result
 @pytest.mark.parametrize(
     ("hook", "result", "message"),
     WRONG_RESULTS + [pytest.param(*row, marks=pytest.mark.slow) for row in LATER_RESULTS],

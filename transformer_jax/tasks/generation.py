@@ -25,8 +25,7 @@ from transformer_jax.decoding.logits_processors import (
     suppressed_until,
 )
 from transformer_jax.decoding.token_by_token import Decoded, greedy_decode, sample
-from transformer_jax.errors import InputError, meant, shortened
-from transformer_jax.fields import set_checked_fields, setting
+from transformer_jax.errors import InputError, check_value, meant, shortened
 from transformer_jax.outside_files import Json, read_json
 from transformer_jax.tasks.language_model.continuation import DRAWS
 from transformer_jax.weights.huggingface.pretrained import CONFIG
@@ -52,6 +51,7 @@ UNSUPPORTED_DRAWS = {
 UNSUPPORTED_BEAMS = {
     "do_sample": False, "diversity_penalty": 0.0, "num_beam_groups": 1, "renormalize_logits": False,
 }  # fmt: skip
+MAX_BEAMS = 1024
 REFUSAL = (
     f"the keys of {GENERATION} and of the call leave no token to choose; pass None for a key that"
     " excludes tokens, such as suppress_tokens"
@@ -73,7 +73,7 @@ class Generation:
     temperature: float = 1.0
     top_k: int = 50  # 0: all
     top_p: float = 1.0
-    num_beams: int = setting(1, least=1, most=1024)
+    num_beams: int = 1
     # a hypothesis' log-probability is divided by its length to this power
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
@@ -89,9 +89,6 @@ class Generation:
     bad_words_ids: tuple[Tokens, ...] = ()
     suppress_tokens: Tokens = ()
     begin_suppress_tokens: Tokens = ()
-
-    def __post_init__(self) -> None:
-        set_checked_fields(self)
 
     @property
     def end_tokens(self) -> Tokens:
@@ -233,7 +230,7 @@ def generation_of(
     Raises:
         InputError: a chosen key is unknown, or a value is invalid or not supported.
     """
-    fields = [field.name for field in dataclasses.fields(Generation)]
+    fields = {field.name: field.type for field in dataclasses.fields(Generation)}
     known = [*fields, *UNSUPPORTED, *UNSUPPORTED_DRAWS, *UNSUPPORTED_BEAMS]
     for name in chosen:
         if name not in known:
@@ -247,8 +244,15 @@ def generation_of(
     values = {name: value for name, value in merged.items() if value is not None}
     if "top_k" in chosen:
         values.setdefault("top_k", 0)
-    supported: dict[str, Any] = {name: values[name] for name in fields if name in values}
-    generation = Generation(**supported)
+    supported = [name for name in fields if name in values]
+    generation = Generation(
+        **{name: check_value(name, values[name], fields[name]) for name in supported}
+    )
+    if not 1 <= generation.num_beams <= MAX_BEAMS:
+        raise InputError(
+            f"num_beams is {generation.num_beams}, a key of {GENERATION} or beam_width; it must be 1 …"
+            f" {MAX_BEAMS}"
+        )
     without_effect = dict(UNSUPPORTED)
     if not is_translator:
         without_effect["forced_bos_token_id"] = None
