@@ -16,7 +16,7 @@ from transformer_jax.attention.biases import (
     as_attention_bias,
 )
 from transformer_jax.attention.blockwise import blockwise_attention
-from transformer_jax.attention.formula import Tap, plain_attention, weighted_sums
+from transformer_jax.attention.formula import Tap, plain_attention, weighted_values
 from transformer_jax.attention.fused import fused_attention, fused_refusal
 from transformer_jax.attention.masks.symbolic import Masks
 from transformer_jax.attention.request import (
@@ -146,7 +146,7 @@ def attend_by_function(
     if tap is not None:
         tapped = tap("weights", weights, "B H T S")
         if tapped is not weights:  # patched
-            values, weights = weighted_sums(tapped, v), tapped
+            values, weights = weighted_values(tapped, v), tapped
     return (values, weights) if return_attention else values
 
 

@@ -104,9 +104,9 @@ class Row(NamedTuple):
 
     def seen(self, logits: Logits, block: ScoreBlock) -> Logits:
         """Set the logits to -∞ if the query may not see the key."""
-        mask, num_keys = self.constants.mask, self.operands.k.shape[2]
-        _, _, _, key = block.indices()
-        is_seen = key[0] < num_keys  # the last block may extend beyond the keys
+        num_keys = self.operands.k.shape[2]
+        is_seen = block.indices().key[0] < num_keys  # the last block may extend beyond the keys
+        mask = self.constants.mask
         if mask is not None:
             is_seen = is_seen & mask.allows(block)[0]
         return jnp.where(is_seen, logits, -jnp.inf)
@@ -114,10 +114,12 @@ class Row(NamedTuple):
     def is_kept(self, block: ScoreBlock) -> Bool[Array, "G q k"]:
         """Return which weights of a block dropout keeps."""
         _, num_heads, num_queries, _ = self.operands.q.shape
-        _, head, query, key = (index[0].astype(jnp.uint32) for index in block.indices())
-        element = self.element.astype(jnp.uint32)
-        rows = (element * num_heads + head) * num_queries + query + self.constants.first_weights
-        return is_kept(self.plan.dropout_rate, self.constants.seeds, rows, key)
+        index = jax.tree.map(lambda indices: indices[0].astype(jnp.uint32), block.indices())
+        head = (
+            self.element.astype(jnp.uint32) * num_heads + index.head
+        )  # among those of all elements
+        row = head * num_queries + index.query + self.constants.first_weights
+        return is_kept(self.plan.dropout_rate, self.constants.seeds, row, index.key)
 
 
 def scaled_products(q: Queries, k: Keys) -> Logits:

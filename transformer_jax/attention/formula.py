@@ -47,7 +47,7 @@ def plain_attention(
     weights = weights.astype(v.dtype)
     if tap is not None:
         weights = tap("weights", weights, "B H T S")
-    return weighted_sums(weights, v), weights
+    return weighted_values(weights, v), weights
 
 
 def with_mask_and_bias(
@@ -122,7 +122,7 @@ def _products_tangent(
     return logits, tangent.astype(logits.dtype)
 
 
-def weighted_sums(weights: Logits, v: Float[Array, "... S d_v"]) -> Float[Array, "... T d_v"]:
+def weighted_values(weights: Logits, v: Float[Array, "... S d_v"]) -> Float[Array, "... T d_v"]:
     """Sum the values of all keys, with the weights of each query."""
     groups, v_groups = in_groups(weights, v)
     result = jnp.einsum("...ts,...sd->...td", groups, v_groups)

@@ -23,9 +23,10 @@ class ALiBi(AddedBias):
     offset: Offset = 0  # position of query 0
 
     def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
-        _, _, query, key = block.indices()
+        index = block.indices()
+        distance = jnp.abs(index.query + self.offset - index.key)
         slopes = block.of_heads(alibi_slopes(self.num_heads).astype(logits.dtype))[:, None, None]
-        return logits - slopes * jnp.abs(query + self.offset - key).astype(logits.dtype)
+        return logits - slopes * distance.astype(logits.dtype)
 
     def check(self, shape: Shape) -> None:
         _check_heads("num_heads", self.num_heads, shape)

@@ -71,6 +71,15 @@ class Range(NamedTuple):
     size: int
 
 
+class BlockIndices(NamedTuple):
+    """Indices of the logits of a block; the four arrays broadcast to its shape."""
+
+    batch: Int[Array, "b 1 1 1"]
+    head: Int[Array, "1 h 1 1"]
+    query: Int[Array, "1 1 q 1"]
+    key: Int[Array, "1 1 1 k"]
+
+
 class ScoreBlock(NamedTuple):
     """Block of the logits `[B, H, T, S]`: a range of each axis.
 
@@ -86,9 +95,10 @@ class ScoreBlock(NamedTuple):
     def shape(self) -> tuple[int, int, int, int]:
         return self.batch.size, self.head.size, self.query.size, self.key.size
 
-    def indices(self) -> tuple[Int[Array, "#b #h #q #k"], ...]:
-        """Return the indices of batch elements, heads, queries and keys, which broadcast to the shape of the block."""
-        return jnp.ix_(*(start + jnp.arange(size, dtype=jnp.int32) for start, size in self))
+    def indices(self) -> BlockIndices:
+        """Return the indices of batch elements, heads, queries and keys."""
+        ranges = [start + jnp.arange(size, dtype=jnp.int32) for start, size in self]
+        return BlockIndices(*jnp.ix_(*ranges))
 
     def part(
         self, array: Shaped[Array | np.ndarray, "#B #H #T #S"]

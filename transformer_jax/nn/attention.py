@@ -200,7 +200,7 @@ class MultiheadAttention(Tapped):
 
         Attention maps, inspection (`tap`) and cached decoding intercept this method and `keys_and_values`.
         """
-        arguments: Any = call[:6]  # those that an attention function takes
+        arguments: Any = call.query, call.key, call.value, call.mask, call.bias, call.dropout
         implementation = self.settings.implementation
         # With few logits `auto` is `plain_attention(query, key, value, …)` of `attention/formula.py`.
         from transformer_jax.attention.attention import attend_by_function, dot_product_attention

@@ -49,8 +49,7 @@ class Prefix(AttentionMask):
         return jnp.atleast_1d(jnp.asarray(self.n))
 
     def allows(self, block: ScoreBlock) -> SeenOfBlock:
-        _, _, _, key = block.indices()
-        return key < block.part(self._rows()[:, None, None, None])
+        return block.indices().key < block.part(self._rows()[:, None, None, None])
 
     def bounds(self, grid: BlockGrid) -> Bounds:
         first, last = grid.keys()

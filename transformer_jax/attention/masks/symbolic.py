@@ -153,8 +153,8 @@ class Causal(AttentionMask):
     offset: Offset = 0  # position of query 0
 
     def allows(self, block: ScoreBlock) -> SeenOfBlock:
-        _, _, query, key = block.indices()
-        return key <= query + self.offset
+        index = block.indices()
+        return index.key <= index.query + self.offset
 
     def bounds(self, grid: BlockGrid) -> Bounds:
         return Window(None, 0, self.offset).bounds(grid)
@@ -173,8 +173,9 @@ class Window(AttentionMask):
     offset: Offset = 0  # position of query 0
 
     def allows(self, block: ScoreBlock) -> SeenOfBlock:
-        _, _, query, key = block.indices()
-        ahead, (left, right) = key - query - self.offset, self._reach()
+        index = block.indices()
+        ahead = index.key - index.query - self.offset
+        left, right = self._reach()
         return (ahead >= -left) & (ahead <= right)
 
     def bounds(self, grid: BlockGrid) -> Bounds:
