@@ -142,10 +142,13 @@ def read_flags(
     Raises:
         InputError: a value is missing, or has another type than its field.
     """
-    hints = {name: hint for source in sources for name, hint in type_hints(source).items()}
+    hints: dict[str, Any] = {}
+    for source in sources:
+        hints |= type_hints(source)
     spelled = [NAME.sub(lambda name: name[0].replace("_", "-"), word) for word in arguments]
     given, unknown = parser.parse_known_args(spelled)
-    return {name: _value(name, words, hints[name]) for name, words in vars(given).items()}, unknown
+    values = {name: _value(name, words, hints[name]) for name, words in vars(given).items()}
+    return values, unknown
 
 
 def flag_of(name: str, value: object) -> str:

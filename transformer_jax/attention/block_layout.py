@@ -194,12 +194,14 @@ def over_rows(
     if all_at_once:
         parts, results = jax.vmap(at_once, (None, 0))(total, arguments)
         return jax.tree.map(lambda x: x.sum(0), parts), results  # `total` is zero
-    shape = jax.tree.leaves(arguments)[0].shape[:2]
+    shape = jax.tree.leaves(arguments)[0].shape[:2]  # N, Hkv
     size = rows_at_once(math.prod(shape))
-    leading = (-1,) if size is None else (-1, size)
-    rows = jax.tree.map(lambda x: x.reshape(*leading, *x.shape[2:]), arguments)
-    total, results = lax.scan(function if size is None else at_once, total, rows)
-    return total, jax.tree.map(lambda x: x.reshape(*shape, *x.shape[len(leading) :]), results)
+    step, of_rows = function, [-1]
+    if size is not None:
+        step, of_rows = at_once, [-1, size]
+    rows = jax.tree.map(lambda x: x.reshape(*of_rows, *x.shape[2:]), arguments)
+    total, results = lax.scan(step, total, rows)
+    return total, jax.tree.map(lambda x: x.reshape(*shape, *x.shape[len(of_rows) :]), results)
 
 
 def rows_at_once(num_rows: int) -> int | None:

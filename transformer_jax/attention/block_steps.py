@@ -91,16 +91,19 @@ class Row(NamedTuple):
 
     def grid(self) -> BlockGrid:
         """Return the grid of the row's blocks."""
-        lengths = self.operands.q.shape[2], self.operands.k.shape[2]
-        sizes, batch = self.plan.sizes, self.element % self.plan.num_batch
-        return BlockGrid(batch, *lengths, sizes.queries, sizes.keys)
+        num_queries, num_keys = self.operands.q.shape[2], self.operands.k.shape[2]
+        batch = self.element % self.plan.num_batch
+        sizes = self.plan.sizes
+        return BlockGrid(batch, num_queries, num_keys, sizes.queries, sizes.keys)
 
     def block(self, query_block: Array, part: Part) -> ScoreBlock:
         """Return the indices of a part of a query block."""
-        grid, group = self.grid(), self.operands.q.shape[1] // self.operands.k.shape[1]
-        first, size = query_block * grid.query_size + part.first, grid.query_size - part.first
+        grid = self.grid()
+        group = self.operands.q.shape[1] // self.operands.k.shape[1]  # G
         heads = Range(self.head * group, group)
-        return ScoreBlock(Range(grid.batch, 1), heads, Range(first, size), part.keys)
+        first_query = query_block * grid.query_size + part.first
+        queries = Range(first_query, grid.query_size - part.first)
+        return ScoreBlock(Range(grid.batch, 1), heads, queries, part.keys)
 
     def seen(self, logits: Logits, block: ScoreBlock) -> Logits:
         """Set the logits to -∞ if the query may not see the key."""
@@ -115,9 +118,8 @@ class Row(NamedTuple):
         """Return which weights of a block dropout keeps."""
         _, num_heads, num_queries, _ = self.operands.q.shape
         index = jax.tree.map(lambda indices: indices[0].astype(jnp.uint32), block.indices())
-        head = (
-            self.element.astype(jnp.uint32) * num_heads + index.head
-        )  # among those of all elements
+        element = self.element.astype(jnp.uint32)
+        head = element * num_heads + index.head  # among those of all elements
         row = head * num_queries + index.query + self.constants.first_weights
         return is_kept(self.plan.dropout_rate, self.constants.seeds, row, index.key)
 

@@ -101,8 +101,11 @@ def _real_numbers(name: str, x: Any) -> Any:
 def _check_shapes(q: Shape, k: Shape, v: Shape) -> None:
     has_heads = len(q) > 3
     num_leading = len(q) - 2 - has_heads  # without the heads
-    fits_keys = q[:num_leading] == k[:num_leading] and q[-1] == k[-1]
-    if not len(q) == len(k) >= 2 or not fits_keys or k[:-1] != v[:-1] or 0 in (*q, *k, *v):
+    has_ranks = len(q) == len(k) >= 2
+    queries_fit_keys = q[:num_leading] == k[:num_leading] and q[-1] == k[-1]
+    keys_fit_values = k[:-1] == v[:-1]
+    is_empty = 0 in (*q, *k, *v)
+    if not (has_ranks and queries_fit_keys and keys_fit_values) or is_empty:
         raise InputError(
             f"q, k and v have shapes {q}, {k} and {v}; they must be [..., T, d], [..., S, d] and"
             " [..., S, d_v], with the same leading axes except the heads, and no axis of size 0"

@@ -43,19 +43,25 @@ def default_spec(path: str, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> 
         )
     if math.prod(shape) < MIN_SIZE:
         return PartitionSpec()
-    axes: list[str | None] = [None] * len(shape)
-    for ending, rule in RULES.items():
-        # An array that an optimizer keeps for a parameter may have fewer axes.
-        if len(rule) == len(shape) and re.search(rf"(^|/){ending}$", path):
-            axes = [*rule]
-            break
-    else:
+    axes = _axes_of_rule(path, len(shape))
+    if axes is None:
+        axes = [None] * len(shape)
         divisible = [0 if size % mesh.shape[FSDP] else size for size in shape]
         axes[divisible.index(max(divisible))] = FSDP
     for number, axis in enumerate(axes):
-        if axis is not None and (mesh.shape[axis] == 1 or shape[number] % mesh.shape[axis]):
+        is_split = axis is not None and mesh.shape[axis] > 1
+        if not is_split or shape[number] % mesh.shape[axis]:
             axes[number] = None
     return PartitionSpec(*axes)
+
+
+def _axes_of_rule(path: str, rank: int) -> list[str | None] | None:
+    """Return the mesh axes by which the first rule that matches splits an array; None if none does."""
+    for ending, rule in RULES.items():
+        # An array that an optimizer keeps for a parameter may have fewer axes.
+        if len(rule) == rank and re.search(rf"(^|/){ending}$", path):
+            return [*rule]
+    return None
 
 
 def path_name(path: KeyPath) -> str:

@@ -86,24 +86,18 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             self._bar = opened.enter_context(contextlib.closing(bar))
             callbacks: list[Callback] = []
             if is_first():  # it alone logs and decides
-                callbacks += self._create_callbacks(runner, steps_per_epoch, opened)
-                own = compiled.task.create_callbacks(loggers)
-                callbacks += check_result(
-                    compiled.task, "create_callbacks", own, tuple[Callback, ...]
-                )
+                callbacks += self._standard_callbacks(runner, steps_per_epoch, opened)
+                callbacks += _own_callbacks(compiled, loggers)
                 params = jax.eval_shape(lambda p: unstack_layers(merged(p)), start.state.params)
                 callbacks += _attention_pictures(compiled, val_loader, loggers, params)
-                if any(type(each).on_epoch is not Callback.on_epoch for each in callbacks):
-                    terms = compiled.task.loss_terms
-                    ends = EndsOfEpochs([*callbacks], steps_per_epoch, self._is_evaluated, terms)
-                    callbacks.append(ends)
+                callbacks += self._ends_of_epochs(callbacks, steps_per_epoch, runner)
             self._callbacks = by_class("callbacks", callbacks)
             self._saved_at = time.monotonic()
             if start.progress:
                 self._restore(start.progress)
             self._opened = opened.pop_all()
 
-    def _create_callbacks(
+    def _standard_callbacks(
         self, runner: StepRunner, steps_per_epoch: int, opened: contextlib.ExitStack
     ) -> list[Callback]:
         """Create the standard callbacks, and the profile, which `opened` closes."""
@@ -129,6 +123,15 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             profile = Profile(self._run.path, config.profile, self._bar.write)
             callbacks.append(opened.enter_context(contextlib.closing(profile)))
         return [*callbacks, self._bar]
+
+    def _ends_of_epochs(
+        self, callbacks: Sequence[Callback], steps_per_epoch: int, runner: StepRunner
+    ) -> list[Callback]:
+        """Return the callback that calls `on_epoch` of the others, if one of them has it."""
+        if all(type(callback).on_epoch is Callback.on_epoch for callback in callbacks):
+            return []
+        terms = runner.rule.loss_terms
+        return [EndsOfEpochs([*callbacks], steps_per_epoch, self._is_evaluated, terms)]
 
     def _is_evaluated(self, last: Step) -> bool:
         """Whether an evaluation follows the last step of an epoch."""
@@ -252,6 +255,14 @@ def _as_json(name: str, state: object) -> object:
             f"{name}.state returned {shortened(state)}; it may only hold numbers, strings, lists"
             " and dictionaries"
         ) from None
+
+
+def _own_callbacks(compiled: CompiledTask, loggers: Sequence[Logger]) -> Sequence[Callback]:
+    callbacks = compiled.task.create_callbacks(loggers)
+    checked: Sequence[Callback] = check_result(
+        compiled.task, "create_callbacks", callbacks, tuple[Callback, ...]
+    )
+    return checked
 
 
 def _attention_pictures(

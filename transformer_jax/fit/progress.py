@@ -83,10 +83,14 @@ class Progress(Callback):
 
 def parameter_table(params: Params) -> str:
     """One line for each array of the parameters: its path, its shape and its size; then the total."""
-    rows = [(path, leaf.shape, leaf.size) for path, leaf in flatten_dict(params, sep="/").items()]
-    rows.append(("total", "", sum(size for *_, size in rows)))
-    width = max(len(path) for path, *_ in rows)
-    return "\n".join(f"{path:{width}}  {shape!s:>12}  {size:>12,}" for path, shape, size in rows)
+    arrays = flatten_dict(params, sep="/")
+    width = max(map(len, [*arrays, "total"]))
+    total = sum(array.size for array in arrays.values())
+    lines = []
+    for path, array in arrays.items():
+        lines.append(f"{path:{width}}  {array.shape!s:>12}  {array.size:>12,}")
+    lines.append(f"{'total':{width}}  {'':>12}  {total:>12,}")
+    return "\n".join(lines)
 
 
 def _is_notebook() -> bool:
@@ -97,9 +101,10 @@ def _is_notebook() -> bool:
 
 def _values(step: Step) -> str:
     """`loss 0.1234, accuracy 56.78%`: the loss, then the task's other metrics."""
-    hidden = ("gradient_norm", "learning_rate", "loss")
     metrics = step.metrics
-    names = ["loss", *sorted(name for name in metrics if name not in hidden and "/" not in name)]
+    of_task = {name for name in metrics if "/" not in name}
+    of_task -= {"gradient_norm", "learning_rate", "loss"}
+    names = ["loss", *sorted(of_task)]
     return ", ".join(f"{name} {format_metric(name, metrics[name])}" for name in names)
 
 

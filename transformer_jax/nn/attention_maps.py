@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from transformer_jax.attention.rows import attention_rows
 from transformer_jax.attention.score_block import Chosen
-from transformer_jax.nn.attention import MultiheadAttention
+from transformer_jax.nn.attention import AttentionCall, MultiheadAttention
 from transformer_jax.nn.layer_stacks import unstack_layers
 
 Weights = Float[Array, "B heads queries S"]
@@ -48,16 +48,19 @@ def attention_maps(
         context: nn.module.InterceptorContext,
     ) -> Any:
         attention = context.module
-        if context.method_name == "attend" and isinstance(attention, MultiheadAttention):
-            path = attention.path
-            name, (attended,) = "/".join(path), args
-            rows = queries.get(path[0]) if isinstance(queries, Mapping) else queries
-            if rows is None and heads is None:
-                values, maps[name] = call(attended._replace(wants_weights=True))
-                return (values, maps[name]) if attended.wants_weights else values
-            query, key, _, mask, bias, *_ = attended
-            maps[name] = attention_rows(query, key, mask, bias, queries=rows, heads=heads)
-        return call(*args, **kwargs)
+        if context.method_name != "attend" or not isinstance(attention, MultiheadAttention):
+            return call(*args, **kwargs)
+        path = attention.path
+        name = "/".join(path)
+        given: AttentionCall = args[0]
+        rows = queries.get(path[0]) if isinstance(queries, Mapping) else queries
+        if rows is None and heads is None:
+            values, maps[name] = call(given._replace(wants_weights=True))
+            return (values, maps[name]) if given.wants_weights else values
+        maps[name] = attention_rows(
+            given.query, given.key, given.mask, given.bias, queries=rows, heads=heads
+        )
+        return call(given)
 
     unbound = module.clone(parent=None)
     with nn.intercept_methods(intercept):

@@ -253,6 +253,14 @@ def generation_of(
             f"num_beams is {generation.num_beams}, a key of {GENERATION} or beam_width; it must be 1 …"
             f" {MAX_BEAMS}"
         )
+    _check_supported(generation, values, is_translator=is_translator)
+    return generation
+
+
+def _check_supported(
+    generation: Generation, values: Mapping[str, Any], *, is_translator: bool
+) -> None:
+    """Raise an `InputError` if a key has a value that would have an effect in `transformers`, but has none here."""
     without_effect = dict(UNSUPPORTED)
     if not is_translator:
         without_effect["forced_bos_token_id"] = None
@@ -267,4 +275,3 @@ def generation_of(
                 f"{name} is {shortened(values[name])}, a key of {GENERATION}, which is not"
                 f" supported {where}; pass {name}={value}"
             )
-    return generation

@@ -136,13 +136,17 @@ def read_classes(directory: Path, num_classes: int) -> Classes:
     problem = keys.one_of("problem_type", None, *PROBLEMS) or ONE_CLASS
     score = TORCH_ACTIVATIONS[IDENTITY] if problem == SCORES else jax.nn.sigmoid
     if num_classes == 1:
-        function = keys.take("sbert_ce_default_activation_function", str | None, None)
-        settings = {
-            "activation_fn": function,
-            **(keys.take("sentence_transformers", Mapping | None, None) or {}),
-            **ConfigKeys.of_file(directory / SENTENCE_CONFIG).others(),
-        }
-        settings_keys = ConfigKeys(settings, str(directory))
-        function = settings_keys.one_of("activation_fn", None, *TORCH_ACTIVATIONS)
-        problem, score = SCORES, TORCH_ACTIVATIONS.get(function, score)
+        problem, score = SCORES, _function_of_score(directory, keys) or score
     return Classes(names, problem, score)
+
+
+def _function_of_score(directory: Path, keys: ConfigKeys) -> Callable[..., Any] | None:
+    """Return the function that a cross-encoder's files name for its logit; newer files win."""
+    settings = {
+        "activation_fn": keys.take("sbert_ce_default_activation_function", str | None, None),
+        **(keys.take("sentence_transformers", Mapping | None, None) or {}),
+        **ConfigKeys.of_file(directory / SENTENCE_CONFIG).others(),
+    }
+    merged = ConfigKeys(settings, str(directory))
+    name = merged.one_of("activation_fn", None, *TORCH_ACTIVATIONS)
+    return TORCH_ACTIVATIONS.get(name)

@@ -81,7 +81,9 @@ def encode_all(
         InputError: as `Tokenizer.encode`; or a text is empty or too long.
     """
     encoded = [tokenizer.encode(text) for text in texts]
-    sizes = [len(byte_text.encode(text)) for text in texts] if counts_bytes else map(len, encoded)
+    sizes = [len(ids) for ids in encoded]
+    if counts_bytes:
+        sizes = [len(byte_text.encode(text)) for text in texts]
     unit = "bytes" if counts_bytes or tokenizer.num_bytes is None else "tokens"
     least, most = 1 - len(before), longest - len(before)
     for text, size in zip(texts, sizes, strict=True):

@@ -48,17 +48,8 @@ def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
         with of_library(f"tokenizer is {setting}, which cannot be trained on these texts"):
             scores = _unigram_scores(library, texts, split, int(size) - len(BYTE_PIECES) - 1)
     else:
-        counts = Counter[str]()
-        for text in texts:
-            counts.update(piece for piece, _ in split.pre_tokenize_str(text))
         least = int(size.removesuffix("+") or 1)
-        pieces = [piece for piece, count in counts.most_common(MOST_WORDS) if count >= least]
-        if counts and not pieces:
-            raise InputError(
-                f"tokenizer is {setting}; no word of these texts occurs more than"
-                f" {max(counts.values())} times"
-            )
-        scores = dict.fromkeys(sorted(pieces), -1.0)
+        scores = dict.fromkeys(_frequent_pieces(setting, texts, split, least), -1.0)
     low = min(scores.values(), default=0.0) - 10  # bytes are used only if no piece fits
     vocabulary = [("<unk>", 0.0), *((piece, low) for piece in BYTE_PIECES), *scores.items()]
     tokenizer = library.Tokenizer(library.models.Unigram(vocabulary, 0, True))
@@ -68,6 +59,20 @@ def train_tokenizer(setting: str, texts: Iterable[str]) -> PieceTokenizer:
     )
     # saving may round scores, so do it now
     return PieceTokenizer(library.Tokenizer.from_str(tokenizer.to_str()))
+
+
+def _frequent_pieces(setting: str, texts: Iterable[str], split: Any, least: int) -> list[str]:
+    """Return the most frequent pieces that occur at least `least` times, in the order of their characters."""
+    counts = Counter[str]()
+    for text in texts:
+        counts.update(piece for piece, _ in split.pre_tokenize_str(text))
+    pieces = [piece for piece, count in counts.most_common(MOST_WORDS) if count >= least]
+    if counts and not pieces:
+        raise InputError(
+            f"tokenizer is {setting}; no word of these texts occurs more than"
+            f" {max(counts.values())} times"
+        )
+    return sorted(pieces)
 
 
 def _byte_pairs(library: Any, texts: Iterable[str], size: int) -> "tokenizers.Tokenizer":

@@ -233,7 +233,7 @@ def numbers_in(words: Sequence[str], vocabulary: Sequence[str] = ()) -> list[lis
     """
     sequences = [word.replace(",", " ").split() for word in words]
     if all(len(sequence) == 1 for sequence in sequences):
-        sequences = [[word for (word,) in sequences]]
+        sequences = [[sequence[0] for sequence in sequences]]  # a number in each word
     numbers = {str(name): number for number, name in enumerate(vocabulary)}
     return [[_number(word, numbers) for word in sequence] for sequence in sequences]
 

@@ -87,14 +87,23 @@ def _chosen(params: Params, config: TrainingConfig) -> dict[str, RankAndAlpha]:
                 f" {', '.join(sorted(modules))}"
             )
         chosen |= dict.fromkeys(found, size)
-    if config.init_only is not None:
-        unstacked = flatten_dict(jax.eval_shape(unstack_layers, params), sep="/").keys()
-        for path in unstacked - matching(config.init_only, unstacked, "init_only"):
-            stacked = re.sub(r"\blayers_\d+", STACKED, path)
-            chosen[stacked if stacked in arrays else path] = FULL
+    chosen |= dict.fromkeys(_fresh(params, config), FULL)
     if config.freeze is not None:
         for path in matching(config.freeze, arrays, "freeze"):
             chosen.pop(path, None)
         if not chosen:
             raise InputError(f"freeze is {config.freeze}; it names all that lora selects")
     return chosen
+
+
+def _fresh(params: Params, config: TrainingConfig) -> list[str]:
+    """Paths of the arrays that `init_only` leaves fresh; layers of a stack have one path."""
+    if config.init_only is None:
+        return []
+    arrays = flatten_dict(params, sep="/")
+    unstacked = flatten_dict(jax.eval_shape(unstack_layers, params), sep="/").keys()
+    paths = []
+    for path in unstacked - matching(config.init_only, unstacked, "init_only"):
+        stacked = re.sub(r"\blayers_\d+", STACKED, path)
+        paths.append(stacked if stacked in arrays else path)
+    return paths

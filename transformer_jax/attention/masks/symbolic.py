@@ -179,11 +179,15 @@ class Window(AttentionMask):
         return (ahead >= -left) & (ahead <= right)
 
     def bounds(self, grid: BlockGrid) -> Bounds:
-        (first_query, last_query), (first_key, last_key) = grid.queries(), grid.keys()
-        # of key - position
-        least, most = first_key - last_query - self.offset, last_key - first_query - self.offset
+        first_query, last_query = grid.queries()
+        first_key, last_key = grid.keys()
+        # how far the keys of a block are ahead of its queries, at least and at most
+        least = first_key - last_query - self.offset
+        most = last_key - first_query - self.offset
         left, right = self._reach()
-        return (most >= -left) & (least <= right), (least >= -left) & (most <= right)
+        some = (most >= -left) & (least <= right)
+        every = (least >= -left) & (most <= right)
+        return some, every
 
     def _reach(self) -> tuple[int, int]:
         return (

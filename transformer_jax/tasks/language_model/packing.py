@@ -29,16 +29,19 @@ class PackedTexts(ArrayDataset):
     """
 
     def __init__(self, text: Tokens, end: int, seq_len: int) -> None:
-        self.lengths = np.diff(np.flatnonzero(text == end) + 1, prepend=0, append=len(text))
+        after_ends = np.flatnonzero(text == end) + 1
+        self.lengths = np.diff(after_ends, prepend=0, append=len(text))
         starts = np.cumsum(self.lengths) - self.lengths
+        # of each token in its text, or in its part of a text
         positions = (np.arange(len(text)) - np.repeat(starts, self.lengths)) % seq_len
         sizes = np.diff(np.flatnonzero(positions == 0), append=len(text))  # of texts and parts
-        places = first_fit(sizes.tolist(), seq_len)
+        places = first_fit(sizes.tolist(), seq_len)  # where they begin, all windows in a row
+        inputs = np.append(end, text[:-1])
         num_windows = max(places) // seq_len + 1
-        rows = np.full((3, num_windows * seq_len), [[end], [0], [UNSCORED]], np.int32)
-        rows[:, np.repeat(places, sizes) + positions] = np.append(end, text[:-1]), positions, text
-        tokens, positions, targets = rows.reshape(3, num_windows, seq_len)
-        super().__init__((tokens, positions), targets)
+        packed = np.full((3, num_windows * seq_len), [[end], [0], [UNSCORED]], np.int32)
+        packed[:, np.repeat(places, sizes) + positions] = inputs, positions, text
+        inputs, positions, targets = packed.reshape(3, num_windows, seq_len)
+        super().__init__((inputs, positions), targets)
 
     def summary(self) -> str:
         """How many texts there are, and how much of the windows they fill."""

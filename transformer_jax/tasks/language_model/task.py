@@ -69,10 +69,11 @@ def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
         tokenizer.encode_file(part, f"the text for {name}", by_lines=by_lines)
         for name, part in text._asdict().items()
     ]
-    name, shortest = min(zip(text._fields, map(len, parts), strict=True), key=lambda part: part[1])
-    if shortest < length:
+    sizes = dict(zip(text._fields, map(len, parts), strict=True))
+    name = min(sizes, key=sizes.__getitem__)
+    if sizes[name] < length:
         raise InputError(
-            f"data is {config.data}, too short for seq_len, {length}: the part for {name} has {shortest} tokens;"
+            f"data is {config.data}, too short for seq_len, {length}: the part for {name} has {sizes[name]} tokens;"
             " give a longer text or a smaller seq_len"
         )
     first = line_feed_of(tokenizer)
