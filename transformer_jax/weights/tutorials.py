@@ -86,7 +86,8 @@ def load_tutorial_weights(
         settings=settings,
     )
     like = abstract_params(model, jax.ShapeDtypeStruct((1, 1, num_features), jnp.float32))
-    return model, layout._replace(num_groups=model.num_heads).to_ours(file.arrays, like, source)
+    layout = layout._replace(num_groups=heads)
+    return model, layout.to_ours(file.arrays, like, source)
 
 
 def _kernel_shape(arrays: Arrays, layout: Layout, path: str, source: str) -> tuple[int, int]:
