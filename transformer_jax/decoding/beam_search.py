@@ -154,10 +154,8 @@ def _advance_beams(
     )
 
 
-def _next_log_probs(
-    beams: _Beams, checked: Checked
-) -> tuple[Float[Array, "B K V"], Bool[Array, " B"], Cache]:
-    """Run the step: log-probabilities of the next tokens, which batch elements have NaN, and the step's cache."""
+def _next_log_probs(beams: _Beams, checked: Checked) -> tuple[Array, Array, Cache]:
+    """Run the step: log-probabilities of next tokens `[B, K, V]`, whether they are NaN `[B]`, and the step's cache."""
     batch_size, beam_width, max_length = beams.tokens.shape
     # The step gets containers of its own, since it may change them in place.
     old_cache = jax.tree.map(lambda leaf: leaf, beams.cache)

@@ -54,9 +54,8 @@ def draw_tokens(
     logits = (logits - jnp.max(logits, axis=-1, keepdims=True)) / float(temperature)
     if top_k is None and top_p is None:
         return jax.random.categorical(key, logits)
-    num_kept = vocabulary_size = logits.shape[-1]
-    if top_k is not None:
-        num_kept = min(top_k, vocabulary_size)
+    vocabulary = logits.shape[-1]
+    num_kept = min(top_k or vocabulary, vocabulary)
     logits, tokens = lax.top_k(logits, num_kept)  # [N num_kept], the most probable token first
     if top_p is not None and top_p < 1:  # at 1, rounding could exclude the last tokens
         probabilities = jax.nn.softmax(logits)

@@ -21,8 +21,5 @@ def full_colour(values: Float[np.ndarray, "..."], least: float = 0.0) -> float:
     sizes = np.abs(values[np.isfinite(values)])
     if not sizes.any():
         return 1.0
-    largest = float(sizes.max())
     scale = max(FACTOR * float(np.quantile(sizes, QUANTILE, method="higher")), least)
-    if scale == 0:  # as most numbers are
-        return largest
-    return min(largest, scale)
+    return min(float(sizes.max()), scale or np.inf)  # `scale` is 0 if most numbers are

@@ -65,9 +65,12 @@ def fold_norms(model: nn.Module, params: Params) -> tuple[Any, Params]:
         raise InputError(
             f"settings.norm makes a {type(norm).__name__}; only LayerNorm and RMSNorm are folded"
         )
-    offset = 1 if isinstance(norm, OffsetRMSNorm) else 0
-    is_centered = isinstance(norm, nn.LayerNorm)
-    fold = functools.partial(_fold, flat, is_centered=is_centered, offset=offset)
+    fold = functools.partial(
+        _fold,
+        flat,
+        is_centered=isinstance(norm, nn.LayerNorm),
+        offset=1 if isinstance(norm, OffsetRMSNorm) else 0,
+    )
     for path in norms:
         *block, module, _ = path
         if module.endswith("_residual"):  # a norm before a sub-layer

@@ -84,6 +84,7 @@ def attention_rollout(weights: Sequence[Float[ArrayLike, "..."]]) -> Float[Array
 
 
 def _checked(weights: ArrayLike) -> Array:
+    """Return the weights of a self-attention as an array; an `InputError` if they have another shape."""
     weights = jnp.asarray(as_array("weights", weights))
     if weights.ndim != 4 or weights.shape[2] != weights.shape[3] or weights.shape[3] < 2:
         raise InputError(

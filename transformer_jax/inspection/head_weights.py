@@ -154,7 +154,7 @@ def composition_scores(
     transposed_qk = Factored(reader.qk.right.mT, reader.qk.left.mT)
     scores = {}
     for name, read in (("queries", reader.qk), ("keys", transposed_qk), ("values", reader.ov)):
-        left, right = written.left[:, None], written.right[:, None]  # [H_writer 1 ...]
-        product = Factored(left, right @ read.left @ read.right)
+        # an axis for the heads of `read` beside that of the writer
+        product = Factored(written.left[:, None], written.right[:, None] @ read.left @ read.right)
         scores[name] = product.norms() / (written.norms()[:, None] * read.norms())
     return scores

@@ -110,6 +110,7 @@ class Inspected:
         variables: Variables,
         traced: Mapping[int, Array],
     ) -> Any:
+        """Put the traced arrays back among the fixed leaves, and call the method."""
         leaves = [traced.get(number, leaf) for number, leaf in enumerate(fixed)]
         args, kwargs = jax.tree.unflatten(structure, leaves)
         return method(self.model, variables, *args, **kwargs)

@@ -192,6 +192,7 @@ class InspectedPass:
         return add_bias(output, weights["bias"]) if "bias" in weights else output
 
     def _call_norm(self, module: nn.Module, call: Call, x: ArrayLike, mask: object = None) -> Array:
+        """Call a norm, with taps of its scale, if that is requested, and of its output."""
         if mask is not None:
             return call(x, mask=mask)
         leading, width = "...", "D"

@@ -65,6 +65,7 @@ class Filled(Patch):
     keys: Indices = None
 
     def apply(self, x: Array, site: ActivationSite) -> Array:
+        """The activation, changed where all of heads, positions and so on select it."""
         if self.how == "hide" and (site.letters != "B H T S" or "logits" not in site.name):
             raise InputError(
                 f"knock_out is for logits and weights of attention; {site.name} is [{site.letters}]"
@@ -235,10 +236,9 @@ def _fitting(array: object, x: Array, site: ActivationSite, *, is_whole: bool) -
         size = x.shape[axis]
         if given.ndim >= -axis and given.shape[axis] > size:
             given = jax.lax.dynamic_slice_in_dim(given, site.first, size, given.ndim + axis)
-    fits, needed = broadcasts(given.shape, x.shape), "broadcast to"
-    if is_whole:
-        fits, needed = given.shape == x.shape, "be"
+    fits = given.shape == x.shape if is_whole else broadcasts(given.shape, x.shape)
     if not fits:
+        needed = "be" if is_whole else "broadcast to"
         raise InputError(
             f"the patch of {site.name} has shape {given.shape}; it must {needed} {x.shape},"
             f" [{site.letters}]"

@@ -1,7 +1,7 @@
 """Attribution patching of paths: which component reads what another wrote, for all pairs (Syed et al. 2023)."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import flax.linen as nn
 import jax
@@ -68,8 +68,10 @@ def attribute_edges(
     clean_call = forward_pass(model, variables, clean, kwargs)
     sites = clean_call.sites()
     stream = residual_stream(sites)[-1]
-    senders, reads, weights_of = _edge_ends(sites, stream)
+    senders, reads = _edge_ends(sites, stream)
     # The change of queries or keys is measured at the weights that are made of them.
+    queries_and_keys = [name for name in reads if name.endswith(READS[:2])]
+    weights_of = {name: f"{name.rpartition('.')[0]}.weights" for name in queries_and_keys}
     measured_at = {name: weights_of.get(name, name) for name in reads}
     corrupted_call = forward_pass(model, variables, corrupted, kwargs)
     corrupted_output, corrupted_values = corrupted_call.run(senders)
@@ -109,14 +111,13 @@ def attribute_edges(
     return edges
 
 
-def _edge_ends(sites: Iterable[str], stream: str) -> tuple[list[str], list[str], dict[str, str]]:
-    """Return names of what senders write, of what receivers read, and of the weights, by queries and keys."""
-    path = {name: name.rpartition(".")[0] for name in sites}
-    networks = [f"{path[name]}.output" for name in path if name.endswith(".hidden")]
-    senders = [name for name in path if name in networks or name.endswith(f".{OUTPUTS}")]
-    reads = [name for name in path if name == stream or name.endswith((*READS, ".hidden"))]
-    weights_of = {name: f"{path[name]}.weights" for name in reads if name.endswith(READS[:2])}
-    return senders, reads, weights_of
+def _edge_ends(sites: Collection[str], stream: str) -> tuple[list[str], list[str]]:
+    """Return names of what heads and feed-forwards write, and of what receivers read, in the order of the pass."""
+    hidden = [name for name in sites if name.endswith(".hidden")]
+    networks = [f"{name.removesuffix('hidden')}output" for name in hidden]
+    senders = [name for name in sites if name in networks or name.endswith(f".{OUTPUTS}")]
+    reads = [name for name in sites if name == stream or name.endswith((*READS, ".hidden"))]
+    return senders, reads
 
 
 def _read(
