@@ -84,7 +84,7 @@ def attribute_logits(
         scaled = with_scaled_biases(variables, scale_of_biases)
         return of(forward_pass(model, scaled, inputs, kwargs).run(patches=values | written)[0])
 
-    # The function is affine in both arguments, so its derivative gives the contributions themselves.
+    # With the scales fixed and each ReLU as it is in this pass, the derivative is the path to the logits.
     _, derivative = jax.linearize(logits, written, jnp.ones(()))
     nothing = jax.tree.map(jnp.zeros_like, written)
     of_biases = derivative(nothing, jnp.ones(())) + of(jnp.zeros_like(output))
