@@ -112,23 +112,26 @@ class _Panels:
         keys: Sequence[str],
         queries: Sequence[str],
     ) -> None:
-        self.maps, self.num_heads = maps, len(maps[0])
-        longest_side = max(2.0, 6.0 / (len(maps) * self.num_heads) ** 0.25)
+        self.maps, num_heads = maps, len(maps[0])
+        longest_side = max(2.0, 6.0 / (len(maps) * num_heads) ** 0.25)
         cell = min(MAX_CELL, longest_side / max(len(keys), len(queries)))
         self.step = max(1, round(LINE / cell))  # one label in this many has room
         self.keys = [label[:MAX_LABEL] for label in keys]
         self.queries = [label[:MAX_LABEL] for label in queries]
         self.longest_key = max(map(len, self.keys[:: self.step]))
         longest_query = max(map(len, self.queries[:: self.step]))
+        # of one head's map with its labels, in inches
         width = max(cell * len(keys), MIN_MAP[0]) + MARGIN[0] + LETTER * longest_query
         height = max(cell * len(queries), MIN_MAP[1]) + MARGIN[1] + LETTER * self.longest_key
-        self.rows = math.ceil(self.num_heads / max(1, int(MAX_WIDTH / width)))
-        self.columns = math.ceil(self.num_heads / self.rows)  # heads side by side
+        # as few rows of heads as the page is wide enough for, of equal length
+        max_columns = max(1, int(MAX_WIDTH / width))
+        self.rows = math.ceil(num_heads / max_columns)
+        self.columns = math.ceil(num_heads / self.rows)
         self.width = self.columns * width + BAR + AXIS_LABEL  # in inches
         self.height = len(maps) * (self.rows * height + TITLE) + AXIS_LABEL
 
     def draw(self, figure: "FigureBase", first_layer: int = 0) -> None:
-        rotation = "vertical" if self.longest_key > 2 else "horizontal"
+        """Draw all layers below one another; the first one has this number."""
         hidden = later_keys(self.maps)
         note = ", later ones are hidden" if hidden.any() else ""
         figure.supxlabel(f"Key{self._skipped(self.keys)}{note}", fontsize="medium")
@@ -136,23 +139,28 @@ class _Panels:
         parts = figure.subfigures(len(self.maps), 1, squeeze=False)[:, 0]
         for layer, (part, heads) in enumerate(zip(parts, self.maps, strict=True), first_layer):
             part.suptitle(f"Layer {layer}", fontsize="medium")
-            axes = [
-                part.add_subplot(self.rows, self.columns, 1 + head) for head in range(len(heads))
-            ]
-            for head, ax in enumerate(axes):
-                seen = np.where(hidden, np.nan, heads[head])  # no colour
+            axes = []
+            for head, weights in enumerate(heads):
+                ax = part.add_subplot(self.rows, self.columns, 1 + head)
+                axes.append(ax)
+                seen = np.where(hidden, np.nan, weights)  # no colour
                 image = ax.imshow(
                     seen, vmin=0, vmax=heads.max(), cmap="viridis", interpolation="nearest"
                 )
                 ax.set_title(f"Head {head}", fontsize="small")
-                ax.tick_params(labelsize=LETTERS, length=2)
-                every = slice(None, None, self.step)
-                keys, queries = range(len(self.keys)), range(len(self.queries))
-                ax.set_xticks(keys[every], self.keys[every], rotation=rotation, **PLAIN)
-                ax.set_yticks(queries[every], self.queries[every], **PLAIN)
-                ax.label_outer()
+                self._label(ax)
             bar = part.colorbar(image, ax=axes, fraction=0.05, shrink=0.9, aspect=12)
             bar.ax.tick_params(labelsize=LETTERS)
+
+    def _label(self, ax: "Axes") -> None:
+        """Label the keys and queries of a map, as many as have room."""
+        rotation = "vertical" if self.longest_key > 2 else "horizontal"
+        every = slice(None, None, self.step)
+        keys, queries = range(len(self.keys)), range(len(self.queries))
+        ax.tick_params(labelsize=LETTERS, length=2)
+        ax.set_xticks(keys[every], self.keys[every], rotation=rotation, **PLAIN)
+        ax.set_yticks(queries[every], self.queries[every], **PLAIN)
+        ax.label_outer()
 
     def _skipped(self, labels: Sequence[str]) -> str:
         """Note that labels are left out, for the name of an axis."""
@@ -184,6 +192,7 @@ def _labels(
     idx: int,
     number: int,
 ) -> list[str]:
+    """Return the tick labels of row `idx` of the data, one for each position; their numbers if there is no data."""
     if data is None:
         return [str(place) for place in range(number)]
     rows = data if isinstance(data, list | tuple) else np.asarray(data)
@@ -281,10 +290,10 @@ def plot_image_sets(images: Num[ArrayLike, "N S ..."], anomalies: Int[ArrayLike,
     _check_positions("anomalies", anomalies, (num_sets,), set_size)
     figure = _figure(float(set_size), 1.15 * num_sets)
     rows = figure.subplots(num_sets, set_size, squeeze=False)
-    for row, set_of_images, anomaly in zip(
+    for axes, image_set, anomaly in zip(
         rows, np.asarray(images), np.asarray(anomalies), strict=True
     ):
-        _draw_set(row, set_of_images, {int(anomaly): "tab:red"})
+        _draw_set(axes, image_set, {int(anomaly): "tab:red"})
     return figure
 
 
@@ -315,7 +324,7 @@ def plot_set_prediction(
             f"probabilities has shape {np.shape(probabilities)}; it must be ({set_size},)"
         )
     chosen = int(np.argmax(probabilities))
-    numbers = [str(place) for place in range(set_size)]
+    numbers = list(map(str, range(set_size)))
     panels = _Panels(maps, numbers, numbers)
     heights = 1.8, panels.height
     figure = _figure(max(float(set_size), panels.width), sum(heights))
@@ -333,6 +342,7 @@ def plot_set_prediction(
 def _check_positions(
     name: str, positions: Int[ArrayLike, "..."], shape: tuple[int, ...], set_size: int
 ) -> None:
+    """Raise an `InputError` unless positions have this shape and are those of a set of this size."""
     if np.shape(positions) != shape or not np.isin(positions, np.arange(set_size)).all():
         raise InputError(
             f"{name} is {shortened(positions)}; it must have the shape {shape}, of positions"
@@ -343,7 +353,7 @@ def _check_positions(
 def _check_images(images: ArrayLike, grey: str) -> tuple[int, ...]:
     """Return the sizes of the axes before height and width; `grey` is the expected shape of grey images."""
     shape = np.shape(images)
-    num_axes = grey.count(",") + 1
+    num_axes = grey.count(",") + 1  # of grey images
     if 0 in shape or len(shape) < num_axes or shape[num_axes:] not in ((), (3,), (4,)):
         raise InputError(
             f"images has shape {shape}; it must be {grey}, or with a last axis of 3 colours"
@@ -354,7 +364,7 @@ def _check_images(images: ArrayLike, grey: str) -> tuple[int, ...]:
 def _draw_set(
     axes: Iterable["Axes"], images: Num[ArrayLike, "S ..."], frames: Mapping[int, str]
 ) -> None:
-    """Draw the images, some with a coloured frame."""
+    """Draw the images, some with a frame, whose colours are given by position."""
     for position, (ax, image) in enumerate(zip(axes, np.asarray(images), strict=True)):
         ax.imshow(image, cmap="gray")
         ax.set(xticks=(), yticks=())

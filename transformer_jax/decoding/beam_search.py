@@ -109,23 +109,18 @@ def _advance_beams(
 ) -> _Beams:
     """Extend the live hypotheses by one token, and rank those that end among the finished ones."""
     batch_size, beam_width, max_length = beams.tokens.shape
-    # The step gets containers of its own, since it may change them in place.
-    old_cache = jax.tree.map(lambda leaf: leaf, beams.cache)
-    logits, cache = checked.step(beams.last_tokens.reshape(-1), beams.position, old_cache)
-    log_probs = token_log_probs(logits)  # [B·K V]
-    # log_softmax makes a whole row NaN, so its first element suffices. `top_k` may rank NaN last and so hide it.
-    is_nan = jnp.isnan(log_probs[:, 0]).reshape(batch_size, beam_width)
-    is_live = beams.log_probs > -jnp.inf
-    failed = jnp.any(is_nan & is_live, axis=1) | jnp.isnan(beams.finished.scores[:, -1])
-    log_probs = checked.process(log_probs, beams.tokens.reshape(-1, max_length), beams.position)
-    totals = log_probs.reshape(batch_size, beam_width, -1) + beams.log_probs[..., None]  # [B K V]
-    # Enough candidates that at least K of them do not end.
-    num_candidates = min((1 + len(checked.end_tokens)) * beam_width, totals[0].size)
-    totals, best = lax.top_k(totals.reshape(batch_size, -1), num_candidates)
-    parents, chosen = jnp.divmod(best, log_probs.shape[-1])
-    tokens = _take(beams.tokens, parents)
-    tokens = lax.dynamic_update_index_in_dim(tokens, chosen, beams.position, axis=-1)
+    log_probs, failed, cache = _next_log_probs(beams, checked)
 
+    # The C most probable continuations, of which at least K do not end.
+    num_tokens = log_probs.shape[-1]
+    num_candidates = min((1 + len(checked.end_tokens)) * beam_width, beam_width * num_tokens)
+    totals = (log_probs + beams.log_probs[..., None]).reshape(batch_size, -1)  # [B K·V]
+    totals, best = lax.top_k(totals, num_candidates)  # [B C], as are the arrays below
+    parents, chosen = jnp.divmod(best, num_tokens)
+    tokens = _take(beams.tokens, parents)
+    tokens = lax.dynamic_update_index_in_dim(tokens, chosen, beams.position, axis=-1)  # [B C T]
+
+    # Those among the first K that end are finished.
     length = beams.position + 1
     is_end = jnp.isin(chosen, np.array(checked.end_tokens, int)) | (length == max_length)
     is_among_first = jnp.arange(num_candidates) < beam_width
@@ -133,13 +128,15 @@ def _advance_beams(
     divisor = penalty(jnp.asarray(length, jnp.float32))
     scores = jnp.where(is_result, totals / divisor, -jnp.inf)
     finished = _ranked(beams.finished, Decoded(tokens, jnp.full_like(chosen, length), scores))
-    totals, live = lax.top_k(jnp.where(is_end, -jnp.inf, totals), beam_width)
+
+    # The first K that do not end stay live.
+    totals, live = lax.top_k(jnp.where(is_end, -jnp.inf, totals), beam_width)  # [B K]
     parents, chosen, tokens = _take((parents, chosen, tokens), live)
     rows = (jnp.arange(batch_size)[:, None] * beam_width + parents).reshape(-1)  # [B·K]
-    shown = finished._replace(scores=jnp.where(failed[:, None], jnp.nan, finished.scores))
+
     worst = finished.scores[:, -1]
     if early_stopping is True:
-        can_improve = jnp.isneginf(worst)
+        can_improve = jnp.isneginf(worst)  # there is room for another result
     else:
         if early_stopping == "never":
             # Log-probabilities only decrease with length, so this is an upper bound of the final score.
@@ -150,11 +147,27 @@ def _advance_beams(
         log_probs=totals,
         last_tokens=chosen,
         tokens=tokens,
-        finished=shown,
+        finished=finished._replace(scores=jnp.where(failed[:, None], jnp.nan, finished.scores)),
         has_stopped=beams.has_stopped | failed | ~can_improve,
         # An array that steps pass on as it is, e.g. the encoder's output, is the same for all hypotheses of an element.
         cache=jax.tree.map(lambda new, old: new if new is old else new[rows], cache, beams.cache),
     )
+
+
+def _next_log_probs(beams: _Beams, checked: Checked) -> tuple[Array, Array, Cache]:
+    """Run the step: log-probabilities of next tokens `[B, K, V]`, whether they are NaN `[B]`, and the step's cache."""
+    batch_size, beam_width, max_length = beams.tokens.shape
+    # The step gets containers of its own, since it may change them in place.
+    old_cache = jax.tree.map(lambda leaf: leaf, beams.cache)
+    logits, cache = checked.step(beams.last_tokens.reshape(-1), beams.position, old_cache)
+    log_probs = token_log_probs(logits)  # [B·K V]
+    # log_softmax makes a whole row NaN, so its first element suffices. `top_k` may rank NaN last and so hide it.
+    is_nan = jnp.isnan(log_probs[:, 0]).reshape(batch_size, beam_width)
+    is_live = beams.log_probs > -jnp.inf
+    # A batch element that failed before has NaN as all scores.
+    failed = jnp.any(is_nan & is_live, axis=1) | jnp.isnan(beams.finished.scores[:, -1])
+    log_probs = checked.process(log_probs, beams.tokens.reshape(-1, max_length), beams.position)
+    return log_probs.reshape(batch_size, beam_width, -1), failed, cache
 
 
 def _ranked(finished: Decoded, new: Decoded) -> Decoded:

@@ -92,8 +92,9 @@ def checked_decoding(
     check_sizes(batch_size=batch_size, max_length=max_length)
     # padding may be outside the vocabulary
     check_sizes(0, start_token=start_token, pad_token=pad_token)
-    is_set = isinstance(end_token, Collection) and not isinstance(end_token, str)
-    end_tokens: tuple[Any, ...] = tuple(end_token) if is_set else (end_token,)  # type: ignore[arg-type]
+    end_tokens: tuple[Any, ...] = (end_token,)
+    if isinstance(end_token, Collection) and not isinstance(end_token, str):
+        end_tokens = tuple(end_token)
     for token in end_tokens:
         check_sizes(0, end_token=token)
     before = np.full((batch_size, 1), start_token) if prompt is None else jnp.asarray(prompt)
@@ -103,13 +104,7 @@ def checked_decoding(
             f"prompt has type {before.dtype} and shape {before.shape}; it must be integers [B, P],"
             f" here with B = {batch_size}"
         )
-    for path, leaf in jax.tree_util.tree_leaves_with_path(cache):
-        shape = jnp.shape(leaf)
-        if shape[:1] != (batch_size,):
-            raise InputError(
-                f"cache{jax.tree_util.keystr(path)} has shape {shape}; its first axis must be"
-                f" batch_size, {batch_size}"
-            )
+    _check_rows(cache, batch_size)
     if grow is None:
         _check_room(step, cache, batch_size, max_length)
     process = processing(processors, before)
@@ -117,8 +112,19 @@ def checked_decoding(
     return Checked(step, process, start_token, end_tokens, pad_token, max_length, grow)
 
 
+def _check_rows(cache: Cache, batch_size: int) -> None:
+    """Raise an `InputError` unless the arrays of a cache have a row for each batch element."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(cache):
+        shape = jnp.shape(leaf)
+        if shape[:1] != (batch_size,):
+            raise InputError(
+                f"cache{jax.tree_util.keystr(path)} has shape {shape}; its first axis must be"
+                f" batch_size, {batch_size}"
+            )
+
+
 def _check_room(step: Step, cache: Cache, batch_size: int, max_length: int) -> None:
-    """Trace the step at the last position, but don't run it.
+    """Raise the step's error if the cache has no room for `max_length` positions, without running the step.
 
     This position is known here (in the loop it is traced), so a step that checks positions, as those of this package
     do, raises an error if the cache has no room for it. Without the check, the last position of the cache would be

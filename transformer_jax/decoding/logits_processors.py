@@ -37,7 +37,9 @@ def suppressed_tokens(
     Raises:
         InputError: a token is not an id, or a position is below 0; when called, a token is outside the vocabulary.
     """
-    check_sizes(0, start=start, stop=start if stop is None else stop)
+    check_sizes(0, start=start)
+    if stop is not None:
+        check_sizes(0, stop=stop)
     is_excluded = _token_set("suppressed_tokens", tokens)
 
     def process(logits: Logits, tokens: Tokens, position: Position) -> Logits:
@@ -107,14 +109,14 @@ def no_repeated_ngrams(size: int) -> LogitsProcessor:
     check_sizes(size=size)
 
     def process(logits: Logits, tokens: Tokens, position: Position) -> Logits:
-        length = tokens.shape[1]
-        if length < size:
+        num_ngrams = tokens.shape[1] - size + 1
+        if num_ngrams <= 0:
             return logits
-        # [N C-size+1 size]
-        ngrams = tokens[:, np.arange(length - size + 1)[:, None] + np.arange(size)]
-        newest = tokens[:, None, length - size + 1 :]
-        is_begun = jnp.all(ngrams[..., :-1] == newest, axis=-1)
-        return _without(logits, jnp.where(is_begun, ngrams[..., -1], -1))
+        columns = np.arange(num_ngrams)[:, None] + np.arange(size)
+        ngrams = tokens[:, columns]  # [N num_ngrams size]
+        newest = tokens[:, None, num_ngrams:]  # [N 1 size-1], which the next token would complete
+        is_begun = jnp.all(ngrams[..., :-1] == newest, axis=-1)  # [N num_ngrams]
+        return _without(logits, jnp.where(is_begun, ngrams[..., -1], -1))  # -1 is no token
 
     return process
 
@@ -140,8 +142,8 @@ def excluded_sequences(sequences: Sequence[Sequence[int]]) -> LogitsProcessor:
             num_before = ids.shape[1] - 1  # 0 for single tokens, which are always excluded
             if length >= num_before:
                 prefixes, last = ids[:, :-1], ids[:, -1]
-                recent = tokens[:, None, length - num_before :]  # [B 1 num_before]
-                is_begun = jnp.all(recent == prefixes, axis=-1)  # [B n]
+                recent = tokens[:, None, length - num_before :]  # [N 1 num_before]
+                is_begun = jnp.all(recent == prefixes, axis=-1)  # [N n]
                 logits = _without(logits, jnp.where(is_begun, last, -1))  # -1 is no token
         return logits
 
@@ -165,10 +167,12 @@ def processing(
     def process(logits: Logits, tokens: Int[Array, "N T"], position: Position) -> Logits:
         if not processors:
             return logits
-        length = tokens.shape[1]
-        before = jnp.repeat(prompt.astype(tokens.dtype), len(tokens) // len(prompt), axis=0)
+        num_rows, length = tokens.shape
+        before = jnp.repeat(prompt.astype(tokens.dtype), num_rows // len(prompt), axis=0)  # [N P]
         decoded = jnp.where(jnp.arange(length) < position, tokens, -1)
-        all_tokens = jnp.roll(jnp.concatenate([before, decoded], axis=1), length - position, axis=1)
+        all_tokens = jnp.concatenate([before, decoded], axis=1)  # [N P+T]
+        # The padding after the newest token moves to the left.
+        all_tokens = jnp.roll(all_tokens, length - position, axis=1)
         for processor in processors:
             logits = processor(logits, all_tokens, position)
         return logits
@@ -201,6 +205,7 @@ def _without(logits: Logits, tokens: Tokens) -> Logits:
 
 def _among(logits: Logits, tokens: Tokens) -> Bool[Array, "N V"]:
     """Return which tokens of the vocabulary occur in each row of `tokens`; -1 is padding."""
-    tokens = jnp.where(tokens < 0, logits.shape[1], tokens)
-    rows = jnp.arange(len(logits))[:, None]
+    num_rows, num_tokens = logits.shape
+    tokens = jnp.where(tokens < 0, num_tokens, tokens)  # -1 would be the last token; V is dropped
+    rows = jnp.arange(num_rows)[:, None]
     return jnp.zeros(logits.shape, bool).at[rows, tokens].set(True, mode="drop")

@@ -55,11 +55,12 @@ def draw_tokens(
     if top_k is None and top_p is None:
         return jax.random.categorical(key, logits)
     vocabulary = logits.shape[-1]
-    logits, tokens = lax.top_k(logits, min(top_k or vocabulary, vocabulary))
+    num_kept = min(top_k or vocabulary, vocabulary)
+    logits, tokens = lax.top_k(logits, num_kept)  # [N num_kept], the most probable token first
     if top_p is not None and top_p < 1:  # at 1, rounding could exclude the last tokens
         probabilities = jax.nn.softmax(logits)
-        # exactly 0 for the first, which is always kept
-        before = jnp.cumsum(probabilities, axis=-1) - probabilities
-        logits = jnp.where(before < max(top_p, _TINY), logits, -jnp.inf)
-    drawn = jax.random.categorical(key, logits)
+        # of all more probable tokens; exactly 0 for the first, which is always kept
+        more_probable = jnp.cumsum(probabilities, axis=-1) - probabilities
+        logits = jnp.where(more_probable < max(top_p, _TINY), logits, -jnp.inf)
+    drawn = jax.random.categorical(key, logits)  # [N], columns of `tokens`
     return jnp.take_along_axis(tokens, drawn[:, None], axis=-1)[:, 0]

@@ -15,8 +15,7 @@ from transformer_jax.errors import check_sizes
 class AfterPrefix(NamedTuple):
     """Cache of a step function of `after_prefix`, with the last tokens of the prefixes."""
 
-    # of the step function passed to `after_prefix`; it contains all tokens of the prefixes but the
-    # last
+    # of the step function passed to `after_prefix`; it contains all tokens of the prefixes but the last
     cache: Cache
     last_tokens: Int[ArrayLike, " N"]  # last tokens of the prefixes
 
@@ -41,8 +40,8 @@ def after_prefix(step: Step, position: Int[ArrayLike, ""]) -> Step:
     def continued(tokens: Ids, after: Position, state: AfterPrefix) -> tuple[Logits, AfterPrefix]:
         tokens = jnp.where(after == 0, jnp.asarray(state.last_tokens, tokens.dtype), tokens)
         with jax.ensure_compile_time_eval():  # so that the step can check a sum of known numbers
-            of_target = jnp.asarray(position) + after
-        logits, cache = step(tokens, of_target, state.cache)
+            position_in_text = jnp.asarray(position) + after
+        logits, cache = step(tokens, position_in_text, state.cache)
         return logits, state._replace(cache=cache)
 
     return continued

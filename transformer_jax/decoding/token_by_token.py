@@ -157,16 +157,19 @@ def _decode(
         logits, cache = checked.step(rows.last_tokens, rows.position, rows.cache)
         processed = checked.process(logits, rows.decoded.tokens, rows.position)
         log_probs = token_log_probs(processed)
-        chosen = choose(log_probs, rows.position).astype(jnp.int32)
-        score = jnp.take_along_axis(log_probs, chosen[:, None], axis=-1)[:, 0]
-        score = jnp.where(jnp.isneginf(logits).all(-1), jnp.nan, score)
-        chosen = jnp.where(rows.ended, checked.pad_token, chosen)
+        chosen = choose(log_probs, rows.position).astype(jnp.int32)  # [B]
+        score = jnp.take_along_axis(log_probs, chosen[:, None], axis=-1)[:, 0]  # [B]
+        is_dead_end = jnp.isneginf(logits).all(-1)  # of the model, not of the processors
+        score = jnp.where(is_dead_end, jnp.nan, score)
+
+        # A row that has ended gets padding, which counts for neither length nor score.
+        written = jnp.where(rows.ended, checked.pad_token, chosen)
         tokens, lengths, scores = rows.decoded
-        tokens = lax.dynamic_update_index_in_dim(tokens, chosen, rows.position, axis=-1)
+        tokens = lax.dynamic_update_index_in_dim(tokens, written, rows.position, axis=-1)
         decoded = Decoded(tokens, lengths + ~rows.ended, scores + jnp.where(rows.ended, 0, score))
         position = rows.position + 1
-        ended = rows.ended | jnp.isin(chosen, end_tokens) | (position == checked.max_length)
-        return _Rows(position, chosen, ended, decoded, cache)
+        ended = rows.ended | jnp.isin(written, end_tokens) | (position == checked.max_length)
+        return _Rows(position, written, ended, decoded, cache)
 
     rows = _Rows(
         position=jnp.int32(0),

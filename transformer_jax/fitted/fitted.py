@@ -139,6 +139,7 @@ class CompiledTask:
         return metrics
 
     def _means(self, params: Params, loader: Iterable[Samples]) -> Means:
+        """Compute the means of the loss function's values."""
         if self.stacked_shapes is not None:
             params = stack_layers(params, self.stacked_shapes)
         params = self.devices.place({"params": params})["params"]
@@ -152,7 +153,8 @@ class CompiledTask:
         ]
         sums = whole(steps) if jax.process_count() > 1 else jax.device_get(steps)
         for name in ("loss", self.task.config.criterion.metric.removeprefix(EMA)):
-            if sums and name in sums[0] and not sum(step[name][1] for step in sums):
+            weights = [step[name][1] for step in sums if name in step]
+            if weights and not sum(weights):
                 raise InputError(
                     f"the total weight of {name} over {len(sums)} batches is 0: {UNWEIGHTED}"
                 )
@@ -179,7 +181,7 @@ class CompiledTask:
 
     def _padded(self, samples: Samples | LocalSamples, loader: Iterable[Samples]) -> Batch:
         """Pad to a full batch; pad a larger batch to the next size that the devices can share."""
-        if isinstance(samples, LocalSamples):
+        if isinstance(samples, LocalSamples):  # which know their size
             return self.devices.place_rows(samples.padded())
         if isinstance(loader, Loader) and loader.token_batches is not None:
             rows = loader.token_batches.rows_like(samples)

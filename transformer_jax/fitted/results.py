@@ -46,15 +46,16 @@ def summary(metrics: Metrics, last: str, counted: str) -> Iterator[str]:
         last: the metric by which the best model was chosen, which comes last.
         counted: elements that accuracies count, in the plural.
     """
-    given = dict.fromkeys(name for of_split in metrics.values() for name in of_split)
-    names = sorted(given, key=lambda name: (name == last, name == "accuracy"))
+    found = dict.fromkeys(name for of_split in metrics.values() for name in of_split)
+    # the accuracy comes after other metrics, and `last` after it
+    names = sorted(found, key=lambda name: (name == last, name == "accuracy"))
     width = max(len(f"{split} {name}:") for split in metrics for name in names)
     for name in names:
+        of_what = f" of {counted}" if name.endswith("accuracy") else ""
         for split, of_split in metrics.items():
             # a metric is missing in a split where all its weights are 0
             if name in of_split:
                 title = f"{split.capitalize()} {name}:"
-                of_what = f" of {counted}" if name.endswith("accuracy") else ""
                 yield f"{title:{width}} {format_metric(name, of_split[name])}{of_what}"
 
 
@@ -76,20 +77,20 @@ def finish(
         FloatingPointError: a metric is not finite.
         InputError: the directory can't be written, or is in use by another process.
     """
-    steps = fitted.steps
+    steps, task = fitted.steps, fitted.task
     results = {**results_of(fitted, metrics), "steps": steps, **more}
     if run is not None:
-        create, position = fitted.task.create_loggers, LogPosition(steps)
-        of_test = {f"test/{name}": value for name, value in metrics["test"].items()}
+        by_name = flatten_dict(metrics, sep="/")  # such as `test/accuracy`
+        of_test = {name: value for name, value in by_name.items() if name.startswith("test/")}
+        position = LogPosition(steps)
         with run.held(), run.writing():
-            with open_loggers(create, run.path, position, run.settings) as loggers:
+            with open_loggers(task.create_loggers, run.path, position, run.settings) as loggers:
                 for logger in loggers:
                     logger.log(steps, of_test)
-                    logger.log_results(flatten_dict(metrics, sep="/"))
+                    logger.log_results(by_name)
             run.write_results(results)
-    config = fitted.task.config
-    with quietly(config):
-        say(*summary(metrics, config.criterion.metric, fitted.task.counted))
+    with quietly(task.config):
+        say(*summary(metrics, task.config.criterion.metric, task.counted))
     return results
 
 
@@ -97,15 +98,14 @@ def save(fitted: Fitted, results: Json, directory: Path) -> None:
     """Save a model on its own; see `TrainerModule.save`."""
     task = fitted.task
     files = task.model_files()
-    # no paths
-    kept: dict[str, Any] = {
-        name: file for name, file in task.config.kept_files().items() if file in files
-    }
-    without_paths = {"init_from": None, "init_only": None, **kept}
+    # A model that may be given away has no paths: names of the saved files stand for their origins.
+    without_paths: dict[str, Any] = {"init_from": None, "init_only": None}
+    for name, file in task.config.kept_files().items():
+        if file in files:
+            without_paths[name] = file
     config = dataclasses.replace(task.config.without_neutral(), **without_paths)
     settings = settings_of(task.name, config)
-    used = results.get("versions", versions())
-    card = card_of(settings, config.changed(), results, used)
+    card = card_of(settings, config.changed(), results, results.get("versions", versions()))
     # the settings hold paths
     saved = as_json({name: value for name, value in results.items() if name != "settings"})
     save_model(directory, settings, fitted.params, card, saved, files)

@@ -48,23 +48,24 @@ class LabelledMaps:
         cls, example: InspectedExample, maps: Mapping[str, Sequence[Float[ArrayLike, "1 H _T _S"]]]
     ) -> "LabelledMaps":
         """Return the maps of an example, by kind and layer, without its padding; an `InputError` if not finite."""
-        cut: dict[str, list[np.ndarray]] = {}
-        queries: dict[str, list[str]] = {}
-        keys: dict[str, list[str]] = {}
+        shown: dict[str, list[np.ndarray]] = {}
+        query_labels: dict[str, list[str]] = {}
+        key_labels: dict[str, list[str]] = {}
         for kind, layers in maps.items():
             stack_of_queries, stack_of_keys = kind, kind
             if kind == "cross":
                 stack_of_queries, stack_of_keys = "decoder", "encoder"
             _, _, num_queries, num_keys = np.shape(layers[0])
-            rows = example.shown(stack_of_queries, num_queries)
-            columns = example.shown(stack_of_keys, num_keys)
-            queries[kind], keys[kind] = list(rows.values()), list(columns.values())
-            cut[kind] = [
-                np.asarray(layer)[0][:, list(rows)][..., list(columns)] for layer in layers
-            ]
-            for weights in cut[kind]:
+            # labels by position
+            queries = example.shown(stack_of_queries, num_queries)
+            keys = example.shown(stack_of_keys, num_keys)
+            query_labels[kind], key_labels[kind] = list(queries.values()), list(keys.values())
+            shown[kind] = []
+            for layer in layers:
+                weights = np.asarray(layer)[0][:, list(queries)][..., list(keys)]  # [H T S]
                 check_scores(weights, f"the {kind} maps of {example.title!r} have weights")
-        return cls(cut, queries, keys)
+                shown[kind].append(weights)
+        return cls(shown, query_labels, key_labels)
 
     def _repr_png_(self) -> bytes:
         """The picture of `plot`, which a notebook shows as the last value of a cell."""
@@ -94,8 +95,8 @@ class LabelledMaps:
         if layer is not None and layer not in range(len(layers)):
             raise InputError(f"layer is {layer!r}; it must be at least 0 and below {len(layers)}")
         chosen = layers if layer is None else [layers[layer]]
-        keys = [drawable(label) for label in self.key_labels[kind]]
-        queries = [drawable(label) for label in self.query_labels[kind]]
+        keys = list(map(drawable, self.key_labels[kind]))
+        queries = list(map(drawable, self.query_labels[kind]))
         return chosen, keys, queries
 
 
@@ -184,15 +185,16 @@ class Viewer:
         params = jax.device_put(params, self._device)
         by_shape: dict[str, list[int]] = {}
         for number, example in enumerate(examples):
-            by_shape.setdefault(str(jax.tree.map(np.shape, example.inputs)), []).append(number)
+            shapes = str(jax.tree.map(np.shape, example.inputs))
+            by_shape.setdefault(shapes, []).append(number)
         answers: dict[int, Answer] = {}
         for numbers in by_shape.values():
             size = min(self._task.config.batch_size, len(numbers))
             for start in range(0, len(numbers), size):
                 batch = numbers[start : start + size]
-                rows = batch + batch[:1] * (size - len(batch))  # one size, one compilation
-                answers_to_rows = self._answers_to([examples[number] for number in rows], params)
-                answers |= zip(batch, answers_to_rows, strict=False)
+                padding = batch[:1] * (size - len(batch))  # one size, one compilation
+                rows = [examples[number] for number in batch + padding]
+                answers |= zip(batch, self._answers_to(rows, params), strict=False)
         return [answers[number] for number in range(len(examples))]
 
     def _answers_to(self, rows: Sequence[InspectedExample], params: Params) -> list[Answer]:
@@ -201,16 +203,15 @@ class Viewer:
         answers = [row.answer_to(output) for row, output in zip(rows, outputs, strict=True)]
         if not self._task.overrides_predict_alone:
             return answers
-        texts = self._predicted_texts(rows)
-        for number, text in enumerate(texts):
+        for number, text in enumerate(self._predicted_texts(rows)):
             if answers[number].text != text:
                 answers[number] = Answer(text, None, ())
         return answers
 
     def _predicted_texts(self, rows: Sequence[InspectedExample]) -> list[str]:
         """Return what the task's own `predict` gives for each example, as text."""
-        task, predicted = self._task, None
-        name = type(task).__name__
+        task = self._task
+        name, predicted = type(task).__name__, None
         if rows[0].given is not None:
             sentence = (
                 f"{name}.predict can't answer a batch of the data set, as {name}.examples hands it"
@@ -226,7 +227,7 @@ class Viewer:
         texts: list[str] = []
         for row, answer in zip(rows, map(np.asarray, predicted), strict=True):
             if row.real is not None and answer.shape[:1] == row.real.shape:
-                answer = answer[row.real]
+                answer = answer[row.real]  # without the padding
             texts.append(self._text_of(np.ravel(answer)))
         return texts
 

@@ -92,16 +92,17 @@ def activation_names(model: nn.Module, *inputs: object, **kwargs: Any) -> dict[s
         InputError: inputs are needed because the model is not from this package; or an input is text.
     """
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)} | kwargs.pop("rngs", {})
-    options = {"rngs": keys, **kwargs}
+    of_apply = {"rngs": keys, **kwargs}
     if inputs and isinstance(inputs[0], Mapping) and "params" in inputs[0]:
         variables, given = inputs[0], input_arrays(inputs[1:])
     else:
-        inputs = inputs or (() if "method" in kwargs else example_inputs(model))
+        if not inputs and "method" not in kwargs:
+            inputs = example_inputs(model)
         given = input_arrays(jax.tree.map(_made, inputs))
-        kwargs.pop("mutable", None)
+        kwargs.pop("mutable", None)  # which `init` does not take
         variables = jax.eval_shape(lambda: model.init(keys, *given, **kwargs))
     call = Computation(
-        lambda: model.apply(unstack_layers(jax.tree.map(_made, variables)), *given, **options)
+        lambda: model.apply(unstack_layers(jax.tree.map(_made, variables)), *given, **of_apply)
     )
     return {name: site.letters for name, site in call.sites().items()}
 

@@ -60,19 +60,23 @@ def fold_norms(model: nn.Module, params: Params) -> tuple[Any, Params]:
         )
     norm = settings.make_norm()
     flat: Flat = flatten_dict(unstack_layers(params))
-    places = dict.fromkeys(path[:-1] for path in flat if path[-2:-1] == ("norm",))
-    if places and type(norm).__call__ not in NORMS:
+    norms = dict.fromkeys(path[:-1] for path in flat if path[-2:-1] == ("norm",))
+    if norms and type(norm).__call__ not in NORMS:
         raise InputError(
             f"settings.norm makes a {type(norm).__name__}; only LayerNorm and RMSNorm are folded"
         )
-    offset = 1 if isinstance(norm, OffsetRMSNorm) else 0
-    is_centered = isinstance(norm, nn.LayerNorm)
-    fold = functools.partial(_fold, flat, is_centered=is_centered, offset=offset)
-    for place in places:
-        sublayer = place[-2].removesuffix("_residual")
-        if sublayer != place[-2]:
-            fold(place, [(*place[:-2], sublayer, name) for name in READERS.get(sublayer, ())])
-    if ("decoder", "norm") in places and isinstance(model, TransformerLM):
+    fold = functools.partial(
+        _fold,
+        flat,
+        is_centered=isinstance(norm, nn.LayerNorm),
+        offset=1 if isinstance(norm, OffsetRMSNorm) else 0,
+    )
+    for path in norms:
+        *block, module, _ = path
+        if module.endswith("_residual"):  # a norm before a sub-layer
+            sublayer = module.removesuffix("_residual")
+            fold(path, [(*block, sublayer, name) for name in READERS.get(sublayer, ())])
+    if ("decoder", "norm") in norms and isinstance(model, TransformerLM):
         if model.has_tied_output or ("decoder", "norm", "bias") in flat:
             model = _with_output_layer(model, flat)
         fold(("decoder", "norm"), [("output_layer",)])
@@ -94,6 +98,7 @@ def _with_output_layer(model: TransformerLM, flat: Flat) -> TransformerLM:
 
 
 def _fold(flat: Flat, norm: Path, readers: list[Path], *, is_centered: bool, offset: int) -> None:
+    """Fold one norm into its readers among the parameters; its factor is `offset` plus the learned scale."""
     name = "/".join(norm)
     scale, shift = flat.get((*norm, "scale")), flat.get((*norm, "bias"))
     readers = [reader for reader in readers if (*reader, "kernel") in flat]

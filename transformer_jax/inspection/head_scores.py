@@ -51,11 +51,12 @@ def induction_scores(
     if tokens.shape != expected:
         raise InputError(f"tokens has shape {tokens.shape}; it must be {expected}, [B, T]")
     length = expected[1]
-    # of keys without the first, before which there is no token
+    # Keys are counted from the second on, since there is no token before the first: [T T-1].
     is_earlier = jnp.tri(length, length - 1, -1, dtype=bool)
     follows = (tokens[:, :, None] == tokens[:, None, :-1]) & is_earlier  # [B T T-1]
     total = jnp.einsum("bhts,bts->h", weights[..., 1:], follows.astype(weights.dtype))
-    return total / follows.any(-1).sum()
+    num_queries = follows.any(-1).sum()  # whose token occurred before
+    return total / num_queries
 
 
 def attention_rollout(weights: Sequence[Float[ArrayLike, "..."]]) -> Float[Array, "L B T T"]:
@@ -77,11 +78,13 @@ def attention_rollout(weights: Sequence[Float[ArrayLike, "..."]]) -> Float[Array
         raise InputError(
             f"weights has shapes {shapes}; it must hold one [B, H, T, T] for each layer"
         )
-    mixed = (jnp.stack([*map(jnp.asarray, weights)]).mean(2) + jnp.eye(shapes[0][-1])) / 2
+    mean_over_heads = jnp.stack([*map(jnp.asarray, weights)]).mean(2)  # [L B T T]
+    mixed = (mean_over_heads + jnp.eye(shapes[0][-1])) / 2
     return jax.lax.associative_scan(lambda earlier, later: later @ earlier, mixed)
 
 
 def _checked(weights: ArrayLike) -> Array:
+    """Return the weights of a self-attention as an array; an `InputError` if they have another shape."""
     weights = jnp.asarray(as_array("weights", weights))
     if weights.ndim != 4 or weights.shape[2] != weights.shape[3] or weights.shape[3] < 2:
         raise InputError(

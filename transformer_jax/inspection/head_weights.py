@@ -122,20 +122,22 @@ def head_weights(model: nn.Module, variables: Variables) -> dict[str, HeadWeight
 def _heads(
     flat: dict[tuple[str, ...], Array], path: tuple[str, ...], num_heads: int
 ) -> HeadWeights:
+    """Split the projections of the attention at a path by head."""
     kernels, biases = [], []
     for name in PROJECTIONS:
         kernels.append(jnp.asarray(flat[*path, name, "kernel"]))
         bias = flat.get((*path, name, "bias"), 0.0)
         biases.append(jnp.broadcast_to(bias, kernels[-1].shape[1:]))
-    *of_inputs, output = kernels
-    *of_input_biases, output_bias = biases
-    outputs = output.reshape(num_heads, -1, output.shape[-1])
+    *input_kernels, output_kernel = kernels  # of queries, keys and values: [D H·d] or [D Hkv·d]
+    *input_biases, output_bias = biases
+    output = output_kernel.reshape(num_heads, -1, output_kernel.shape[-1])  # [H d D]
 
     def split(weight: Array) -> Array:
-        heads = weight.reshape(*weight.shape[:-1], -1, outputs.shape[1])  # [... Hkv d]
-        return jnp.moveaxis(jnp.repeat(heads, num_heads // heads.shape[-2], axis=-2), -2, 0)
+        heads = weight.reshape(*weight.shape[:-1], -1, output.shape[1])  # [... Hkv d]
+        repeated = jnp.repeat(heads, num_heads // heads.shape[-2], axis=-2)  # [... H d]
+        return jnp.moveaxis(repeated, -2, 0)  # [H ... d]
 
-    weights = *map(split, of_inputs), outputs, *map(split, of_input_biases), output_bias
+    weights = *map(split, input_kernels), output, *map(split, input_biases), output_bias
     return HeadWeights._make(weights)
 
 
@@ -149,9 +151,10 @@ def composition_scores(
     matrices give about `1/√D`. Norm layers between the heads are ignored; fold the later head's norm first.
     """
     written = writer.ov
-    of_keys = Factored(reader.qk.right.mT, reader.qk.left.mT)
+    transposed_qk = Factored(reader.qk.right.mT, reader.qk.left.mT)
     scores = {}
-    for name, read in (("queries", reader.qk), ("keys", of_keys), ("values", reader.ov)):
+    for name, read in (("queries", reader.qk), ("keys", transposed_qk), ("values", reader.ov)):
+        # an axis for the heads of `read` beside that of the writer
         product = Factored(written.left[:, None], written.right[:, None] @ read.left @ read.right)
         scores[name] = product.norms() / (written.norms()[:, None] * read.norms())
     return scores

@@ -93,6 +93,7 @@ class Inspected:
             **kwargs: its keyword arguments.
         """
         leaves, structure = jax.tree.flatten((args, kwargs))
+        # The arrays, by their numbers among the leaves; None stands in their places among the constants.
         traced = {
             number: jnp.asarray(as_array("inputs", leaf))
             for number, leaf in enumerate(leaves)
@@ -109,6 +110,7 @@ class Inspected:
         variables: Variables,
         traced: Mapping[int, Array],
     ) -> Any:
+        """Put the traced arrays back among the fixed leaves, and call the method."""
         leaves = [traced.get(number, leaf) for number, leaf in enumerate(fixed)]
         args, kwargs = jax.tree.unflatten(structure, leaves)
         return method(self.model, variables, *args, **kwargs)
@@ -164,14 +166,15 @@ class Inspected:
                 " 'heads'"
             )
         clean, corrupted = self._inputs(clean, kwargs), self._inputs(corrupted, kwargs)
-        options = {name: option for name, option in kwargs.items() if name != "corruption"}
-        sites = forward_pass(self.model, self.variables, clean, options).sites()
+        of_pass = {name: option for name, option in kwargs.items() if name != "corruption"}
+        sites = forward_pass(self.model, self.variables, clean, of_pass).sites()
         names = _one_of_each_layer("site", site, sites)
         others = [axis for axis in by if axis != "layers"]
         restored = self.apply(
             patch_activations, clean, corrupted, names=names, metric=metric, by=others, **kwargs
         )
-        values = jnp.moveaxis(jnp.stack(list(restored.values())), 0, list(by).index("layers"))
+        values = jnp.stack(list(restored.values()))  # [layers *others]
+        values = jnp.moveaxis(values, 0, list(by).index("layers"))  # [*by]
         grid = PatchGrid(values, tuple(by))
         grid.check()
         known = known_values(values)
@@ -199,11 +202,12 @@ def _one_of_each_layer(what: str, given: str, names: Collection[str]) -> list[st
     found = [name for name in names if matches(name, pattern) or name.endswith(f".{pattern}")]
     if not found:
         check_found(given, names)
-    parts = list(dict.fromkeys(re.sub(r"(?<=layers\.)\d+(?=\.)", "?", name) for name in found))
-    if len(parts) > 1:
+    of_any_layer = [re.sub(r"(?<=layers\.)\d+(?=\.)", "?", name) for name in found]
+    kinds = list(dict.fromkeys(of_any_layer))
+    if len(kinds) > 1:
         raise InputError(
             f"{what} is {shortened(given)}; it must match one activation of each layer:"
-            f" {' or '.join(parts[:3])}"
+            f" {' or '.join(kinds[:3])}"
         )
     return found
 
@@ -264,15 +268,13 @@ def _generated(
     temperature: float,
     **kwargs: Any,
 ) -> tuple[Int[Array, "B T_plus_length"], Float[Array, "B _"], Captured]:
-    parts = [part for change in patches.values() for part in parts_of(change)]
+    """Tokens of prompts and their continuations, the largest logit at each position, and the activations."""
     start, end = prompt.shape[1], prompt.shape[1] + length
     tokens = jnp.pad(prompt, ((0, 0), (0, length)))
     first, cache = start, None  # without a cache, each token needs the whole text before it
-    if (
-        isinstance(model, TransformerLM)
-        and not kwargs
-        and all(isinstance(part, Filled) for part in parts)
-    ):
+    # Such patches read no other position.
+    are_filled = [isinstance(part, Filled) for each in patches.values() for part in parts_of(each)]
+    if isinstance(model, TransformerLM) and not kwargs and all(are_filled):
         first = 1
         cache = model.apply(unstack_layers(variables), *tokens.shape, method="start_decoding")
 
@@ -283,10 +285,11 @@ def _generated(
         else:
             step = tokens[:, place - 1], place - 1, cache
             logits, cache = patch(model, variables, *step, patches=patches, method="decode_step")
-        written = logits.argmax(-1)
+        new = logits.argmax(-1)
         if key is not None:
-            written = draw_tokens(logits, jax.random.fold_in(key, place), temperature)
-        return tokens.at[:, place].set(jnp.where(place < start, tokens[:, place], written)), cache
+            new = draw_tokens(logits, jax.random.fold_in(key, place), temperature)
+        written = jnp.where(place < start, tokens[:, place], new)  # the prompt stays
+        return tokens.at[:, place].set(written), cache
 
     tokens, _ = jax.lax.fori_loop(first, end, with_token, (tokens, cache))
     logits, seen = patch(model, variables, tokens, patches=patches, names=names, **kwargs)

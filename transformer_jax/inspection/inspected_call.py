@@ -146,12 +146,13 @@ def attentions(sites: Mapping[str, ActivationSite]) -> list[Attention]:
         raise InputError("the model has no attention of this package; there is nothing to inspect")
     found = []
     for site in outputs:
+        # `decoder.layers.1`, and `attention` or `cross_attention`
         block, _, module = site.name.removesuffix(OUTPUTS).rstrip(".").rpartition(".")
         stack = re.sub(r"\.?layers\.\d+$", "", block)
         kind = stack
         if module == "cross_attention":
             kind = "cross"
-        elif module not in ("attention", ""):
+        elif module not in ("attention", ""):  # of a user's block
             kind = f"{stack}.{module}".strip(".")
         found.append(Attention(site, stack, kind or "self"))
     return found
@@ -188,26 +189,26 @@ def map_over_sites(
         The results by activation; their leading axes are those of `by`, in the same order.
     """
     grids = [_sizes(site, by) for site in sites]
-    # the rows of each activation, among those of all passes
+    # The first activation has the first passes, one for each of its places, and so on.
     ends = np.cumsum([math.prod(grid.values()) for grid in grids]).tolist()
-    rows = [slice(*pair) for pair in itertools.pairwise([0, *ends])]
+    passes = [slice(*pair) for pair in itertools.pairwise([0, *ends])]
+    num_passes = ends[-1]
 
-    def result_at(row: Int[Array, ""]) -> Result:
+    def result_of(number: Int[Array, ""]) -> Result:
         patches = {}
-        for site, grid, own in zip(sites, grids, rows, strict=True):
-            indices = jnp.unravel_index(row - own.start, tuple(grid.values()))
-            is_selected = (own.start <= row) & (row < own.stop)
-            chosen = _chosen(site, dict(zip(grid, indices, strict=True)), is_selected)
-            patches[site.name] = change(site.name, chosen)
+        for site, grid, own in zip(sites, grids, passes, strict=True):
+            is_selected = (own.start <= number) & (number < own.stop)
+            indices = jnp.unravel_index(number - own.start, tuple(grid.values()))
+            place = dict(zip(grid, indices, strict=True))
+            patches[site.name] = change(site.name, _chosen(site, place, is_selected))
         return run(patches)
 
-    results = jax.lax.map(result_at, jnp.arange(ends[-1]), batch_size=min(AT_ONCE, ends[-1]))
+    results = jax.lax.map(result_of, jnp.arange(num_passes), batch_size=min(AT_ONCE, num_passes))
 
     def of_site(grid: Mapping[str, int], own: slice) -> Result:
         return jax.tree.map(lambda x: x[own].reshape(*grid.values(), *x.shape[1:]), results)
 
-    of_sites = map(of_site, grids, rows)
-    return OrderedDict((site.name, found) for site, found in zip(sites, of_sites, strict=True))
+    return OrderedDict(zip([site.name for site in sites], map(of_site, grids, passes), strict=True))
 
 
 def _sizes(site: ActivationSite, axes: Sequence[str]) -> dict[str, int]:
@@ -223,13 +224,17 @@ def _chosen(
     masks = {}
     for axis, size in _sizes(site, PLACES).items():
         numbers = jnp.arange(size)
-        masks[axis] = is_selected & (numbers == place.get(axis, numbers))
+        chosen = place.get(axis, numbers)
+        masks[axis] = is_selected & (numbers == chosen)
     return masks
 
 
 def summed(slope: Array, change: Array, site: ActivationSite, by: Sequence[str]) -> Array:
-    """Sum slope `[metric, activation]` times change over all of its axes but those of `by`, which come first."""
-    axes = list(range(change.ndim))
+    """Sum `slope [*metric *activation] · change [*activation]` over the activation's axes except those of `by`.
+
+    The result is `[*by *metric]`; axes of `by` that the activation lacks are left out.
+    """
+    axes = list(range(change.ndim))  # numbers instead of letters, for `einsum`
     metric_axes = list(range(change.ndim, slope.ndim))
-    kept = [site.axis(axis) for axis in by if site.axis(axis) is not None]
+    kept = [site.axis(axis) for axis in _sizes(site, by)]
     return jnp.einsum(slope, [*metric_axes, *axes], change, axes, [*kept, *metric_axes])

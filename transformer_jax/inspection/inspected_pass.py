@@ -55,10 +55,10 @@ class InspectedPass:
         self.captured: dict[str, Array] = OrderedDict()
         self.activations: dict[str, ActivationSite] = {}  # all activations of the pass
         self._names = names
-        self._patches = [
+        self._patches = [  # with the name or pattern at which each acts
             (_acting_at(part, pattern), part)
-            for pattern in patches
-            for part in parts_of(patches[pattern])
+            for pattern, change in patches.items()
+            for part in parts_of(change)
         ]
         self._wanted = (*names, *patches)  # each must match an activation
         self._counts: Counter[str] = Counter()  # activations so far, by name
@@ -153,17 +153,18 @@ class InspectedPass:
         name = activation_name(module.path, "output")
         numbered = self._numbered(name)
         result = call(*args, **kwargs)
-        is_tuple = isinstance(result, tuple) and len(result) > 0
-        first, *rest = result if is_tuple else (result,)
-        has_tapped_output = self._numbered(name) != numbered
-        if is_block:
-            letters = ["B", "T", "D"]
-        elif has_tapped_output or not _is_foreign(module) or not isinstance(first, Array):
+        has_tapped_output = self._numbered(name) != numbered  # in its own code
+        if not is_block and (has_tapped_output or not _is_foreign(module)):
             return result
-        else:
-            leading = "BT"[: max(first.ndim - 1, 0)]
-            letters = [*leading, *map(str, first.shape[len(leading) :])]
-        shown = self._tap(module, "output", first, " ".join(letters))
+        is_tuple = isinstance(result, tuple) and len(result) > 0
+        output, *rest = result if is_tuple else (result,)
+        letters = ["B", "T", "D"]
+        if not is_block:
+            if not isinstance(output, Array):
+                return result
+            leading = "BT"[: max(output.ndim - 1, 0)]
+            letters = [*leading, *map(str, output.shape[len(leading) :])]
+        shown = self._tap(module, "output", output, " ".join(letters))
         return (shown, *rest) if is_tuple else shown
 
     def _call_block(self, module: nn.Module, call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -191,29 +192,32 @@ class InspectedPass:
         return add_bias(output, weights["bias"]) if "bias" in weights else output
 
     def _call_norm(self, module: nn.Module, call: Call, x: ArrayLike, mask: object = None) -> Array:
+        """Call a norm, with taps of its scale, if that is requested, and of its output."""
         if mask is not None:
             return call(x, mask=mask)
         leading, width = "...", "D"
         if jnp.ndim(x) == 3:
             leading = "B T"
-        elif jnp.ndim(x) == 4:  # of queries and keys
-            is_of_keys = module.name == "key_norm"
-            positions = "S" if is_of_keys and self._first is None else "T"
-            leading, width = f"B {'Hkv' if is_of_keys else 'H'} {positions}", "d"
+        elif jnp.ndim(x) == 4:  # of queries or keys
+            leading, width = "B H T", "d"
+            if module.name == "key_norm":
+                leading = "B Hkv S" if self._first is None else "B Hkv T"
         y = call(x)
         if self._is_requested(module, "scale"):
             scale = _scale(module, jnp.asarray(x))
             shown = self._tap(module, "scale", scale, f"{leading} 1")
+            change = shown / scale  # 1 without a patch
             bias = module.variables.get("params", {}).get("bias", 0.0)
-            y = ((y.astype(scale.dtype) - bias) * (shown / scale) + bias).astype(y.dtype)
+            y = ((y.astype(scale.dtype) - bias) * change + bias).astype(y.dtype)
         return self._tap(module, "normalized", y, f"{leading} {width}")
 
 
 def _is_foreign(module: nn.Module) -> bool:
     """Whether a module's class is a user's: not of this package, nor, inside a module of this package, of Flax."""
-    parent, own = (type(each).__module__ for each in (module.parent, module))
-    ours = (OWN_PACKAGE, "flax.") if parent.startswith(OWN_PACKAGE) else (OWN_PACKAGE,)
-    return not own.startswith(ours)
+    package = type(module).__module__
+    if package.startswith("flax."):
+        return not type(module.parent).__module__.startswith(OWN_PACKAGE)
+    return not package.startswith(OWN_PACKAGE)
 
 
 def _is_of_width(norm: Any) -> bool:

@@ -78,40 +78,44 @@ def attribute_logits(
     scales = [name for name in sites if name.endswith(".scale")]
     output, values = call.run([*components, *scales])
     _check_linear(of, output)
-    written = {name: values.pop(name) for name in components}
+    written = {name: values.pop(name) for name in components}  # leaves the scales in `values`
 
     def logits(written: Captured, scale_of_biases: Array) -> Array:
-        given = with_scaled_biases(variables, scale_of_biases)
-        return of(forward_pass(model, given, inputs, kwargs).run(patches=values | written)[0])
+        scaled = with_scaled_biases(variables, scale_of_biases)
+        return of(forward_pass(model, scaled, inputs, kwargs).run(patches=values | written)[0])
 
-    _, change = jax.linearize(logits, written, jnp.ones(()))
+    # With the scales fixed and each ReLU as it is in this pass, the derivative is the path to the logits.
+    _, derivative = jax.linearize(logits, written, jnp.ones(()))
     nothing = jax.tree.map(jnp.zeros_like, written)
-    of_biases = change(nothing, jnp.ones(())) + of(jnp.zeros_like(output))
+    of_biases = derivative(nothing, jnp.ones(())) + of(jnp.zeros_like(output))
 
-    def change_by(written: Mapping[str, Array]) -> Array:
-        return change(written, jnp.zeros(()))
+    def contribution(written: Mapping[str, Array]) -> Array:
+        return derivative(written, jnp.zeros(()))
 
     num_parts = sum(sites[name].size("heads") or 1 for name in components)
     if of_biases.size < num_parts:
-        parts = _by_gradients(change_by, written, of_biases, sites)
+        parts = _by_gradients(contribution, written, of_biases, sites)
     else:
 
         def only(name: str, chosen: Chosen) -> Array:
             return swap(written[name], **chosen).apply(nothing[name], sites[name])
 
         written_sites = [sites[name] for name in components]
-        parts = map_over_sites(written_sites, ["heads"], only, change_by)
+        parts = map_over_sites(written_sites, ["heads"], only, contribution)
     return OrderedDict({**parts, BIASES: of_biases})
 
 
 def _by_gradients(
-    change: Callable[[Captured], Array],
+    contribution: Callable[[Captured], Array],
     written: Captured,
     result: Array,
     sites: Mapping[str, ActivationSite],
 ) -> Captured:
-    """Apply a linear function with few results to each component and head by the results' gradients."""
-    transposed = jax.linear_transpose(change, written)
+    """Apply a linear function with few results to each component and head by the results' gradients.
+
+    Each result takes one backward pass. `result` has the shape of the function's result.
+    """
+    transposed = jax.linear_transpose(contribution, written)
 
     def parts_of(direction: Array) -> Captured:
         (slopes,) = transposed(direction)
@@ -121,10 +125,12 @@ def _by_gradients(
         }
 
     directions = jnp.eye(result.size, dtype=result.dtype).reshape(-1, *result.shape)
-    rows = jax.lax.map(parts_of, directions, batch_size=AT_ONCE)  # [results] or [results H]
-    return {  # in the order of the pass: `rows` are sorted by name
-        name: rows[name].T.reshape(rows[name].shape[1:] + result.shape) for name in written
-    }
+    rows = jax.lax.map(parts_of, directions, batch_size=AT_ONCE)
+    parts = {}
+    for name in written:  # in the order of the pass: `rows` are sorted by name
+        by_head = rows[name].T  # [results] or [H results]
+        parts[name] = by_head.reshape(by_head.shape[:-1] + result.shape)
+    return parts
 
 
 def with_scaled_biases(variables: Variables, scale: Array) -> Variables:
@@ -177,13 +183,13 @@ def components_of(names: Collection[str]) -> list[str]:
     first, *blocks = residual_stream(names)
     written = [first]
     for block in blocks:
-        path = block.removesuffix("output")
+        path = block.removesuffix("output")  # `decoder.layers.0.`
         after = f"{path}after_"
         writers = []
         for name in names:
             if name.startswith(after):
                 sublayer = name.replace(after, path)
-                outputs = f"{sublayer}.{OUTPUTS}"
+                outputs = f"{sublayer}.{OUTPUTS}"  # if it is an attention
                 writers.append(outputs if outputs in names else f"{sublayer}.output")
         if not writers or not set(writers) <= set(names):
             raise InputError(

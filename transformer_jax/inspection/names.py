@@ -92,7 +92,7 @@ def activation_name(path: Iterable[str], name: str) -> str:
     `encoder.layers.0.after_attention`; its norm's `scale` is `encoder.layers.0.attention_norm.scale`.
     """
     parts: list[str] = []
-    sublayer = ""  # set if the previous part is its residual connection
+    sublayer = ""  # whose residual connection the previous part is, if it is one
     for part in (*path, name):
         if sublayer:
             if part.endswith("norm"):
@@ -139,8 +139,10 @@ def our_name(name: str) -> str:
 
     `blocks.3.attn.hook_z` is `decoder.layers.3.attention.head_outputs`; `hook_z` is `head_outputs` of layer 0.
     """
+    number, end = "0", name
     block = re.match(r"blocks\.(\d+|[*?])\.", name)
-    number, end = (block[1], name[block.end() :]) if block else ("0", name)
+    if block:
+        number, end = block[1], name[block.end() :]
     for theirs, ours in TRANSFORMER_LENS.items():
         if f".{theirs}".endswith(f".{end}"):
             return ours.replace("layers.0.", f"layers.{number}.")

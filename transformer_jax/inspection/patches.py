@@ -65,6 +65,7 @@ class Filled(Patch):
     keys: Indices = None
 
     def apply(self, x: Array, site: ActivationSite) -> Array:
+        """The activation, changed where all of heads, positions and so on select it."""
         if self.how == "hide" and (site.letters != "B H T S" or "logits" not in site.name):
             raise InputError(
                 f"knock_out is for logits and weights of attention; {site.name} is [{site.letters}]"
@@ -164,7 +165,7 @@ def _is_chosen(what: str, indices: Indices, site: ActivationSite) -> Bool[Array,
     array = _as_indices(what, indices)
     size: int | None = site.shape[axis]
     places = jnp.arange(size)
-    shape = [1] * len(site.shape)
+    shape = [1] * len(site.shape)  # of the mask
     shape[axis] = len(places)
     if site.first is not None and site.letters.split()[axis] == "T":
         # in cached decoding, positions count from the start of a text whose length is unknown
@@ -177,20 +178,10 @@ def _is_chosen(what: str, indices: Indices, site: ActivationSite) -> Bool[Array,
             )
         is_chosen = jnp.asarray(array).at[places].get(mode="fill", fill_value=False)
         return is_chosen.reshape(shape)
-    has_rows = what == "positions" and array.ndim == 2 and site.letters.startswith("B ")
-    if not jnp.issubdtype(array.dtype, jnp.integer) or (array.ndim > 1 and not has_rows):
-        raise InputError(
-            f"{what} of {site.name} is {shortened(array)}; it must be integers or a boolean mask,"
-            " with one axis"
-        )
-    if has_rows:
-        shape[0] = site.shape[0]
-        if len(array) != shape[0]:
-            raise InputError(
-                f"positions of {site.name} has {len(array)} rows; there are {shape[0]} examples"
-            )
-    _check_range(what, array, size, site)
-    numbers = jnp.atleast_1d(array)[..., None]
+    _check_integers(what, array, size, site)
+    if array.ndim == 2:  # a row for each example
+        shape[0] = len(array)
+    numbers = jnp.atleast_1d(array)[..., None]  # [n 1] or [B n 1]
     if size is not None:
         numbers = jnp.where(numbers < 0, numbers + size, numbers)
     return (numbers == places).any(-2).reshape(shape)
@@ -205,9 +196,20 @@ def _as_indices(what: str, chosen: Indices) -> Array | np.ndarray:
     return as_array(what, chosen) if chosen else np.zeros(0, int)
 
 
-def _check_range(
+def _check_integers(
     what: str, array: Array | np.ndarray, size: int | None, site: ActivationSite
 ) -> None:
+    """Raise an `InputError` unless these are indices of an axis of this size; None if it is unknown."""
+    has_rows = what == "positions" and array.ndim == 2 and site.letters.startswith("B ")
+    if not jnp.issubdtype(array.dtype, jnp.integer) or (array.ndim > 1 and not has_rows):
+        raise InputError(
+            f"{what} of {site.name} is {shortened(array)}; it must be integers or a boolean mask,"
+            " with one axis"
+        )
+    if has_rows and len(array) != site.shape[0]:
+        raise InputError(
+            f"positions of {site.name} has {len(array)} rows; there are {site.shape[0]} examples"
+        )
     known = known_values(array)
     if known is None:
         return
@@ -229,7 +231,7 @@ def _fitting(array: object, x: Array, site: ActivationSite, *, is_whole: bool) -
             "returns one, or a patch"
         ) from None
     if site.first is not None:
-        # Of an array for all positions of a text, the current ones.
+        # Of an array for all positions of a text, the current ones. Its axes are counted from the end.
         axis = site.letters.split().index("T") - x.ndim
         size = x.shape[axis]
         if given.ndim >= -axis and given.shape[axis] > size:

@@ -74,9 +74,10 @@ def linear_probe(
         )
     check_numbers({"features": features.astype(np.float64)}, "the arguments")
     kinds, kind_of_row = np.unique(types, return_inverse=True)
+    label_of_kind = np.random.default_rng(seed).choice(labels, size=len(kinds))
+    control = label_of_kind[kind_of_row]  # [N]
     scaler = StandardScaler().fit(features[is_train].astype(np.float64))
     standardised = scaler.transform(features)
-    control = np.random.default_rng(seed).choice(labels, size=len(kinds))[kind_of_row]
 
     def fit(wanted: np.ndarray) -> LogisticRegression:
         return LogisticRegression(max_iter=MAX_STEPS).fit(standardised[is_train], wanted[is_train])
@@ -85,13 +86,13 @@ def linear_probe(
         return float(probe.score(standardised[~is_train], wanted[~is_train]))
 
     probe = fit(labels)
-    if len(np.unique(control[is_train])) == 1:  # the few types all drew one label
+    if len(np.unique(control[is_train])) == 1:  # the few types all drew one label: no fit
         control_accuracy = float((control[~is_train] == control[is_train][0]).mean())
     else:
         control_accuracy = accuracy(fit(control), control)
     weights, bias = probe.coef_, probe.intercept_
     if len(probe.classes_) == 2:  # scikit-learn has only their log-odds
         weights, bias = (np.concatenate([-part / 2, part / 2]) for part in (weights, bias))
-    weights = weights / scaler.scale_
+    weights = weights / scaler.scale_  # of the features as given
     bias = bias - weights @ scaler.mean_
     return Probe(accuracy(probe, labels), control_accuracy, probe.classes_, weights, bias)

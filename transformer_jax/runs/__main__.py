@@ -40,23 +40,23 @@ def main(arguments: list[str]) -> None:
     if chosen.diff:
         print(_lines(differences(*map(read_run, chosen.paths)), as_csv=chosen.csv))
         return
-    directory = chosen.paths[0] if len(chosen.paths) == 1 else Path()
-    runs = []
+    found = []
     for path in dict.fromkeys(chosen.paths):
         if path != DEFAULT or DEFAULT.exists():
-            runs += find_runs(path)
-    runs.sort(key=lambda run: sort_key(run, chosen.sort))
-    others = f"; {len(runs)} are of another task or state" if runs else ""
-    runs = [
-        run for run in runs if chosen.task in (None, run.task) and chosen.state in (None, run.state)
-    ]
+            found += find_runs(path)
+    found.sort(key=lambda run: sort_key(run, chosen.sort))
+    runs = [run for run in found if chosen.task is None or run.task == chosen.task]
+    runs = [run for run in runs if chosen.state is None or run.state == chosen.state]
     if chosen.json:
         listed = json.dumps([dataclasses.asdict(run) for run in with_varying_settings(runs)])
         # null for NaN and infinity
         print(json.dumps(json.loads(listed, parse_constant=lambda name: None), indent=2))
     elif not runs:
+        others = f"; {len(found)} are of another task or state" if found else ""
         print(f"No runs in {', '.join(map(str, chosen.paths))}{others}")
     else:
+        # shown paths are relative to it
+        directory = chosen.paths[0] if len(chosen.paths) == 1 else Path()
         if chosen.columns is None:
             rows = [HEADINGS, *(_row(run, directory) for run in with_varying_settings(runs))]
         else:
@@ -66,23 +66,37 @@ def main(arguments: list[str]) -> None:
 
 def _chosen(arguments: list[str]) -> argparse.Namespace:
     """Parse the flags; raise an `InputError` for flags that are wrong or exclude each other."""
-    about = "List the runs below a directory, or compare two runs."
-    parser = Parser(prog=PROGRAM, description=about)
-    paths = (
-        f"directories to search for runs, at any depth (default: {DEFAULT}); with --diff, two runs"
+    parser = Parser(
+        prog=PROGRAM, description="List the runs below a directory, or compare two runs."
     )
-    parser.add_argument("paths", nargs="*", type=Path, default=[DEFAULT], metavar="DIR", help=paths)
-    sort = "sort order of the runs (default: name)"
-    parser.add_argument("--sort", choices=SORTS, default="name", help=sort)
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        type=Path,
+        default=[DEFAULT],
+        metavar="DIR",
+        help=f"directories to search for runs, at any depth (default: {DEFAULT}); with --diff, two"
+        " runs",
+    )
+    parser.add_argument(
+        "--sort", choices=SORTS, default="name", help="sort order of the runs (default: name)"
+    )
     parser.add_argument("--task", help="list only the runs of this task, e.g. ReverseTask")
     parser.add_argument("--state", choices=STATES, help="list only the runs in this state")
-    values = "print comma-separated values instead of a table"
-    parser.add_argument("--csv", action="store_true", help=values)
+    parser.add_argument(
+        "--csv", action="store_true", help="print comma-separated values instead of a table"
+    )
     forms = parser.add_mutually_exclusive_group()
-    diff = "show the settings and metrics in which two runs differ"
-    forms.add_argument("--diff", action="store_true", help=diff)
-    columns = "columns to show: metrics (test/accuracy), settings (lr) and fields of --json (state)"
-    forms.add_argument("--columns", metavar="NAME,...", help=columns)
+    forms.add_argument(
+        "--diff",
+        action="store_true",
+        help="show the settings and metrics in which two runs differ",
+    )
+    forms.add_argument(
+        "--columns",
+        metavar="NAME,...",
+        help="columns to show: metrics (test/accuracy), settings (lr) and fields of --json (state)",
+    )
     forms.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     chosen = parser.parse_args(arguments)
     if chosen.diff and len(chosen.paths) != 2:
@@ -98,16 +112,16 @@ def sort_key(run: Run, sort: str) -> tuple[object, ...]:
     if sort == "name":
         return (run.path,)
     if sort != "best":
-        return (-(getattr(run, sort) or 0), run.path)
-    value = math.inf if run.best_value is None else run.best_value
-    if run.mode == "max":
-        value = -value
-    if not math.isfinite(value):
-        value = math.inf  # last
+        number = getattr(run, sort) or 0
+        return (-number, run.path)
+    value = math.inf  # last
+    if run.best_value is not None and math.isfinite(run.best_value):
+        value = run.best_value if run.mode == "min" else -run.best_value
     return (run.task or "", run.best_metric or "", value, run.path)
 
 
 def _chosen_columns(runs: Sequence[Run], directory: Path, names: Sequence[str]) -> list[list[str]]:
+    """The rows of a table with columns of these names; an `InputError` for a name that no run has."""
     for name in names:
         if all(run.value(name) is None for run in runs):
             metrics = sorted({metric for run in runs for metric in run.metrics})
@@ -132,9 +146,9 @@ def differences(one: Run, other: Run) -> list[list[str]]:
     rows = [["", _shown(one.path), _shown(other.path)]]
     settings = varying_settings([one.settings, other.settings])
     for name in ("task", *settings, *sorted(one.metrics | other.metrics)):
-        values = _text(one.value(name)), _text(other.value(name))
-        if values[0] != values[1]:
-            rows.append([_shown(name), *map(_shown, values)])
+        first, second = _text(one.value(name)), _text(other.value(name))
+        if first != second:
+            rows.append([_shown(name), _shown(first), _shown(second)])
     return rows
 
 
@@ -164,6 +178,7 @@ def _path(run: Run, directory: Path) -> str:
 
 
 def _row(run: Run, directory: Path) -> list[str]:
+    """A run's cells below the `HEADINGS`."""
     steps = _text(run.steps)
     if run.num_steps is not None:
         steps = _shown(f"{steps}/{run.num_steps}")
@@ -175,8 +190,16 @@ def _row(run: Run, directory: Path) -> list[str]:
     notes = [_shown(f"{name}={value}") for name, value in run.settings.items()]
     if run.reason is not None:
         notes.append(f"({_shown(run.reason)})")
-    task, path = _shown(run.task or "?"), _path(run, directory)
-    return [task, path, run.state, steps, best, seconds, size, " ".join(notes)]
+    return [
+        _shown(run.task or "?"),
+        _path(run, directory),
+        run.state,
+        steps,
+        best,
+        seconds,
+        size,
+        " ".join(notes),
+    ]
 
 
 if __name__ == "__main__":

@@ -122,7 +122,8 @@ class Checkpoints:
         """
         record = Record(None if metrics is None else dict(metrics), dict(progress), self._origin)
         with self._writing():
-            if self._when_written(lambda: self._records.renew(step, record)):
+            is_saved = self._when_written(lambda: self._records.renew(step, record))
+            if is_saved:
                 return
             self._pending = step, record
             arrays = ocp.args.StandardSave(arrays_to_save(state))
@@ -235,12 +236,13 @@ class Checkpoints:
         return from_first(function) if self._is_writer else function()
 
     def _best(self) -> int | None:
-        metric = self.criterion.metric
-        return best_step(
-            {s: record.value(metric) for s, record in self._records.all().items()}, self.criterion
-        )
+        metric, records = self.criterion.metric, self._records.all()
+        values = {step: record.value(metric) for step, record in records.items()}
+        return best_step(values, self.criterion)
 
     def _read_if_intact(self, step: int, like: PyTree | None) -> Checkpoint | None:
+        """Read a checkpoint; None if it is damaged. The first process checks the files and sends the record as JSON."""
+
         def check(step: int) -> Json:
             return self._records.read(step, check_files=True)._asdict()
 
@@ -256,11 +258,8 @@ class Checkpoints:
         try:
             with plain_path(self.directory / str(step) / STATE) as directory:
                 state = read_arrays(directory, like)
-            if (
-                record.state is not None
-                and jax.process_count() == 1
-                and record.state != digest_of_arrays(state)
-            ):
+            is_checked_here = record.state is not None and jax.process_count() == 1
+            if is_checked_here and record.state != digest_of_arrays(state):
                 raise ValueError("its arrays do not match their digest")
         except Exception as error:  # Orbax raises many classes, for damage in format 4 and for files deleted meanwhile
             if may_be_gone(error):
@@ -283,6 +282,7 @@ class Checkpoints:
         record._replace(files=digests_of_files(directory / STATE)).write(directory, step)
 
     def _delete_old(self) -> None:
+        """Delete the checkpoints that are neither among the newest nor the best."""
         steps = self._records.steps()
         for step in set(steps) - {*steps[-NEWEST:], self._best()}:
             self._records.delete(step)

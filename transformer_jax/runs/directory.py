@@ -217,8 +217,10 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
                 write()
 
     def _hold(self, config: TrainingConfig, held: contextlib.ExitStack) -> None:
+        """Create the directory, hold it until `held` is closed, and clear it unless a run is resumed."""
         self.path.mkdir(parents=True, exist_ok=True)
-        if not (is_run(self.path) or any((self.path / CHECKPOINTS).glob(f"*/{RECORD}"))):
+        has_checkpoint = any((self.path / CHECKPOINTS).glob(f"*/{RECORD}"))
+        if not is_run(self.path) and not has_checkpoint:
             check_unused(self.path, CHECKPOINTS)
         held.enter_context(self.held())
         is_evaluation = config.pretrained is not None
@@ -227,13 +229,12 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
                 f"{self.path} holds a training run, not an evaluation; choose another"
                 " checkpoint_dir or name"
             )
-        if is_evaluation or not config.resume:
-            is_replaced = is_evaluation or config.overwrite
-            if (self.path / RESULTS).exists() and not is_replaced:
-                raise InputError(
-                    f"{self.path} holds a finished run; use overwrite=True to replace it"
-                )
-            clear(self.path, CHECKPOINTS, EVENTS, CURVES, RESULTS)
+        if config.resume and not is_evaluation:
+            return
+        is_replaced = is_evaluation or config.overwrite
+        if (self.path / RESULTS).exists() and not is_replaced:
+            raise InputError(f"{self.path} holds a finished run; use overwrite=True to replace it")
+        clear(self.path, CHECKPOINTS, EVENTS, CURVES, RESULTS)
 
     def _begin(self, config: TrainingConfig, saved: Json | None, origin: Json) -> None:
         """Check that the run in the directory is this one, and write `config.json`.

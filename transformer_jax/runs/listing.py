@@ -74,12 +74,12 @@ def find_runs(directory: Path) -> list[Run]:
 
 def with_varying_settings(runs: Sequence[Run]) -> list[Run]:
     """Return the runs, reduced to the settings in which runs of the same task differ."""
-    names = {}
+    varying = {}  # names of settings, by task
     for task in {run.task for run in runs}:
-        names[task] = varying_settings([run.settings for run in runs if run.task == task])
+        varying[task] = varying_settings([run.settings for run in runs if run.task == task])
     reduced = []
     for run in runs:
-        settings = {name: run.settings[name] for name in names[run.task] if name in run.settings}
+        settings = {name: run.settings[name] for name in varying[run.task] if name in run.settings}
         reduced.append(dataclasses.replace(run, settings=settings))
     return reduced
 
@@ -120,12 +120,14 @@ def is_held(path: Path) -> bool:
 
 
 def _run_directories(directory: Path) -> Iterator[Path]:
+    """Yield the directories of runs, also of runs inside others; saved models and checkpoints are skipped."""
     for path, below, files in os.walk(directory):
         below.sort()
         if {WEIGHTS, PARAMETERS}.intersection(files):
             continue  # a saved model
-        # other programs have lock files too
-        if CONFIG in files or (LOCK in files and CHECKPOINTS in below):
+        # A run that has not written its settings yet; other programs have lock files too.
+        has_begun = LOCK in files and CHECKPOINTS in below
+        if CONFIG in files or has_begun:
             yield Path(path)
             below[:] = [name for name in below if name != CHECKPOINTS]
 
@@ -150,16 +152,19 @@ def _progress(path: Path) -> Json:
 
 
 def _fields_of_checkpoints(records: Mapping[int, Record]) -> Json:
+    """Return the fields of `Run` that the records of its checkpoints give."""
     newest = max(records)
     progress = records[newest].progress
     criterion = _criterion(progress)
     values = {step: record.value(criterion.metric) for step, record in records.items()}
     best = best_step(values, criterion)
-    fields = _summary(criterion, None if best is None else values[best], progress["seconds"])
+    best_value = None if best is None else values[best]
+    fields = _summary(criterion, best_value, progress["seconds"])
     return {"steps": newest, "num_steps": progress.get("num_steps"), **fields}
 
 
 def _fields_of_results(results: Json) -> Json:
+    """Return the fields of `Run` that the results of a finished run give."""
     criterion = _criterion(results)
     metrics = {}
     for split in ("val", "test"):
@@ -173,6 +178,7 @@ def _fields_of_results(results: Json) -> Json:
 
 
 def _summary(criterion: Criterion, best: float | None, seconds: Json) -> Json:
+    """Return the fields of `Run` that checkpoints and results both give."""
     return {
         "best_metric": f"val/{criterion.metric}",
         "best_value": best,

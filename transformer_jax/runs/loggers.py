@@ -67,10 +67,10 @@ def cut_back(files: Iterable[Path], sizes: Mapping[str, int] | None, position: L
     """
     if sizes is None and position.step > 0:
         return
-    lost = dict(sizes or {})
+    lost = dict(sizes or {})  # those not found whole
     for file in files:
         size = lost.get(file.name)
-        if size is None:
+        if size is None:  # it was not there at the checkpoint
             file.unlink()
         elif file.stat().st_size >= size:
             with open(file, "r+b", opener=no_link) as stream:
@@ -97,7 +97,8 @@ class CsvLogger(Logger):
     def __init__(self, directory: Path | str, position: LogPosition = LogPosition()) -> None:  # noqa: B008
         self._file = Path(directory) / CURVES
         size = position.states.get(type(self).__name__)
-        cut_back(self._file.parent.glob(CURVES), None if size is None else {CURVES: size}, position)
+        sizes = None if size is None else {CURVES: size}
+        cut_back(self._file.parent.glob(CURVES), sizes, position)
         # see `close`
         self._stream = open(self._file, "a", newline="", encoding="utf-8", opener=no_link)  # noqa: SIM115
         self._writer = csv.writer(self._stream, lineterminator="\n")

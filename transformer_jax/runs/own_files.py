@@ -33,11 +33,10 @@ def write_listed(directory: Path, name: str, content: bytes) -> None:
 
 def check_unused(directory: Path, checkpoints: str) -> None:
     """Raise an `InputError` if a directory that is not a run's holds other files or checkpoints."""
-    others = [path for path in sorted(directory.glob("[!.]*")) if not path.is_dir()]
-    others += (directory / checkpoints).glob("*")
-    for path in others:
+    files = [path for path in sorted(directory.glob("[!.]*")) if not path.is_dir()]
+    for path in (*files, *(directory / checkpoints).glob("*")):
         if path.name != OF_A_SWEEP:
-            name = path.relative_to(directory).parts[0]
+            name = path.relative_to(directory).parts[0]  # the file's, or `checkpoints`
             raise InputError(
                 f"{directory} is not a run's directory, but holds {name}; choose another"
                 " checkpoint_dir or name"
@@ -57,6 +56,7 @@ def clear(directory: Path, checkpoints: str, *patterns: str) -> None:
 
 
 def _recorded(directory: Path) -> list[str]:
+    """Names of the files that the run recorded, without those that are paths; none if they can't be read."""
     try:
         with open(directory / RECORD_OF_FILES, "rb", opener=no_link) as stream:
             names = stream.read(2**20).decode().split("\n")

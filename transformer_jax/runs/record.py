@@ -113,12 +113,13 @@ class Records:
         Raises:
             InputError: one is of another format, or can't be read now.
         """
-        found = {
-            step: self.unless_damaged(step, self.read)
-            for step in self.steps()
-            if step not in self.damaged
-        }
-        return {step: record for step, record in found.items() if record is not None}
+        intact = {}
+        for step in self.steps():
+            if step not in self.damaged:
+                record = self.unless_damaged(step, self.read)
+                if record is not None:
+                    intact[step] = record
+        return intact
 
     def unless_damaged(self, step: int, read: Callable[[int], T]) -> T | None:
         """Return the result of `read` for a step; None if the checkpoint is damaged, which is remembered.
@@ -148,23 +149,23 @@ class Records:
 
         Deletes checkpoints of later steps, which were skipped as damaged when the run was resumed.
         """
-        records = self.all()
+        old = self.all().get(step)
         self.prepare()  # an earlier save may have failed
+        first_deleted = step if old is None else step + 1
         for saved in self.steps():
-            if saved > step or (saved == step and step not in records):
+            if saved >= first_deleted:
                 self.delete(saved)
-        if step not in records:
+        if old is None:
             return False
-        old = records[step]
-        record._replace(files=old.files, state=old.state).write(self.directory / str(step), step)
+        renewed = record._replace(files=old.files, state=old.state)
+        renewed.write(self.directory / str(step), step)
         return True
 
     def delete(self, step: int) -> None:
         """Delete the checkpoint of a step."""
         # Renamed first, so that neither a reader nor a crash leaves half of it under its name.
-        shutil.rmtree(
-            (self.directory / str(step)).rename(self.directory / f"deleted{half_suffix()}")
-        )
+        renamed = (self.directory / str(step)).rename(self.directory / f"deleted{half_suffix()}")
+        shutil.rmtree(renamed)
         self.damaged.discard(step)
 
     def damage(self, step: int, reason: object) -> DamagedError:

@@ -112,11 +112,12 @@ def completed(config_class: ConfigClass, stored: Content) -> Json:
 
 def differing_settings(first: Json, *others: Json, ignored: Collection[str]) -> list[str]:
     """Names of the settings in which runs differ, except the `ignored` ones."""
-    names = set(first).union(*others).difference(ignored)
-    for name in list(names):
-        if all(other.get(name, MISSING) == first.get(name, MISSING) for other in others):
-            names.remove(name)
-    return sorted(names)
+    differing = []
+    for name in sorted(set(first).union(*others).difference(ignored)):
+        value = first.get(name, MISSING)
+        if any(other.get(name, MISSING) != value for other in others):
+            differing.append(name)
+    return differing
 
 
 def differences(stored: Json, settings: Json, ignored: Collection[str] = ()) -> list[str]:
@@ -258,8 +259,9 @@ def check_beginning(path: Path, saved: Json, origin: Json, init_from: str | None
     if saved["data"] != origin["data"]:
         changed = " or ".join(("its training or validation set", *origin["files"]))
         raise InputError(f"{path} holds a run with different data: {changed} has changed; {REMEDY}")
-    digests = saved.get("initial_params"), origin["initial_params"]
-    if digests[0] != digests[1] and (init_from is None or None not in digests):
+    stored, given = saved.get("initial_params"), origin["initial_params"]
+    is_comparable = init_from is None or (stored is not None and given is not None)
+    if is_comparable and stored != given:
         source = "the arrays passed to fit" if init_from is None else init_from
         raise InputError(
             f"{path} holds a run with different initial parameters: {source} have changed; {REMEDY}"

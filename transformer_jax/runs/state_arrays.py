@@ -65,6 +65,7 @@ def _shapes(tree: PyTree) -> Json:
 
 
 def _by_path(tree: PyTree) -> list[tuple[str, Any]]:
+    """Pairs of path and leaf, in the order of the PyTree."""
     paths = jax.tree_util.tree_leaves_with_path(tree)
     return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in paths]
 
@@ -99,7 +100,9 @@ def arrays_like(tree: PyTree, like: PyTree | None) -> PyTree:
     if like is None:
         return tree
     return jax.tree.map(
-        lambda a, b: jax.random.wrap_key_data(a) if _is_typed_key(b) else a, tree, like
+        lambda array, leaf: jax.random.wrap_key_data(array) if _is_typed_key(leaf) else array,
+        tree,
+        like,
     )
 
 

@@ -70,6 +70,7 @@ def array_of(tensor: "torch.Tensor") -> np.ndarray:
 
 
 def _read_torch(path: Path) -> WeightFile:
+    """Read a state dict, plain or in a Lightning checkpoint."""
     import torch
 
     saved, stored_bytes = load_torch(path)
@@ -125,6 +126,7 @@ def check_name(name: object, path: Path) -> None:
 
 
 def _check(weights: Mapping[Any, object], wanted: type, path: Path) -> None:
+    """Raise an `InputError` if a file holds an object of another type, or under an unusual name."""
     for name, value in weights.items():
         if not isinstance(value, wanted):
             raise InputError(

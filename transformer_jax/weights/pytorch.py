@@ -115,8 +115,13 @@ def _params_like(model: Model) -> Abstract:
     else:
         check_blocks(model)
     if isinstance(model, Transformer):
-        vocabularies = {"source_vocabulary_size": None, "target_vocabulary_size": None}
-        check_parts("", model, **SAME_SIZES, **vocabularies)
+        check_parts(
+            "",
+            model,
+            **SAME_SIZES,
+            source_vocabulary_size=None,
+            target_vocabulary_size=None,
+        )
     return abstract_params(model)
 
 

@@ -92,11 +92,13 @@ def _content(model: nn.Module, params: Params) -> Json:
     check_blocks(model)
     check_parts("settings.", model.settings, positions=SinusoidalPositions())
     final_norm = getattr(model, "final_norm", None)
+    if final_norm is None:
+        final_norm = model.settings.norm_first
     settings = {
         **_numbers(model, "model_dim", "num_heads", "max_len"),
         **_numbers(model.settings, "norm_first", "dropout_prob", "layer_norm_epsilon"),
         "dim_feedforward": int(getattr(model, "dim_feedforward", 2 * model.model_dim)),
-        "final_norm": bool(model.settings.norm_first if final_norm is None else final_norm),
+        "final_norm": bool(final_norm),
         "attention_dropout_prob": float(model.settings.attention.dropout_prob),
         "activation": _activation(model.settings),
     }
@@ -109,6 +111,7 @@ def _content(model: nn.Module, params: Params) -> Json:
 
 
 def _sizes_of_predictor(model: TransformerPredictor, params: Params) -> Json:
+    """Arguments of the exported `TransformerPredictor`; an `InputError` if it has other parts."""
     check_parts("", model, block=EncoderBlock, pools=False)
     kernel = by_path(params).get("input_layer/kernel", np.ones(1))  # `state_dict_of` checks it
     return {
@@ -118,8 +121,15 @@ def _sizes_of_predictor(model: TransformerPredictor, params: Params) -> Json:
 
 
 def _sizes_of_transformer(model: Transformer) -> Json:
-    parts = {"encoder_block": EncoderBlock, "decoder_block": DecoderBlock}
-    check_parts("", model, **parts, **SAME_SIZES, embeddings=EmbeddingSettings())
+    """Arguments of the exported `Transformer`; an `InputError` if it has other parts or no vocabularies."""
+    check_parts(
+        "",
+        model,
+        encoder_block=EncoderBlock,
+        decoder_block=DecoderBlock,
+        **SAME_SIZES,
+        embeddings=EmbeddingSettings(),
+    )
     vocabularies = "source_vocabulary_size", "target_vocabulary_size"
     sizes = _numbers(
         model, *vocabularies, "num_encoder_layers", "num_decoder_layers", "tie_embeddings"

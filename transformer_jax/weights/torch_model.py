@@ -58,10 +58,8 @@ class PositionalEncoding(nn.Module):
         super().__init__()
         frequencies = 10000.0 ** (-torch.arange(0, model_dim, 2, dtype=torch.float64) / model_dim)
         angles = torch.arange(max_len)[:, None] * frequencies
-        table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(
-            1
-        )  # [max_len, D or D + 1]
-        table = table[:, :model_dim].float()
+        table = torch.stack([angles.sin(), angles.cos()], dim=-1)  # [max_len, pairs, 2]
+        table = table.flatten(1)[:, :model_dim].float()  # an odd D leaves the last cosine out
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -64,7 +64,9 @@ def load_tutorial_weights(
     layout = LIGHTNING if is_lightning else FLAX
     num_features, model_dim = _kernel_shape(file.arrays, layout, "input_layer/kernel", source)
     _, num_classes = _kernel_shape(file.arrays, layout, "output_layer/kernel", source)
-    layers = {layer for name in file.arrays for layer in re.findall(r"layers[._]\d+", name)}
+    layers: set[str] = set()  # their names
+    for name in file.arrays:
+        layers.update(re.findall(r"layers[._]\d+", name))
     stored = file.hyperparameters
     heads = stored.get("num_heads", num_heads)
     if heads is None:
@@ -86,7 +88,8 @@ def load_tutorial_weights(
         settings=settings,
     )
     like = abstract_params(model, jax.ShapeDtypeStruct((1, 1, num_features), jnp.float32))
-    return model, layout._replace(num_groups=model.num_heads).to_ours(file.arrays, like, source)
+    layout = layout._replace(num_groups=heads)
+    return model, layout.to_ours(file.arrays, like, source)
 
 
 def _kernel_shape(arrays: Arrays, layout: Layout, path: str, source: str) -> tuple[int, int]:

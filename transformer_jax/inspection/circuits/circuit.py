@@ -88,13 +88,15 @@ class Circuit:
             num_sequences: B.
             length: T; None for the maximum.
         """
-        first = int(self.task.vocabulary[0] == BEGIN)
-        shape = num_sequences, self.task.max_length if length is None else length
-        tokens = rng.integers(first, len(self.task.vocabulary), size=shape)
+        if length is None:
+            length = self.task.max_length
+        first = int(self.task.vocabulary[0] == BEGIN)  # number of tokens before the random ones
+        tokens = rng.integers(first, len(self.task.vocabulary), size=(num_sequences, length))
         tokens[:, :first] = 0
         if self.task.is_of_repetitions:
-            half = (shape[1] - first) // 2
-            tokens[::2, first + half : first + 2 * half] = tokens[::2, first : first + half]
+            half = (length - first) // 2
+            middle = first + half
+            tokens[::2, middle : middle + half] = tokens[::2, first:middle]
         return tokens
 
     def inputs(self, tokens: Tokens) -> tuple[object, ...]:
@@ -107,7 +109,8 @@ class Circuit:
         vocabulary, num_positions = self.task.vocabulary, tokens.shape[1]
         check_token_ids("tokens", tokens, len(vocabulary))
         check_offset("tokens.shape[1]", num_positions, self.task.min_length, self.task.max_length)
-        if vocabulary[0] == BEGIN and ((tokens == 0) != (np.arange(num_positions) == 0)).any():
+        is_first = np.arange(num_positions) == 0
+        if vocabulary[0] == BEGIN and ((tokens == 0) != is_first).any():
             raise InputError(
                 f"tokens is {tokens}; {BEGIN}, token 0, must be the first of each row and no other"
             )

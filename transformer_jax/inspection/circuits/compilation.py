@@ -63,7 +63,9 @@ def compile_circuit(
     )
     features = jax.ShapeDtypeStruct((1, task.max_length, len(task.vocabulary)), np.float32)
     shapes = jax.eval_shape(model.init, jax.random.key(0), features)["params"]
-    params = flatten_dict(jax.tree.map(lambda leaf: np.zeros(leaf.shape), shapes), sep="/")
+    params = {path: np.zeros(leaf.shape) for path, leaf in flatten_dict(shapes, sep="/").items()}
+
+    # What the program and its decoys do; all other weights stay 0.
     _write_ends(program, answer, params)
     for (layer, number), head in program.heads.items():
         first = number * program.width
@@ -75,7 +77,9 @@ def compile_circuit(
         _write_table(params, f"encoder/layers_{layer}/feed_forward", table)
         working_units[layer, : len(table.points)] = True
     if seed is not None:
-        _rotate(params, np.linalg.qr(rng.normal(size=(model.model_dim, model.model_dim)))[0])
+        rotation, _ = np.linalg.qr(rng.normal(size=(model.model_dim, model.model_dim)))
+        _rotate(params, rotation)
+
     heads = [
         CircuitHead(*place, head.role, head.does, head.attention)
         for place, head in sorted(program.heads.items())

@@ -33,11 +33,12 @@ def reverse_circuit(length: int = 7, num_tokens: int = 5, *, seed: int | None = 
     check_sizes(length=length, num_tokens=num_tokens)
     program = Program(num_tokens, length)
     answer = program.space(num_tokens)
+    reversal = np.eye(length)[::-1]
     program.heads[1, 2] = Attend(
-        {(program.position, program.position): SHARPNESS * np.eye(length)[::-1]},
+        {(program.position, program.position): SHARPNESS * reversal},
         {(program.tokens, answer): np.eye(num_tokens)},
         "attends from position i to T - 1 - i and copies the token",
-        lambda tokens: np.tile(np.eye(length)[::-1], (len(tokens), 1, 1)),
+        lambda tokens: np.tile(reversal, (len(tokens), 1, 1)),
     )
     vocabulary = tuple(map(str, range(num_tokens)))
     task = CircuitTask("reverse", vocabulary, length, length, False, lambda tokens: tokens[:, ::-1])
@@ -62,22 +63,25 @@ def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None
     """
     check_sizes(2, max_length=max_length)
     check_sizes(num_numbers=num_numbers)
-    program = Program(1 + num_numbers, max_length)
-    share, rank = program.space(1), program.space(max_length - 1)
-    answer = program.space(1 + num_numbers)
-    smaller = np.tri(1 + num_numbers, k=-1)
+    size, num_ranks = 1 + num_numbers, max_length - 1
+    program = Program(size, max_length)
+    share, rank, answer = program.space(1), program.space(num_ranks), program.space(size)
+    smaller = np.tri(size, k=-1)
     smaller[0, 0] = 1  # BOS, token 0, attends to itself
     program.heads[0, 2] = Attend(
         {(program.tokens, program.tokens): SHARPNESS * smaller},
-        {(program.tokens, share): np.eye(1 + num_numbers, 1)},
+        {(program.tokens, share): np.eye(size, 1)},
         f"attends to {BEGIN} and to all smaller numbers: the weight of {BEGIN} is 1 / (rank + 1)",
         _smaller_numbers,
     )
-    ranks = np.arange(max_length - 1)[::-1]
-    program.tables[0] = Table(share, 1 / (ranks + 1), np.eye(max_length - 1)[ranks], rank)
-    positions, numbers = np.arange(max_length)[:, None], np.arange(max_length - 1)
-    greatest = np.where(numbers < positions, numbers, -1) * (positions > 0)
-    begin = np.zeros((max_length, 1 + num_numbers))
+    ranks = np.arange(num_ranks)
+    descending = ranks[::-1]  # so that the weights of BOS ascend
+    one_hot = np.eye(num_ranks)[descending]
+    program.tables[0] = Table(share, 1 / (descending + 1), one_hot, rank)
+    # Logits by position and rank: the rank itself if it is at most i - 1; position 0 judges by BOS alone.
+    positions = np.arange(max_length)[:, None]
+    greatest = np.where(ranks < positions, ranks, -1) * (positions > 0)
+    begin = np.zeros((max_length, size))
     begin[:, 0] = -1  # BOS also has rank 0, but only position 0 may select it
     begin[0, 0] = 1
     program.heads[1, 0] = Attend(
@@ -85,7 +89,7 @@ def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None
             (program.position, rank): SHARPNESS * greatest,
             (program.position, program.tokens): SHARPNESS * begin,
         },
-        {(program.tokens, answer): np.eye(1 + num_numbers)},
+        {(program.tokens, answer): np.eye(size)},
         "attends from position i to the numbers with the greatest rank up to i - 1 and copies them",
         lambda tokens: _shared(tokens[:, None, :] == np.sort(tokens)[:, :, None]),
     )
@@ -96,6 +100,7 @@ def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None
 
 
 def _smaller_numbers(tokens: Tokens) -> Weights:
+    """Weights of queries that attend equally to `BOS` and to all smaller numbers."""
     seen = tokens[:, None, :] < tokens[:, :, None]
     seen[:, 0, 0] = True
     return _shared(seen)
@@ -129,10 +134,12 @@ def induction_circuit(
         "attends to the previous token and records it",
         lambda tokens: np.tile(_before(tokens.shape[1]), (len(tokens), 1, 1)),
     )
-    later = np.arange(max_length)[None]  # of several matches the latest, for any token of the query
-    match = 2 * SHARPNESS * (max_length + 1)  # outweighs any position
+    # Logits by tokens of query and key: a match outweighs any position, of several matches the latest wins, and without
+    # a match BOS does.
+    later = np.arange(max_length)[None]  # for any token of the query
+    match = 2 * SHARPNESS * (max_length + 1)
     equal = np.eye(size)
-    equal[0, 0] = 0
+    equal[0, 0] = 0  # BOS matches nothing
     program.heads[1, 2] = Attend(
         {
             (program.tokens, previous): match * equal,
@@ -157,8 +164,9 @@ def _answers(tokens: Tokens) -> Tokens:
 
 def _sources(tokens: Tokens) -> Tokens:
     """For each position, the position after the latest earlier occurrence of its token; 0 if there is none."""
-    is_earlier_like = np.tril(tokens[:, :, None] == tokens[:, None, :], -1)
-    return (is_earlier_like * np.arange(1, 1 + tokens.shape[1])).max(-1)
+    is_earlier_like = np.tril(tokens[:, :, None] == tokens[:, None, :], -1)  # [B T T]
+    next_positions = np.arange(1, 1 + tokens.shape[1])
+    return (is_earlier_like * next_positions).max(-1)
 
 
 def _before(length: int) -> Matrix:

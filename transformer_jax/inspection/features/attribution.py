@@ -77,12 +77,13 @@ def attribution_graph(
     frozen = {name: values[name] for name in fixed}
     length = values[stream].shape[1]
 
+    # The nodes of each layer's active features, and a smaller transcoder of these features alone.
     nodes, layers, active = [], [], []
-    for layer, of_layer, name in zip(transcoders.layers, features, transcoders.writes, strict=True):
-        positions, numbers = np.nonzero(of_layer[0])
+    for layer, array, name in zip(transcoders.layers, features, transcoders.writes, strict=True):
+        positions, numbers = np.nonzero(array[0])
         used, columns = np.unique(numbers, return_inverse=True)
         layers.append(layer.only(used))
-        sizes = of_layer[0, positions, numbers]
+        sizes = array[0, positions, numbers]
         active.append((positions, columns, sizes))
         nodes.append(nodes_of("feature", networks.index(name), positions, numbers, sizes))
     places = np.indices((len(networks), length)).reshape(2, -1)
@@ -91,13 +92,15 @@ def attribution_graph(
     logits = np.asarray(output[0, position], np.float32)
     probabilities = np.asarray(jax.nn.softmax(logits))
     best = np.argsort(-probabilities, kind="stable")[:max_logits]
-    best = best[: 1 + np.searchsorted(np.cumsum(probabilities[best]), probability)]
-    some = dataclasses.replace(transcoders, layers=tuple(layers))
-    rows = inspected.apply(
-        _rows, inputs, kwargs, some, active, rest, frozen, (position, best), batch
-    )
+    num_best = 1 + np.searchsorted(np.cumsum(probabilities[best]), probability)
+    best = best[:num_best]
     values_of_best = (logits - logits.mean())[best]
     nodes.append(nodes_of("logit", len(networks), position % length, best, values_of_best))
+
+    smaller = dataclasses.replace(transcoders, layers=tuple(layers))
+    rows = inspected.apply(
+        _rows, inputs, kwargs, smaller, active, rest, frozen, (position, best), batch
+    )
     return graph_of(np.concatenate(nodes), np.asarray(rows), probabilities[best])
 
 
@@ -141,12 +144,14 @@ def _largest_features(
     transcoders: Transcoders, values: Captured, count: int
 ) -> list[Float[np.ndarray, "1 T F"]]:
     """Return the features that write the longest vectors; the others are 0."""
-    features = [np.asarray(of_layer) for of_layer in transcoders.encode(values)]
-    lengths = [np.linalg.norm(layer.decoder, axis=1) for layer in transcoders.layers]
-    sizes = [np.abs(each) * length for each, length in zip(features, lengths, strict=True)]
-    ranked = np.sort(np.concatenate(sizes, axis=None))
-    least = ranked[-count:][0]
-    return [np.where(size < least, 0, each) for size, each in zip(sizes, features, strict=True)]
+    features = [np.asarray(array) for array in transcoders.encode(values)]  # each [1 T F]
+    norms = [np.linalg.norm(layer.decoder, axis=1) for layer in transcoders.layers]  # each [F]
+    lengths = [np.abs(array) * norm for array, norm in zip(features, norms, strict=True)]
+    longest = np.sort(np.concatenate(lengths, axis=None))[-count:]
+    return [
+        np.where(length < longest[0], 0, array)
+        for length, array in zip(lengths, features, strict=True)
+    ]
 
 
 def _rows(
@@ -161,38 +166,43 @@ def _rows(
     logits: tuple[int, Array],
     batch: int,
 ) -> Float[Array, "targets sources"]:
-    """Return the incoming edges of features and logits; the last column is what biases add."""
+    """Return the incoming edges of features and logits; the last column is what biases add.
+
+    What features and logits read is linear in what nodes write, so an edge is a derivative by a factor of 1 on that.
+    `active` has the features of each layer, `rest` what errors and tokens write, and `logits` their position and
+    numbers.
+    """
     position, best = logits
 
-    def read(of_features: list[Array], of_rest: Captured, of_biases: Array) -> Array:
-        """Compute the inputs of features, and the logits, if the output of each node and all biases are scaled."""
-        before = {}
+    def read(on_features: list[Array], on_rest: Captured, on_biases: Array) -> Array:
+        """Compute what features and logits read if the outputs of nodes and all biases have these factors."""
+        read_by_features = {}
 
         def output(layer: int, x: Array) -> Array:
             dictionary = transcoders.layers[layer]
-            positions, numbers, sizes = active[layer]
-            linear = x @ dictionary.encoder + of_biases * dictionary.encoder_bias
-            before[layer] = linear[0, positions, numbers]
-            scaled = of_features[layer] * sizes
-            features = jnp.zeros_like(linear).at[0, positions, numbers].set(scaled)
-            bias = of_biases * dictionary.decoder_bias
+            positions, columns, sizes = active[layer]
+            linear = x @ dictionary.encoder + on_biases * dictionary.encoder_bias
+            read_by_features[layer] = linear[0, positions, columns]
+            scaled = on_features[layer] * sizes
+            features = jnp.zeros_like(linear).at[0, positions, columns].set(scaled)
+            bias = on_biases * dictionary.decoder_bias
             return dataclasses.replace(dictionary, decoder_bias=bias).decode(features, x)
 
         patches: dict[str, Any] = dict(fixed) | transcoders.patches(output)
-        for name, scales in of_rest.items():
-            added = add(scales[:, None] * rest[name])
+        for name, factors in on_rest.items():
+            added = add(factors[:, None] * rest[name])
             patches[name] = [*patches.get(name, [zero()]), added]
-        given = with_scaled_biases(variables, of_biases)
-        result, _ = forward_pass(model, given, inputs, kwargs).run(patches=patches)
-        of_logits = result[0, position, best] - result[0, position].mean()
-        return jnp.concatenate([*(before[layer] for layer in range(len(active))), of_logits])
+        scaled = with_scaled_biases(variables, on_biases)
+        result, _ = forward_pass(model, scaled, inputs, kwargs).run(patches=patches)
+        centered = result[0, position, best] - result[0, position].mean()
+        return jnp.concatenate([*(read_by_features[n] for n in range(len(active))), centered])
 
-    whole = (
+    ones = (
         [jnp.ones_like(sizes) for *_, sizes in active],
         jax.tree.map(lambda array: jnp.ones(array.shape[1]), rest),
         jnp.ones(()),
     )
-    values, pull = jax.vjp(read, *whole)
+    values, pull = jax.vjp(read, *ones)
 
     def row(number: Int[Array, ""]) -> Float[Array, " sources"]:
         gradients = pull(jax.nn.one_hot(number, len(values)))

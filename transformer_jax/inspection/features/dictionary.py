@@ -111,8 +111,11 @@ class SparseDictionary(Checked):
         return sparsity * gates.sum(-1) + jnp.square(target - gates @ directions - bias).sum(-1)
 
     def _projected(self, x: Float[ArrayLike, "*leading D"]) -> Features:
+        """`(x - b) W`, or `x W` in a transcoder."""
         x = of_width(x, self.input_dim)
-        return (x if self.output_dim is not None else x - self.decoder_bias) @ self.encoder
+        if self.output_dim is None:
+            x = x - self.decoder_bias
+        return x @ self.encoder
 
 
 def of_width(x: Float[ArrayLike, "*leading D"], width: int) -> Float[Array, "*leading D"]:

@@ -89,19 +89,27 @@ def folded(dictionary: SparseDictionary | FoldedDictionary) -> FoldedDictionary:
         raise InputError(
             "dictionary has no variables; it must be bound to variables: dictionary.bind(variables)"
         )
-    encoder, bias, b = dictionary.encoder, dictionary.encoder_bias, dictionary.decoder_bias
+    encoder, encoder_bias = dictionary.encoder, dictionary.encoder_bias
+    decoder_bias = dictionary.decoder_bias
     is_transcoder = dictionary.output_dim is not None
     threshold: Array | float = 0.0
     if dictionary.k is None:  # g > 0 if and only if p > c - c' exp(r)
         scale = jnp.exp(dictionary.log_scale)
         encoder = encoder * scale
-        threshold = nn.relu(bias - dictionary.gate_bias * scale)
-    if not is_transcoder:
-        bias = bias - b @ encoder
+        threshold = nn.relu(encoder_bias - dictionary.gate_bias * scale)
+    if not is_transcoder:  # which subtracts its decoder's bias before its encoder
+        encoder_bias = encoder_bias - decoder_bias @ encoder
     return FoldedDictionary(
-        encoder, bias, dictionary.directions, b, is_transcoder, threshold, dictionary.k
+        encoder,
+        encoder_bias,
+        dictionary.directions,
+        decoder_bias,
+        is_transcoder,
+        threshold,
+        dictionary.k,
     )
 
 
 def _moments(x: Float[Array, "*leading D"]) -> tuple[Array, Array]:
+    """Mean and standard deviation over the last axis, each `[..., 1]`."""
     return x.mean(-1, keepdims=True), x.std(-1, ddof=1, keepdims=True)

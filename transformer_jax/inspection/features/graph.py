@@ -51,10 +51,12 @@ class AttributionGraph:
             raise InputError(
                 "the graph has edges that are NaN or infinite, so it has no influences"
             )
-        shares, total, reached = self._shares(), 0 * self.probabilities, self.probabilities
-        while reached.any():  # no path is longer than the model is deep
-            reached = reached @ shares
-            total = total + reached
+        shares = self._shares()
+        total = np.zeros_like(self.probabilities)
+        of_length = self.probabilities  # influence along all paths of one length, at first 0
+        while of_length.any():  # no path is longer than the model is deep
+            of_length = of_length @ shares
+            total = total + of_length
         return total
 
     @property
@@ -71,16 +73,17 @@ class AttributionGraph:
             nodes: share of the influence of all nodes that the kept nodes have together.
             edges: share of the influence of all edges that the kept edges have together.
         """
-        stay = np.isin(self.nodes.kind, ("token", "logit"))
-        kept = _largest(self.influence, nodes) | stay
+        stays = np.isin(self.nodes.kind, ("token", "logit"))
+        kept = _largest(self.influence, nodes) | stays
         among = dataclasses.replace(self, edges=self.edges * np.outer(kept, kept))
-        influence = among.influence + self.probabilities
+        influence = among.influence + self.probabilities  # of an edge's target
         is_edge = _largest(among._shares() * influence[:, None], edges)
         count = -1
-        while count != kept.sum():  # a node without edges to it or from it goes, with the others
+        while count != kept.sum():  # a node without edges takes others with it
             count = kept.sum()
-            reads = is_edge.any(1) | (self.nodes.kind != "feature")
-            kept &= reads & (is_edge.any(0) | stay)
+            is_read_into = is_edge.any(1) | (self.nodes.kind != "feature")
+            is_read_from = is_edge.any(0) | stays
+            kept &= is_read_into & is_read_from
             is_edge &= np.outer(kept, kept)
         return AttributionGraph(
             self.nodes[kept].view(np.recarray),
@@ -90,6 +93,7 @@ class AttributionGraph:
         )
 
     def _shares(self) -> Float[np.ndarray, "N N"]:
+        """Each edge's absolute value, as a share of those of all edges to the same target."""
         sizes = np.abs(self.edges)
         return sizes / np.maximum(sizes.sum(1, keepdims=True), 1e-30)
 
@@ -97,16 +101,18 @@ class AttributionGraph:
 def graph_of(nodes: np.ndarray, rows: np.ndarray, probabilities: np.ndarray) -> AttributionGraph:
     """Make a graph of the incoming edges of features and logits, the last column of which is that of biases."""
     is_target = np.isin(nodes["kind"], ("feature", "logit"))
-    num_sources = rows.shape[1] - 1
+    num_sources = rows.shape[1] - 1  # all nodes but the logits, which come last
     edges = np.zeros((len(nodes), len(nodes)), np.float32)
-    biases, weights = np.zeros((2, len(nodes)))
-    edges[is_target, :num_sources], biases[is_target] = rows[:, :-1], rows[:, -1]
-    weights[num_sources:] = probabilities
-    return AttributionGraph(nodes.view(np.recarray), edges, biases, weights)
+    edges[is_target, :num_sources] = rows[:, :-1]
+    biases, of_logits = np.zeros((2, len(nodes)))
+    biases[is_target] = rows[:, -1]
+    of_logits[num_sources:] = probabilities
+    return AttributionGraph(nodes.view(np.recarray), edges, biases, of_logits)
 
 
 def _largest(scores: Float[np.ndarray, "..."], share: float) -> Bool[np.ndarray, "..."]:
     """Mask of the largest scores that have this share of the sum together."""
-    order = np.sort(scores, axis=None)[::-1]
-    count = np.searchsorted(np.cumsum(order), share * order.sum())
-    return (scores >= order[min(count, order.size - 1)]) & (scores > 0)
+    ranked = np.sort(scores, axis=None)[::-1]
+    last = np.searchsorted(np.cumsum(ranked), share * ranked.sum())
+    least = ranked[min(last, ranked.size - 1)]
+    return (scores >= least) & (scores > 0)

@@ -110,22 +110,23 @@ def load_transcoders(directory: str | Path) -> Transcoders:
     _check_config(file, config, TRACER)
     activation = config["activation"]
     optional = {"W_skip"} if activation in ("relu", "topk") else {"W_skip", "threshold"}
-    first = ["layer"] if config["model_kind"] == "transcoder_set" else ["W_enc", "W_dec"]
+    names = ["layer"] if config["model_kind"] == "transcoder_set" else ["W_enc", "W_dec"]
+    num_layers = len(list(directory.glob(f"{names[0]}_*.safetensors")))
     layers = []
-    for layer in range(len(list(directory.glob(f"{first[0]}_*.safetensors")))):
-        files = [directory / f"{name}_{layer}.safetensors" for name in first]
+    for layer in range(num_layers):
+        files = [directory / f"{name}_{layer}.safetensors" for name in names]
         arrays = _arrays(files, COMMON, optional, f"_{layer}")
         arrays["W_enc"] = arrays["W_enc"].T
-        if arrays["W_dec"].ndim == 3:  # of a cross-layer transcoder [F, layers, D]
-            _, number, width = arrays["W_dec"].shape
-            arrays["W_dec"] = arrays["W_dec"].reshape(-1, number * width)
-            arrays["b_dec"] = jnp.pad(arrays["b_dec"], (0, (number - 1) * width))
+        if arrays["W_dec"].ndim == 3:  # of a cross-layer transcoder [F, written layers, D]
+            _, num_written, width = arrays["W_dec"].shape
+            arrays["W_dec"] = arrays["W_dec"].reshape(-1, num_written * width)
+            arrays["b_dec"] = jnp.pad(arrays["b_dec"], (0, (num_written - 1) * width))
         layers.append(_dictionary(arrays, config, activation))
-    reads, writes = (
-        [our_name(f"blocks.{layer}.{config.get(hook)}") for layer in range(len(layers))]
-        for hook in ("feature_input_hook", "feature_output_hook")
-    )
-    return Transcoders.of(layers, reads, writes)
+
+    def names_of(hook: str) -> list[str]:
+        return [our_name(f"blocks.{layer}.{config.get(hook)}") for layer in range(num_layers)]
+
+    return Transcoders.of(layers, names_of("feature_input_hook"), names_of("feature_output_hook"))
 
 
 def _fold(arrays: Stored, config: Json, scale: float | None) -> None:
@@ -183,8 +184,9 @@ def _arrays(
 def _fit(arrays: Stored) -> bool:
     """Whether the arrays have one number of features, and the decoder and its bias one width."""
     bias, decoder = arrays["b_enc"], arrays["W_dec"]
-    sizes = {len(decoder), len(arrays.get("threshold", bias)), len(bias)}
-    return sizes <= set(arrays["W_enc"].shape) and decoder.shape[-1:] == arrays["b_dec"].shape
+    numbers = {len(decoder), len(arrays.get("threshold", bias)), len(bias)}
+    have_one_number = numbers <= set(arrays["W_enc"].shape)  # [D F] or [F D]
+    return have_one_number and decoder.shape[-1:] == arrays["b_dec"].shape
 
 
 def _dictionary(
@@ -195,11 +197,11 @@ def _dictionary(
     is_normalized: bool = False,
 ) -> FoldedDictionary:
     """Make a dictionary of arrays named as in SAELens."""
-    k, most = None, len(arrays["b_enc"])
+    k = None
     if kind == "topk":
-        k = config.get("k")
-        if k not in range(1, most + 1):
-            raise InputError(f"k of the config is {k}; with topk it must be 1 … {most}")
+        k, num_features = config.get("k"), len(arrays["b_enc"])
+        if k not in range(1, num_features + 1):
+            raise InputError(f"k of the config is {k}; with topk it must be 1 … {num_features}")
     return FoldedDictionary(
         arrays["W_enc"],
         arrays["b_enc"],

@@ -46,19 +46,20 @@ class Spliced(Patch):
     reads: Array | None
 
     def apply(self, x: Array, site: ActivationSite) -> Array:
+        """The reconstruction from the changed features, plus the error of the unchanged one if it is kept."""
         source = x if self.reads is None else self.reads
-        made, features = self.dictionary(source)
-        if made.shape != x.shape:
+        unchanged, features = self.dictionary(source)
+        if unchanged.shape != x.shape:
             raise InputError(
-                f"dictionary gives {made.shape}; to replace {site.name}, it must give {x.shape}"
+                f"dictionary gives {unchanged.shape}; to replace {site.name}, it must give"
+                f" {x.shape}"
             )
-        changed = features
         of_features = site._replace(name=f"features of {site.name}", shape=features.shape)
         for part in self.change:
-            changed = part.apply(changed, of_features)
-        spliced = self.dictionary.decode(changed, source)
+            features = part.apply(features, of_features)
+        spliced = self.dictionary.decode(features, source)
         if self.keep_error:
-            spliced += jax.lax.stop_gradient(x - made)
+            spliced += jax.lax.stop_gradient(x - unchanged)
         return spliced.astype(x.dtype)
 
 

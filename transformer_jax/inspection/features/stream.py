@@ -114,15 +114,15 @@ class ActivationStream:
             yield self._rows(*begun)
 
     def _activations(self, variables: Variables, inputs: Inputs) -> Float[Array, "B ... D"]:
+        """The activations of a batch, side by side in the order of their names."""
         given = inputs if self._inputs is None else self._inputs(inputs)
         arguments = given if isinstance(given, tuple) else (given,)
         _, seen = capture(self.model.model, variables, *arguments, names=self.names)
-        chosen = {
-            name: array.astype(jnp.float32)
-            for pattern in self.names
-            for name, array in seen.items()
-            if matches(name, pattern)
-        }
+        chosen = {}  # in the order of `names`
+        for pattern in self.names:
+            for name, array in seen.items():
+                if matches(name, pattern):
+                    chosen[name] = array.astype(jnp.float32)
         arrays = list(chosen.values())
         if len({x.shape[:-1] for x in arrays}) != 1:
             shapes = ", ".join(f"{name} is {x.shape}" for name, x in seen.items())
@@ -132,6 +132,7 @@ class ActivationStream:
         return jnp.concatenate(arrays, -1)
 
     def _rows(self, samples: Samples, activations: Array) -> Rows:
+        """The activations of a batch at the positions that are not padding."""
         array = np.asarray(activations)[: num_rows(samples[0])]
         if self._valid is None:
             return array.reshape(-1, array.shape[-1])

@@ -51,8 +51,10 @@ class Transcoders:
 
     def encode(self, activations: Mapping[str, Array]) -> list[Features]:
         """Encode the activations that are read, given by name."""
-        pairs = zip(self.layers, self.reads, strict=True)
-        return [layer.encode(activations[name]) for layer, name in pairs]
+        return [
+            layer.encode(activations[name])
+            for layer, name in zip(self.layers, self.reads, strict=True)
+        ]
 
     def decode(
         self, features: Sequence[ArrayLike], activations: Mapping[str, Array]

@@ -36,12 +36,13 @@ def shuffled_texts(texts: Texts, seed: int = 0) -> Iterator[Tokens]:
 
 def begin_at_logit_lens(model: Inspected) -> State:
     """Return the fields of the logit lens after all blocks but the last."""
-    shape = model.model.num_layers - 1, model.model.model_dim
-    if shape[0] == 0:
+    num_maps, width = model.model.num_layers - 1, model.model.model_dim
+    if num_maps == 0:
         raise InputError("model has one block; a lens needs at least two")
-    bias = np.zeros(shape, jax.dtypes.canonicalize_dtype(float))
-    maps = np.eye(shape[1], dtype=bias.dtype) + bias[:, None]
-    return Lens(maps, bias, np.arange(shape[0]), np.array(0))._asdict()
+    dtype = jax.dtypes.canonicalize_dtype(float)
+    maps = np.tile(np.eye(width, dtype=dtype), (num_maps, 1, 1))
+    bias = np.zeros((num_maps, width), dtype)
+    return Lens(maps, bias, np.arange(num_maps), np.array(0))._asdict()
 
 
 def fit_to_texts(
@@ -79,10 +80,10 @@ def fit_to_texts(
         checksum = zlib.crc32(np.asarray(leaf).tobytes(), checksum)
     begin["checksum"] = np.array(checksum)  # of the length and the model's parameters
     state = _read(path, begin) if path.exists() else begin
-    rows = (np.asarray(text)[None, :length] for text in texts if len(text) >= length)
-    number, written = int(state["num_texts"]), time.monotonic()
-    with tqdm(initial=number, unit="text", desc="Fitting a lens", disable=None) as bar:
-        for row in itertools.islice(rows, number, None):
+    rows = (np.asarray(text)[None, :length] for text in texts if len(text) >= length)  # [1 T]
+    num_read, written = int(state["num_texts"]), time.monotonic()
+    with tqdm(initial=num_read, unit="text", desc="Fitting a lens", disable=None) as bar:
+        for row in itertools.islice(rows, num_read, None):
             if not distance(state) > tolerance:  # nor NaN
                 break
             check_token_ids("texts", row, model.model.vocabulary_size)
@@ -109,6 +110,7 @@ def fit_to_texts(
 
 
 def _by_name(state: State) -> dict[str, np.ndarray]:
+    """The arrays of a state by their paths, as the file has them."""
     return {
         jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf, order="C")
         for path, leaf in jax.tree_util.tree_leaves_with_path(state)
@@ -120,6 +122,7 @@ def _write(file: Path, state: State) -> None:
 
 
 def _read(file: Path, begin: State) -> State:
+    """Read a state like `begin`; an `InputError` if it is of another lens, model or length."""
     arrays, expected = read_weights(file).arrays, _by_name(begin)
     check_shapes(shapes_of(arrays), expected, str(file))
     if arrays["checksum"] != expected["checksum"]:

@@ -69,7 +69,8 @@ def _relative_error(state: State) -> float:
     number = state["num_texts"]
     if number < 2:
         return np.inf
-    ratios = state["squares"] / number / _squared_norms(state["maps"])
+    mean_squares = state["squares"] / number
+    ratios = mean_squares / _squared_norms(state["maps"])  # 1 + the relative variance
     return float(np.sqrt((ratios.max() - 1).clip(0) / (number - 1)))
 
 

@@ -111,10 +111,9 @@ def lens_logits(
         moved = jnp.matmul(stream, jacobian.T, precision="highest") + bias
         return call.run(patches={names[-1]: moved})[0]
 
-    affine = jnp.asarray(lens.maps), jnp.asarray(lens.bias)
     # a lens of a deeper model gives NaN
     read = streams.at[jnp.asarray(lens.layers)].get(mode="fill", fill_value=jnp.nan)
-    answers = jax.vmap(answer)(*affine, read)
+    answers = jax.vmap(answer)(jnp.asarray(lens.maps), jnp.asarray(lens.bias), read)
     return jnp.concatenate([answers, output[None]])
 
 

@@ -65,7 +65,9 @@ def fit_tuned_lens(
         before, after = state["divergences"].reshape(2, window).mean(1)
         if np.isinf(before):  # a window is not full
             return np.inf
-        return float(1 - after / before) if after <= before * (1 + tolerance) else np.nan
+        if after > before * (1 + tolerance):  # the fit diverges
+            return np.nan
+        return float(1 - after / before)
 
     return fit_to_texts(model, texts, length, file, begin, update, fall, tolerance)
 
@@ -90,5 +92,9 @@ def _step(
     total, gradients = jax.value_and_grad(divergence, (0, 1))(*affine)
     updates, of_optimizer = optimizer.update(gradients, of_optimizer, affine)
     maps, bias = optax.apply_updates(affine, updates)
-    mean = total / len(maps)
-    return {"maps": maps, "bias": bias, "optimizer": of_optimizer, "divergence": mean}
+    return {
+        "maps": maps,
+        "bias": bias,
+        "optimizer": of_optimizer,
+        "divergence": total / len(maps),
+    }

@@ -85,7 +85,7 @@ def inspect_model(
     name = functools.partial(_name, vocabulary or ())  # of a token or class
     # a model with one answer for the whole input names its classes, not its tokens
     names = _labels(passes, inputs, labels, name if passes.has_positions else str)
-    text = " ".join(map(str, next(iter(names.values()), [])))
+    text = " ".join(map(str, next(iter(names.values()), [])))  # of the first stack
     example = InspectedExample(
         inputs=inputs,
         labels=names,
@@ -96,8 +96,12 @@ def inspect_model(
     if corrupted is not None:
         patching = _patching(passes, example, corrupted, position, name)
     shown = [_features(passes, example, *pair) for pair in (features or {}).items()]
-    more = {"patching": patching, "features": shown}
-    return page_of(passes, title or type(model).__name__, [example], more=more)
+    return page_of(
+        passes,
+        title or type(model).__name__,
+        [example],
+        more={"patching": patching, "features": shown},
+    )
 
 
 def _one_input(what: str, given: ModelInputs) -> tuple[object, ...]:
@@ -113,10 +117,13 @@ def _one_input(what: str, given: ModelInputs) -> tuple[object, ...]:
 
 
 def _name(vocabulary: Names, number: int) -> str:
+    """The text of a token or class; its number if the vocabulary has no name for it."""
+    name = None
     if callable(vocabulary):
         name = vocabulary(number)
-        return token_text(str(number if name is None else name))
-    return token_text(str(vocabulary[number] if number < len(vocabulary) else number))
+    elif number < len(vocabulary):
+        name = vocabulary[number]
+    return token_text(str(number if name is None else name))
 
 
 def _labels(
@@ -124,14 +131,17 @@ def _labels(
     inputs: tuple[object, ...],
     labels: Labels | Mapping[str, Labels] | None,
     name: Callable[[int], str],
-) -> dict[str, Sequence[Label]]:
+) -> Mapping[str, Sequence[Label]]:
     """Labels of the positions of each stack: the given labels, or the tokens."""
     if labels is None:
-        rows = zip(passes.lengths, (np.asarray(array)[0] for array in inputs), strict=False)
-        return {
-            stack: list(map(name, row.tolist())) for stack, row in rows if row.dtype.kind in "iu"
-        }
-    given = labels if isinstance(labels, Mapping) else {next(iter(passes.lengths)): labels}
+        texts = {}
+        for stack, array in zip(passes.lengths, inputs, strict=False):
+            row = np.asarray(array)[0]
+            if row.dtype.kind in "iu":  # tokens, not features
+                texts[stack] = list(map(name, row.tolist()))
+        return texts
+    first_stack, *_ = passes.lengths
+    given = labels if isinstance(labels, Mapping) else {first_stack: labels}
     lengths = {stack: len(of_stack) for stack, of_stack in given.items()}
     if lengths != passes.lengths:
         raise InputError(
@@ -141,8 +151,8 @@ def _labels(
 
 
 def _answer(name: Callable[[int], str], output: Float[np.ndarray, "*T C"]) -> Answer:
+    """The most probable token or class at each position; a text as a whole gets no probability."""
     answer = answer_by_position(output, name)
-    # no product over a whole text
     return answer if len(answer.parts) == 1 else answer._replace(probability=None)
 
 
@@ -155,17 +165,17 @@ def _patching(
 ) -> Json:
     """Patching of each stack's residual stream, with the example's answer as the metric."""
     clean, corrupted = example.inputs, _one_input("corrupted", corrupted)
-    outputs = [
-        np.atleast_2d(np.asarray(passes.bound.patch(inputs, {})[0], np.float32))
-        for inputs in (clean, corrupted)
-    ]
-    length = len(outputs[0])
-    check_offset("position", position, -length, length - 1)
-    right, wrong = (int(output[position].argmax()) for output in outputs)
+    answers = []  # to both inputs
+    for inputs in (clean, corrupted):
+        output = np.atleast_2d(np.asarray(passes.bound.patch(inputs, {})[0], np.float32))  # [T C]
+        length = len(output)
+        check_offset("position", position, -length, length - 1)
+        answers.append(int(output[position].argmax()))
+    right, wrong = answers
 
     def metric(output: Array) -> Array:
         logits = jnp.atleast_2d(output[0])[position]
-        return logits[right] - (logits[wrong] if wrong != right else 0)
+        return logits[right] - logits[wrong] if wrong != right else logits[right]
 
     frames = []
     for stack, num_positions in passes.lengths.items():
@@ -195,16 +205,21 @@ def _features(
         )
     length, width = values[0].shape
     most = min(MOST_ACTIVE, width)
-    chosen = np.unique(np.argsort(-values[0], axis=1, kind="stable")[:, :most])
+    most_active = np.argsort(-values[0], axis=1, kind="stable")[:, :most]  # [T most]
+    numbers = np.unique(most_active)
+    lines = values[0][:, numbers].T  # [numbers T]
     stack = name.partition(".")[0]
-    places = example.labels_of(stack if stack in passes.lengths else passes.last_stack, length)
-    lines = values[0][:, chosen].T
+    if stack not in passes.lengths:
+        stack = passes.last_stack
+    places = example.labels_of(stack, length)
+    if len(places) != length:
+        places = list(map(str, range(length)))
     return {
         "name": name,
         "width": width,
         "most": most,
-        "places": places if len(places) == length else list(map(str, range(length))),
-        "numbers": chosen.tolist(),
+        "places": places,
+        "numbers": numbers.tolist(),
         **coloured(lines),
         # colour scale of each feature
         "fulls": [coloured(line)["full"] for line in lines],

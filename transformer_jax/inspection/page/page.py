@@ -146,15 +146,17 @@ def _content(
     for number, output in enumerate(results.lens):
         name = f"layer {number - 1}" if number else "input"
         lens.append({"name": name, "answer": _answer(example.answer_to(output))})
-    rows, length = list(range(len(answer.parts))), len(answer.parts)
+    length = len(answer.parts)
+    rows = list(range(length))  # of the output, one for each part of the answer
     if example.real is not None and results.output.ndim == 2:
-        rows, length = np.flatnonzero(example.real)[:length].tolist(), len(example.real)
+        rows = np.flatnonzero(example.real)[:length].tolist()
+        length = len(example.real)
     places = _places(answer, example.labels_of(passes.last_stack, length))
-    of_columns = dict(zip(rows, places, strict=True))
+    columns = dict(zip(rows, places, strict=True))  # of the attribution
     if not passes.has_positions and results.attribution:
         size = next(iter(results.attribution.values())).shape[-1]
         if size > 1:  # the attribution of an answer to a whole text has a column for each token
-            of_columns = example.shown(passes.last_stack, size)
+            columns = example.shown(passes.last_stack, size)
     return {
         "title": example.title,
         "expected": example.expected,
@@ -162,7 +164,7 @@ def _content(
         "answer": _answer(answer),
         "kinds": _kinds(passes, example, results, rows, blobs),
         "lens": lens,
-        "attribution": _attribution(results.attribution, of_columns),
+        "attribution": _attribution(results.attribution, columns),
         "images": _images(example),
     }
 
@@ -170,8 +172,10 @@ def _content(
 def _places(answer: Answer, labels: list[str]) -> list[str]:
     """Names of the answer's positions: the example's labels if the answer only numbers them."""
     places = [part.place for part in answer.parts]
-    are_numbers = places == [str(number) for number in range(len(places))]
-    return labels if are_numbers and len(labels) == len(places) else places
+    numbers = [str(number) for number in range(len(places))]
+    if places == numbers and len(labels) == len(places):
+        return labels
+    return places
 
 
 def _kinds(
@@ -185,9 +189,11 @@ def _kinds(
     kinds: dict[str, Json] = {}
     images = example.pixels()
     for attention, maps in zip(passes.attentions, results.maps, strict=True):
-        stack = attention.stack
-        queries = example.shown(stack, maps.shape[1])
-        keys = example.shown("encoder" if attention.kind == "cross" else stack, maps.shape[2])
+        _, num_queries, num_keys = maps.shape
+        stack_of_keys = "encoder" if attention.kind == "cross" else attention.stack
+        # labels by position
+        queries = example.shown(attention.stack, num_queries)
+        keys = example.shown(stack_of_keys, num_keys)
         labels = {"queries": list(queries.values()), "keys": list(keys.values())}
         has_images = images is not None and len(queries) == len(keys) == len(images)
         new = {"name": attention.kind, **labels, "images": has_images, "layers": []}
@@ -208,20 +214,23 @@ def _attribution(parts: dict[str, np.ndarray], columns: dict[int, str]) -> Json 
     if not parts:
         return None
     heads, sums = {}, {}
-    for name, part in parts.items():
-        component, part = _component(name), part[..., list(columns)]
-        if name.endswith(OUTPUTS):
-            heads[component] = part
-            part = part.sum(0)
-        sums[component] = part
+    for name, array in parts.items():
+        component, shown = _component(name), array[..., list(columns)]
+        if name.endswith(OUTPUTS):  # [H columns]
+            heads[component] = shown
+            shown = shown.sum(0)
+        sums[component] = shown
     # All heads at all positions share the colour scale.
     full = coloured(np.concatenate([part.ravel() for part in heads.values()]))["full"]
-    values = [rounded(part) for part in heads.values()]
     return {
         "rows": list(sums),
         "columns": list(columns.values()),
         **coloured(np.stack(list(sums.values()))),
-        "heads": {"rows": list(heads), "values": values, "full": full},
+        "heads": {
+            "rows": list(heads),
+            "values": list(map(rounded, heads.values())),
+            "full": full,
+        },
     }
 
 

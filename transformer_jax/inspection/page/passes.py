@@ -110,8 +110,8 @@ class InspectedPasses:
             each.named(OUTPUTS): np.where(each == attention, numbers, MAX_SIZE)
             for each in self.attentions
         }
-        passes = self.bound.apply(_without_heads, *self.arguments(example.inputs), heads=heads)
-        return np.asarray(passes[:, 0], np.float32)
+        outputs = self.bound.apply(_without_heads, *self.arguments(example.inputs), heads=heads)
+        return np.asarray(outputs[:, 0], np.float32)
 
     def _attribution(
         self, inputs: tuple[object, ...], said: Int[np.ndarray, "..."]
@@ -125,8 +125,10 @@ class InspectedPasses:
         except InputError:
             if self.has_positions:
                 return {}
-            return jax.tree.map(_floats, self.bound.apply(_token_attribution, *inputs, said=said))
-        return jax.tree.map(lambda part: _floats(jnp.moveaxis(part[..., 0], -2, 0)), parts)
+            parts = self.bound.apply(_token_attribution, *inputs, said=said)
+        else:  # [B T 1] or [H B T 1]
+            parts = jax.tree.map(lambda part: jnp.moveaxis(part[..., 0], -2, 0), parts)
+        return jax.tree.map(_floats, parts)
 
     def final_mean(self, example: InspectedExample) -> tuple[np.ndarray, Float[np.ndarray, " D"]]:
         """Output, and mean direction of the final residual stream over the shown positions, scaled to length 1.
@@ -134,9 +136,10 @@ class InspectedPasses:
         Each position has equal weight, because in some models the first is a hundred times as large as the others.
         """
         output, seen = self.bound.capture(self.arguments(example.inputs), self.stream[-1:])
-        stream = _floats(seen[self.stream[-1]])
-        shown = stream[list(example.shown(self.last_stack, len(stream)))]
-        return _floats(output), _of_norm_one(_of_norm_one(shown).mean(0))
+        stream = _floats(seen[self.stream[-1]])  # [T D]
+        positions = list(example.shown(self.last_stack, len(stream)))
+        mean_direction = _of_norm_one(stream[positions]).mean(0)
+        return _floats(output), _of_norm_one(mean_direction)
 
 
 def _floats(batch: Array) -> np.ndarray:
@@ -145,7 +148,9 @@ def _floats(batch: Array) -> np.ndarray:
 
 
 def _of_norm_one(vectors: Float[np.ndarray, "*leading D"]) -> Float[np.ndarray, "*leading D"]:
-    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12))
+    """Vectors divided by their norms; zeros stay zeros."""
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return np.asarray(vectors / np.maximum(norms, 1e-12))
 
 
 def _without_heads(
@@ -182,7 +187,8 @@ def _token_attribution(
 
     def margin(logits: Array) -> Array:
         mean = logits.mean(-1) if logits.shape[-1] > 1 else 0.0
-        return (jnp.take_along_axis(logits, said[:, None], -1)[:, 0] - mean).sum()
+        of_answers = jnp.take_along_axis(logits, said[:, None], -1)[:, 0]  # [B]
+        return (of_answers - mean).sum()
 
     products = gradient_products(call, components_of(call.sites()), margin)
     return jax.tree.map(lambda product: product.sum(-1), products)
@@ -199,8 +205,11 @@ def answer_change(output: Output, other: Output, rows: Sequence[int]) -> float:
         other: output of the other pass, such as one without a head.
         rows: positions to include; none includes all (for an answer without parts).
     """
-    output, other = (np.atleast_2d(each)[rows or slice(None)] for each in (output, other))
+    output, other = np.atleast_2d(output), np.atleast_2d(other)  # [T C]
+    if rows:
+        output, other = output[rows], other[rows]
     if output.shape[-1] > 1:
         output, other = probabilities_of(output), probabilities_of(other)
     answers = output.argmax(-1)[:, None]  # [T 1]; 0 if the output is one number
-    return float(np.abs(np.take_along_axis(other - output, answers, -1)).mean())
+    changes = np.take_along_axis(other - output, answers, -1)
+    return float(np.abs(changes).mean())

@@ -36,7 +36,7 @@ def show_heads(weights: Numbers, tokens: Labels, queries: Labels | None = None) 
     if layers.ndim == 5 and layers.shape[1] == 1:
         layers = layers[:, 0]
     if layers.ndim == 3:
-        layers = layers[None]
+        layers = layers[None]  # [L H T S]
     keys = _labels("tokens", tokens)
     labels = {"queries": keys if queries is None else _labels("queries", queries), "keys": keys}
     shape = len(labels["queries"]), len(keys)
@@ -87,12 +87,12 @@ def show_grid(grid: PatchGrid | Numbers, tokens: Labels | None = None) -> View:
     Raises:
         InputError: the grid's metric was not a number, the array has other axes, or there are more or fewer tokens.
     """
-    row, least = "row", 0.0
     if isinstance(grid, PatchGrid):
         frames, column = grid.frames()
         row, least = "layer", RESTORED
     else:
         frames, column = _numbers("grid", grid)[None], "column"
+        row, least = "row", 0.0
     if frames.ndim != 3 or not frames.size:
         raise InputError(
             f"grid has shape {frames.shape[1:]}; it must be a PatchGrid or [rows, columns]"
@@ -129,6 +129,7 @@ def grid_frame(
 
 
 def _numbers(name: str, given: object) -> Float[np.ndarray, "..."]:
+    """Return numbers in float64; an `InputError` if they are anything but an array of real numbers."""
     with as_input_error(
         f"{name} is {shortened(given)}; it must be an array of real numbers", TypeError
     ):
@@ -136,6 +137,7 @@ def _numbers(name: str, given: object) -> Float[np.ndarray, "..."]:
 
 
 def _labels(name: str, labels: Labels) -> list[str]:
+    """Return labels as texts, with spaces and line breaks as `token_text` shows them."""
     if isinstance(labels, str) or np.ndim(labels) != 1:
         raise InputError(f"{name} is {shortened(labels)}; it must be a list of labels")
     return [token_text(str(label)) for label in labels]

@@ -117,8 +117,9 @@ def ablation_table(
         call = functools.partial(metric_sums, fitted.task, metric, params, constants, batch)
         return call(), _table(Computation(call), lambda pair: pair, means)
 
-    totals = total(sums, fitted.params, constants, batches, means)
-    whole, without = jax.tree.map(lambda pair: pair[..., 0] / pair[..., 1], totals)
+    # Pairs of a sum and its weight, `[2]` of the whole model and `[L H 2]` without each head.
+    pairs = total(sums, fitted.params, constants, batches, means)
+    whole, without = jax.tree.map(lambda pair: pair[..., 0] / pair[..., 1], pairs)
     return Ablation(float(whole), without)
 
 
@@ -153,6 +154,7 @@ def metric_sums(
 
 
 def _table(call: Computation, metric: Metric, means: Means | None) -> HeadTable:
+    """Compute a metric of a computation with each head ablated, by kind of attention."""
     found = attentions(call.sites())
     for attention in found:
         if means is not None and attention.head_outputs.name not in means:
@@ -168,11 +170,11 @@ def _table(call: Computation, metric: Metric, means: Means | None) -> HeadTable:
         return metric(call.run(patches=patches)[0])
 
     sites = [attention.head_outputs for attention in found]
-    rows = map_over_sites(sites, ["heads"], ablated, run)  # [H, ...]
-    of_kinds: dict[str, list[Array]] = {}
+    by_name = map_over_sites(sites, ["heads"], ablated, run)  # each [H, ...]
+    by_kind: dict[str, list[Array]] = {}
     for attention in found:
-        of_kinds.setdefault(attention.kind, []).append(rows[attention.head_outputs.name])
-    return {kind: jnp.stack(layers) for kind, layers in of_kinds.items()}
+        by_kind.setdefault(attention.kind, []).append(by_name[attention.head_outputs.name])
+    return {kind: jnp.stack(layers) for kind, layers in by_kind.items()}
 
 
 def _means(fitted: Fitted, batches: Sequence[Batch], constants: Arrays) -> Means:

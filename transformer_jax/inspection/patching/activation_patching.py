@@ -78,8 +78,10 @@ def patch_activations(
     clean_output, clean_values = clean_call.run(names)
 
     def clean_at(name: str, chosen: Chosen) -> list[Patch]:
-        corrupted = parts_of(corruption[name]) if name in corruption else ()
-        return [*corrupted, swap(clean_values[name], **chosen)]
+        clean_patch = swap(clean_values[name], **chosen)
+        if name in corruption:
+            return [*parts_of(corruption[name]), clean_patch]
+        return [clean_patch]
 
     def run(patches: Mapping[str, Change]) -> Array:
         return metric(corrupted_call.run(patches={**corruption, **patches})[0])

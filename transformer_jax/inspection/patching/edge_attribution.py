@@ -1,7 +1,7 @@
 """Attribution patching of paths: which component reads what another wrote, for all pairs (Syed et al. 2023)."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import flax.linen as nn
 import jax
@@ -68,59 +68,73 @@ def attribute_edges(
     clean_call = forward_pass(model, variables, clean, kwargs)
     sites = clean_call.sites()
     stream = residual_stream(sites)[-1]
-    path = {name: name.rpartition(".")[0] for name in sites}
-    networks = [f"{path[name]}.output" for name in sites if name.endswith(".hidden")]
-    senders = [name for name in sites if name in networks or name.endswith(f".{OUTPUTS}")]
-    reads = [name for name in sites if name == stream or name.endswith((*READS, ".hidden"))]
-    # by queries or keys, the attention weights that are made of them
-    made = {name: f"{path[name]}.weights" for name in reads if name.endswith(READS[:2])}
-    ends = {name: made.get(name, name) for name in reads}
-    high, corrupted_values = forward_pass(model, variables, corrupted, kwargs).run(senders)
-    low, values = clean_call.run([*senders, *reads, *made.values()])
+    senders, reads = _edge_ends(sites, stream)
+    # The change of queries or keys is measured at the weights that are made of them.
+    queries_and_keys = [name for name in reads if name.endswith(READS[:2])]
+    weights_of = {name: f"{name.rpartition('.')[0]}.weights" for name in queries_and_keys}
+    measured_at = {name: weights_of.get(name, name) for name in reads}
+    corrupted_call = forward_pass(model, variables, corrupted, kwargs)
+    corrupted_output, corrupted_values = corrupted_call.run(senders)
+    clean_output, values = clean_call.run([*senders, *reads, *weights_of.values()])
 
-    nothing = {end: jnp.zeros_like(values[end]) for end in ends.values()}
+    nothing = {name: jnp.zeros_like(values[name]) for name in measured_at.values()}
     slopes = jax.jacrev(lambda added: metric(clean_call.plus(added)))(nothing)
 
     def sent(name: str, chosen: Chosen) -> list[Patch]:
         corrupt = swap(corrupted_values[name], **chosen)
-        if through_feed_forward and name in networks:
-            return [corrupt]
-        return [swap(values[name]), corrupt]
+        is_head = name.endswith(OUTPUTS)
+        if is_head or not through_feed_forward:
+            return [swap(values[name]), corrupt]
+        return [corrupt]  # a feed-forward also passes on what earlier senders have changed
 
-    def received(patches: Mapping[str, list[Patch]]) -> list[Array]:
-        read = _read(clean_call, patches, reads, made, values)
-        return [effect(name, end, read[name]) for name, end in ends.items()]
+    def effects(patches: Mapping[str, list[Patch]]) -> list[Array]:
+        read = _read(clean_call, patches, reads, weights_of, values)
+        return [effect(name, read[name]) for name in reads]
 
-    def effect(name: str, end: str, value: Array) -> Array:
-        effects = summed(slopes[end], value - values[end], sites[end], ["heads"])
-        if name not in made:
-            return effects
-        # of the weights' heads, which may share a key
-        return effects.reshape(sites[name].size("heads"), -1, *effects.shape[1:]).sum(1)
+    def effect(name: str, value: Array) -> Array:
+        place = measured_at[name]
+        products = summed(slopes[place], value - values[place], sites[place], ["heads"])
+        if name not in weights_of:
+            return products
+        # of the weights' H heads, which may share Hkv keys
+        return products.reshape(sites[name].size("heads"), -1, *products.shape[1:]).sum(1)
 
-    effects = map_over_sites([sites[name] for name in senders], ["heads"], sent, received)
+    by_sender = map_over_sites([sites[name] for name in senders], ["heads"], sent, effects)
     order = list(sites)
-    scale = metric(high) - metric(low)
+    scale = metric(corrupted_output) - metric(clean_output)
     edges = OrderedDict()
-    for sender, of_sender in effects.items():
-        for name, change in zip(reads, of_sender, strict=True):
+    for sender, on_receivers in by_sender.items():
+        for name, change in zip(reads, on_receivers, strict=True):
             if order.index(name) > order.index(sender):
-                edges[sender, LOGITS if name == stream else name] = change / scale
+                receiver = LOGITS if name == stream else name
+                edges[sender, receiver] = change / scale
     return edges
+
+
+def _edge_ends(sites: Collection[str], stream: str) -> tuple[list[str], list[str]]:
+    """Return names of what heads and feed-forwards write, and of what receivers read, in the order of the pass."""
+    hidden = [name for name in sites if name.endswith(".hidden")]
+    networks = [f"{name.removesuffix('hidden')}output" for name in hidden]
+    senders = [name for name in sites if name in networks or name.endswith(f".{OUTPUTS}")]
+    reads = [name for name in sites if name == stream or name.endswith((*READS, ".hidden"))]
+    return senders, reads
 
 
 def _read(
     call: Computation,
     patches: Mapping[str, list[Patch]],
     reads: Sequence[str],
-    made: Mapping[str, str],
+    weights_of: Mapping[str, str],
     values: Captured,
 ) -> Captured:
-    """Return what receivers read in a patched pass; instead of queries and keys, the weights that are made of them."""
+    """Return what receivers read in a patched pass; instead of queries and keys, the weights that are made of them.
+
+    The weights of changed queries are made with the clean keys, and those of changed keys with the clean queries.
+    """
     _, read = call.run(reads, patches)
-    for kind in READS[:2]:  # of all attentions at once, as each keeps its other operand
-        changed = [name for name in made if name.endswith(kind)]
-        operands = {name: values[name] for name in made} | {name: read[name] for name in changed}
-        _, weights = call.run(list(made.values()), operands)
-        read |= {name: weights[made[name]] for name in changed}
+    clean = {name: values[name] for name in weights_of}
+    for kind in READS[:2]:  # one pass for the queries of all attentions, one for their keys
+        changed = {name: read[name] for name in weights_of if name.endswith(kind)}
+        _, weights = call.run(list(weights_of.values()), clean | changed)
+        read |= {name: weights[weights_of[name]] for name in changed}
     return read

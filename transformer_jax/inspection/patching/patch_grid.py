@@ -43,13 +43,14 @@ class PatchGrid(NamedTuple):
             InputError: the metric did not return a number.
         """
         self.check()
-        has_positions = "positions" in self.by
-        names = ("heads", "layers", "positions") if has_positions else ("layers", "heads")
-        axes = [self.by.index(name) for name in names if name in self.by]
+        order = ["layers", "heads"]  # of the axes
+        if "positions" in self.by:
+            order = ["heads", "layers", "positions"]
+        axes = [self.by.index(name) for name in order if name in self.by]
         values = np.asarray(self.values).transpose(axes)
-        if len(axes) == 1:
+        if len(axes) == 1:  # the layers alone
             return values[None, :, None], ""
-        return values.reshape(-1, *values.shape[-2:]), names[-1].removesuffix("s")
+        return values.reshape(-1, *values.shape[-2:]), order[-1].removesuffix("s")
 
     def plot(self, tokens: Sequence[object] | None = None) -> "Figure":
         """Draw the grid as coloured squares: layers by positions or heads, one frame per head if it has both.
@@ -78,7 +79,7 @@ class PatchGrid(NamedTuple):
             if len(self.by) == 3:
                 ax.set_title(f"Head {number}")
             if tokens is not None:
-                labels = [str(token) for token in tokens]
+                labels = list(map(str, tokens))
                 ax.set_xticks(range(num_columns), labels, rotation="vertical", **PLAIN)
         axes[0].set_ylabel("Layer")
         axes[0].yaxis.get_major_locator().set_params(integer=True)

@@ -75,39 +75,42 @@ def patch_path(
         InputError: there is no such component, a receiver comes before all senders, or `reads` has another value.
     """
     clean_call = forward_pass(model, variables, clean, kwargs)
+    corrupted_call = forward_pass(model, variables, corrupted, kwargs)
     sites = clean_call.sites()
-    order = list(sites)
     stream = residual_stream(sites)[-1]
+    order = list(sites)
     written = []  # names of activations, and numbers of heads
     for path, head in _found("sender", sender, senders, sites):
-        written.append((f"{path}.{'output' if head is None else OUTPUTS}", head))
+        name = f"{path}.output" if head is None else f"{path}.{OUTPUTS}"
+        written.append((name, head))
+    first_written = min(order.index(name) for name, _ in written)
     read = []
     for path, head in _found("receiver", receiver, receivers, sites):
         names = _read_by(path, head, reads, stream)
-        if order.index(names[0]) < min(order.index(name) for name, _ in written):
+        if order.index(names[0]) < first_written:
             raise InputError(f"receiver is in {path}; it must come after the sender")
         read += [(name, head) for name in names]
     ends = (OUTPUTS,) if through_feed_forward else (OUTPUTS, "feed_forward.output")
     kept = [name for name in sites if name.endswith(ends)]
-    output, values = clean_call.run([*kept, stream])
-    low = metric(output)
-    corrupted_call = forward_pass(model, variables, corrupted, kwargs)
-    output, corrupted_values = corrupted_call.run([name for name, _ in written])
-    high = metric(output)
+    clean_output, values = clean_call.run([*kept, stream])
+    corrupted_output, corrupted_values = corrupted_call.run([name for name, _ in written])
 
+    # What the receivers read if only the senders' outputs are corrupted.
     sent: dict[str, list[Patch]] = {name: [swap(values[name])] for name in kept}
     for name, head in written:
         sent.setdefault(name, []).append(swap(corrupted_values[name], heads=head))
     _, seen = clean_call.run([name for name, _ in read], sent)
-    received: dict[str, list[Patch]] = {}
+
+    # A clean pass in which the receivers read it.
+    received: dict[str, list[Patch]] = {name: [] for name, _ in read}
     for name, head in read:
-        changes = received.setdefault(name, [])
         if name == stream:
-            changes.append(add(seen[name] - values[name]))
+            received[name].append(add(seen[name] - values[name]))
         else:
-            changes.append(swap(seen[name], heads=_group(name, head, sites)))
-    patched, _ = clean_call.run(patches=received)
-    return (metric(patched) - low) / (high - low)
+            received[name].append(swap(seen[name], heads=_group(name, head, sites)))
+    patched_output, _ = clean_call.run(patches=received)
+    low, high = metric(clean_output), metric(corrupted_output)
+    return (metric(patched_output) - low) / (high - low)
 
 
 def _found(
@@ -128,19 +131,20 @@ def _found(
     for component in components:
         if isinstance(component, tuple) and len(component) == 2:
             path, head = component
+            end = f".{OUTPUTS}"
         else:
             path, head = str(component), None
-        end = "hidden" if head is None else OUTPUTS
+            end = ".hidden"
         is_end = what == "receiver" and component == LOGITS
-        if f"{path}.{end}" not in sites and not is_end:
-            known = [name.removesuffix(f".{end}") for name in sites if name.endswith(f".{end}")]
+        if path + end not in sites and not is_end:
+            known = [name.removesuffix(end) for name in sites if name.endswith(end)]
             raise InputError(
                 f"{what} is in {shortened(path)}; it must be in one of {', '.join(known)}: a head"
                 " is a pair (name of an attention, number), a feed-forward is its name; logits can"
                 " only be a receiver"
             )
         if isinstance(head, int):
-            num_heads = sites[f"{path}.{OUTPUTS}"].size("heads") or 1
+            num_heads = sites[path + end].size("heads") or 1
             check_offset(f"{what}'s head in {path}", head, 0, num_heads - 1)
         found.append((path, head))
     return found
@@ -154,8 +158,10 @@ def _read_by(
     Raises:
         InputError: the receiver is a head, and `reads` does not name its activations.
     """
+    if path == LOGITS:
+        return [stream]
     if head is None:
-        return [stream if path == LOGITS else f"{path}.hidden"]
+        return [f"{path}.hidden"]
     wanted = [reads] if isinstance(reads, str) else list(reads)
     if not wanted or not set(wanted) <= set(READS):
         raise InputError(

@@ -68,8 +68,8 @@ def save_adapters(
             " linear layers of the model, as a training with lora has"
         )
     task = next((TASKS[end] for end in TASKS if architecture.endswith(end)), None)
-    # a class without a head has no prefix in its names
-    prefix = family.prefix if architecture.endswith("Model") and task is None else ""
+    has_head = task is not None or not architecture.endswith("Model")
+    prefix = "" if has_head else family.prefix  # which the names of a class without a head lack
     config, arrays = _in_peft(adapters, low_rank, layout, like, prefix)
     config |= {
         "peft_type": "LORA",
@@ -87,20 +87,21 @@ def _in_peft(
 ) -> tuple[Json, Arrays]:
     """Entries of PEFT's config for the ranks, α and modules, and the arrays by name."""
     arrays: Arrays = {}
-    ranks: dict[str, int] = {}
+    ranks: dict[str, int] = {}  # of modules with adapters
     saved: set[str] = set()  # modules with an array that was trained in full
     partly: set[str] = set()
-    whole = {path: np.asarray(adapters[path]) for path in adapters.keys() - low_rank}
     for name, paths in layout.names(like).items():
         name = name.removeprefix(prefix)
         module = name.rpartition(".")[0]
-        if whole.keys() >= set(paths):
-            theirs = layout.to_theirs({path: whole[path] for path in paths})
-            arrays[PREFIX + name] = np.asarray(next(iter(theirs.values())))
+        changed = adapters.keys() & set(paths)
+        in_full = {path: np.asarray(adapters[path]) for path in changed - low_rank}
+        if len(in_full) == len(paths):
+            [array] = layout.to_theirs(in_full).values()
+            arrays[PREFIX + name] = np.asarray(array)
             saved.add(module)
-        elif not whole.keys().isdisjoint(paths):
+        elif in_full:
             partly.add(module)
-        elif not low_rank.isdisjoint(paths):
+        elif changed:
             a, b = _fused(paths, adapters, layout, like)
             arrays[f"{PREFIX}{module}.lora_A.weight"] = a.T
             arrays[f"{PREFIX}{module}.lora_B.weight"] = b.T
@@ -131,7 +132,8 @@ def _fused(
         rows, columns = like[path].shape
         nothing = Adapter(np.zeros((rows, 0)), np.zeros((0, columns)), 0.0)
         parts.append(adapters.get(path, nothing))
-    b = block_diag(*[part.b * part.scale for part in parts])
+    a = np.concatenate([part.a for part in parts], axis=1)  # [in ranks]
+    b = block_diag(*[part.b * part.scale for part in parts])  # [ranks outs]
     if len(parts) > 1:
         b = fuse(np.split(b, len(parts), axis=1), layout.num_groups)
-    return np.concatenate([part.a for part in parts], axis=1), b
+    return a, b

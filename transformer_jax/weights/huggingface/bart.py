@@ -26,7 +26,9 @@ def build(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     """The model of a `config.json`; it predicts tokens without a bias if the file is that of a bare model."""
     check_head(keys, REFUSED, (NAME, BARE))
     of_marian = marian.build(keys, shapes)
-    has_bias = "final_logits_bias" in shapes or not (shapes or keys.architecture == BARE)
+    has_bias = "final_logits_bias" in shapes
+    if not shapes:  # of a config alone
+        has_bias = keys.architecture != BARE
     return of_marian.clone(
         settings=dataclasses.replace(of_marian.settings, positions=LearnedPositions(num_unused=2)),
         embeddings=dataclasses.replace(

@@ -103,9 +103,11 @@ def head_fields(keys: ConfigKeys, shapes: Shapes, tokens: str) -> dict[str, Any]
     name = keys.architecture
     check_head(keys, REFUSED, ENDS.values())
     num_classes = next((shapes[each][0] for each in CLASSIFIERS if each in shapes), 0)
-    if name.endswith(ENDS["none"]) and not name.endswith("LMHeadModel"):
+    if name.endswith(ENDS["none"]) and not name.endswith(
+        "LMHeadModel"
+    ):  # an older name of "tokens"
         return {"head": "none"}
-    if not num_classes or name.endswith(ENDS["tokens"]):
+    if num_classes == 0 or name.endswith(ENDS["tokens"]):
         return {"head": "tokens" if tokens in shapes else "none"}
     head = "token_classes" if name.endswith(ENDS["token_classes"]) else "classes"
     return {"head": head, "num_classes": num_classes}
@@ -163,8 +165,12 @@ def masked_config(model: TransformerMLM, name: str, keys: Mapping[str, str] = KE
 
 def build(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
     """The BERT of a `config.json`."""
-    tokens = "cls.predictions.transform.dense.weight"
-    return masked_model(keys, shapes, tokens=tokens, pooler="bert.pooler.dense.weight")
+    return masked_model(
+        keys,
+        shapes,
+        tokens="cls.predictions.transform.dense.weight",
+        pooler="bert.pooler.dense.weight",
+    )
 
 
 def configure(model: TransformerMLM) -> Json:
@@ -179,8 +185,12 @@ def layout(model: TransformerMLM) -> Layout:
 
 def build_roberta(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
     """The RoBERTa of a `config.json`."""
-    pooler = "roberta.pooler.dense.weight"
-    return roberta_like(keys, shapes, pooler=pooler, pad_token=keys.take("pad_token_id", int, 1))
+    return roberta_like(
+        keys,
+        shapes,
+        pooler="roberta.pooler.dense.weight",
+        pad_token=keys.take("pad_token_id", int, 1),
+    )
 
 
 def roberta_like(keys: ConfigKeys, shapes: Shapes, **options: Any) -> TransformerMLM:
@@ -188,8 +198,9 @@ def roberta_like(keys: ConfigKeys, shapes: Shapes, **options: Any) -> Transforme
     model = masked_model(keys, shapes, tokens="lm_head.dense.weight", **options)
     if model.head == "tokens":  # this head has gelu, whatever the config says
         keys.one_of("hidden_act", "gelu")
-    # A classifier of texts has its own pooler.
-    return model.clone(has_pooler=False) if model.head == "classes" else model
+    if model.head == "classes":  # this head has its own pooler
+        return model.clone(has_pooler=False)
+    return model
 
 
 def configure_roberta(model: TransformerMLM) -> Json:

@@ -61,8 +61,9 @@ def build(keys: ConfigKeys, shapes: Shapes) -> TransformerMLM:
     )
     # whatever the config says
     settings = dataclasses.replace(model.settings, layer_norm_epsilon=1e-12)
-    is_classifier = model.head == "classes"
-    return model.clone(settings=settings, has_pooler=is_classifier, pooler_activation=nn.relu)
+    return model.clone(
+        settings=settings, has_pooler=model.head == "classes", pooler_activation=nn.relu
+    )
 
 
 def configure(model: TransformerMLM) -> Json:

@@ -25,11 +25,11 @@ Numbers = Sequence[int]  # of layers
 
 def attention_kinds(kind: str, keys: ConfigKeys, num_layers: int) -> tuple[AttentionKind, ...]:
     """The kinds of attention of the layers, as the shortest sequence that gives them if it is repeated."""
-    key = functools.partial(take, kind, keys)
+    key = functools.partial(take, kind, keys)  # the value of a key
     numbers = range(num_layers)
 
     def chosen(name: str, allowed: tuple[object, ...], value: object, default: Numbers) -> Numbers:
-        """Numbers of the layers that have this value under a key."""
+        """Numbers of the layers with this value in a list by layer; the default if there is no list."""
         entry: Any = Literal[allowed]
         entries = key(name, tuple[entry, ...] | None)
         if entries is None:
@@ -41,10 +41,13 @@ def attention_kinds(kind: str, keys: ConfigKeys, num_layers: int) -> tuple[Atten
             )
         return [number for number in numbers if entries[number] == value]
 
+    # Layers without rotary positions: every n-th one.
     interval = key("no_rope_layer_interval", Size) or num_layers + 1
     unrotated = chosen("no_rope_layers", (0, 1), 0, numbers[interval - 1 :: interval])
-    pattern = 2 if kind == "gemma2" else key("sliding_window_pattern", Size)
+
+    # Layers with a window: from one on, or all but every n-th one.
     sliding: Numbers = numbers[key("max_window_layers", Count) or 0 :]
+    pattern = 2 if kind == "gemma2" else key("sliding_window_pattern", Size)
     if kind == "smollm3":
         sliding = unrotated
     elif pattern is not None:
@@ -52,10 +55,13 @@ def attention_kinds(kind: str, keys: ConfigKeys, num_layers: int) -> tuple[Atten
     window = key("sliding_window", Size | None)
     if key("use_sliding_window", bool) is False:
         window = None
-    sliding = chosen("layer_types", (FULL, SLIDING) if window else (FULL,), SLIDING, sliding)
-    local = key("rope_local_base_freq", int | float)
-    if local is not None:
-        local = rotary_positions(keys, local, layer_type=SLIDING)
+    allowed = (FULL, SLIDING) if window else (FULL,)
+    sliding = chosen("layer_types", allowed, SLIDING, sliding)
+
+    local_base = key("rope_local_base_freq", int | float)
+    local = None
+    if local_base is not None:
+        local = rotary_positions(keys, local_base, layer_type=SLIDING)
     soft_cap = key("attn_logit_softcapping", Positive | None)
     kinds = [AttentionKind(soft_cap=soft_cap)] * num_layers
     for number in sliding:

@@ -78,6 +78,9 @@ def build(kind: str, keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
     query_scale = take("query_pre_attn_scalar", Size)
     take("use_bidirectional_attention", Literal[False, None])
     layer_type = FULL if kind == "gemma3_text" else None
+    positions = rotary_positions(keys, take("rope_theta", int | float), layer_type=layer_type)
+    default_width = sizes["model_dim"] // sizes["num_heads"]
+    has_output_norms = kind in ("olmo2", "gemma2", "gemma3_text")
     return TransformerLM(
         **sizes,
         settings=BlockSettings(
@@ -85,15 +88,12 @@ def build(kind: str, keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
             norm_first=kind != "olmo2",
             activation=ACTIVATIONS[word],
             layer_norm_epsilon=epsilon,
-            positions=rotary_positions(
-                keys, take("rope_theta", int | float), layer_type=layer_type
-            ),
+            positions=positions,
             feed_forward=functools.partial(GatedFeedForward, use_bias=bool(take("mlp_bias", bool))),
             attention=AttentionSettings(
                 num_kv_heads=take("num_key_value_heads", Size | None) or sizes["num_heads"],
                 qk_norm=qk_norm,
-                head_width=take("head_dim", Size | None)
-                or sizes["model_dim"] // sizes["num_heads"],
+                head_width=take("head_dim", Size | None) or default_width,
                 input_bias=has_bias or kind == "qwen2",
                 output_bias=has_bias,
                 scale=query_scale and query_scale**-0.5,
@@ -101,7 +101,7 @@ def build(kind: str, keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
         ),
         final_norm=True if kind == "olmo2" else None,
         tie_embeddings=take("tie_word_embeddings", bool),
-        block=OutputNormBlock if kind in ("olmo2", "gemma2", "gemma3_text") else CausalBlock,
+        block=OutputNormBlock if has_output_norms else CausalBlock,
         embeddings=EmbeddingSettings(
             is_scaled="gemma" in kind,
             output_bias=False,

@@ -71,10 +71,12 @@ def from_transformers(
     directory = local_directory(directory)
     family, keys = family_in(directory / CONFIG)
     stored = StoredArrays(directory)
-    names = _names(family, stored.shapes)
+    names = _names(family, stored.shapes)  # in the files
     shapes = {name: stored.shapes[theirs] for name, theirs in names.items()}
     model = family.create(keys, shapes)
     keys.finish()
+
+    # The arrays must be exactly those of the model.
     layout, like = family.layout(model), abstract_params(model)
     expected = layout.abstract(like)
     _drop_copies(family, stored, names, shapes, expected)
@@ -83,10 +85,12 @@ def from_transformers(
             del shapes[name]
     check_shapes(shapes, expected, f"{keys.architecture or 'the model'} in {directory}")
     params: dict[str, jax.Array] = {}
+    paths_of = layout.names(like)
     # The largest first, so that only small arrays exist twice when memory is nearly full.
-    for name, paths in sorted(layout.names(like).items(), key=lambda item: -expected[item[0]].size):
+    for name in sorted(paths_of, key=lambda name: -expected[name].size):
         whole = stored.read(names[name], dtype)
-        for path, part in layout.parts({path: like[path].shape for path in paths}, whole).items():
+        ours = {path: like[path].shape for path in paths_of[name]}
+        for path, part in layout.parts(ours, whole).items():
             if sharding is None:
                 params[path] = jnp.array(part).block_until_ready()
             else:

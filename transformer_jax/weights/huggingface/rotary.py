@@ -41,8 +41,8 @@ class Llama3Scaling:
 
     def __call__(self, frequencies: np.ndarray) -> np.ndarray:
         turns = self.original_max_position_embeddings * frequencies / (2 * np.pi)
-        kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
-        kept = np.clip(kept, 0, 1)
+        place = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        kept = np.clip(place, 0, 1)  # 0 for low frequencies, 1 for high ones
         return frequencies * (kept + (1 - kept) / self.factor)
 
 
@@ -65,13 +65,17 @@ class YarnScaling:
     def __call__(self, frequencies: np.ndarray) -> np.ndarray:
         if len(frequencies) == 1:  # the highest one
             return frequencies
-        bounds = self.original_max_position_embeddings / np.array([self.beta_fast, self.beta_slow])
-        high, low = -np.log(bounds / (2 * np.pi)) / np.log(frequencies[1])  # indices
+        # Frequency i is `frequencies[1]` to the power i. At `first` it makes `beta_fast` turns, at `last` `beta_slow`.
+        wavelengths = self.original_max_position_embeddings / np.array(
+            [self.beta_fast, self.beta_slow]
+        )
+        first, last = -np.log(wavelengths / (2 * np.pi)) / np.log(frequencies[1])
         if self.truncate:
-            high, low = np.floor(high), np.ceil(low)
-        high, low = max(high, 0), min(low, 2 * len(frequencies) - 1)
-        width = low - high or 0.001
-        kept = 1 - np.clip((np.arange(len(frequencies)) - high) / width, 0, 1)
+            first, last = np.floor(first), np.ceil(last)
+        first, last = max(first, 0), min(last, 2 * len(frequencies) - 1)
+        width = last - first or 0.001
+        place = (np.arange(len(frequencies)) - first) / width
+        kept = 1 - np.clip(place, 0, 1)  # 1 for high frequencies, which come first
         return frequencies * (kept + (1 - kept) / self.factor)
 
 
@@ -86,6 +90,7 @@ class DynamicPositions(RotaryPositions):
     trained_len: Size = 2048  # length up to which the base is kept
 
     def turns(self, width: int, first: First, num: int, length: int) -> Float[Array, "*B num w"]:
+        """Cosines and sines of the angles at `num` positions from `first` on, for heads of this width."""
         first = jnp.asarray(first)
         position = first if first.ndim == 2 else first + np.arange(num)  # [*B num]
         end = position[..., -1:] + 1  # [*B 1]
@@ -116,17 +121,7 @@ def rotary_positions(
     Raises:
         InputError: the config has a kind of positions or an entry that is not supported, or that its family ignores.
     """
-    older = keys.take("rope_scaling", Mapping | None, None) or {}
-    newer = keys.take("rope_parameters", Mapping | None, None) or {}
-    source = f"rope_parameters in {keys.source}"
-    if layer_type is not None:
-        newer = ConfigKeys(newer, source).take(layer_type, Mapping | None, None)
-        newer = newer or {"rope_type": "default"}
-        older = {**newer, **older} if layer_type == FULL else {}
-    entries = dict(older or newer)  # the older one wins in `transformers` too
-    if "type" in entries:
-        entries.setdefault("rope_type", entries.pop("type"))
-    rope = ConfigKeys(entries, source)
+    rope = _rope_keys(keys, layer_type)
     kind = rope.one_of("rope_type", "default", "dynamic", *SCALINGS)
     base = float(rope.take("rope_theta", int | float, base))
     if fraction is None:
@@ -149,6 +144,21 @@ def rotary_positions(
     for name in rope.others():
         raise InputError(f"{rope.source} has {name}, which is not supported")
     return positions
+
+
+def _rope_keys(keys: ConfigKeys, layer_type: str | None) -> ConfigKeys:
+    """The entries of `rope_parameters`, for one type of layers if it is given, or of the older `rope_scaling`."""
+    older = keys.take("rope_scaling", Mapping | None, None) or {}
+    newer = keys.take("rope_parameters", Mapping | None, None) or {}
+    source = f"rope_parameters in {keys.source}"
+    if layer_type is not None:
+        newer = ConfigKeys(newer, source).take(layer_type, Mapping | None, None)
+        newer = newer or {"rope_type": "default"}
+        older = {**newer, **older} if layer_type == FULL else {}
+    entries = dict(older or newer)  # the older one wins in `transformers` too
+    if "type" in entries:
+        entries.setdefault("rope_type", entries.pop("type"))
+    return ConfigKeys(entries, source)
 
 
 def rope_parameters(positions: Any) -> Json:

@@ -118,6 +118,7 @@ def _names_of(directory: Path) -> set[str]:
 
 
 def _found(directory: Path, patterns: tuple[str, ...]) -> set[Path]:
+    """Paths in a directory whose names match one of the patterns."""
     paths: set[Path] = set()
     return paths.union(*map(directory.glob, patterns))
 
@@ -127,8 +128,8 @@ def _kept_entries(directory: Path) -> tuple[Family, Json]:
     family, keys = family_in(directory / CONFIG)
     family.create(keys, {})
     keys.finish()
-    others = keys.others().items()
-    return family, {name: value for name, value in others if name not in OF_FILES}
+    kept = {name: value for name, value in keys.others().items() if name not in OF_FILES}
+    return family, kept
 
 
 def family_of(
@@ -159,9 +160,9 @@ def family_of(
     for family in families:
         try:
             config = {"model_type": family.model_types[0], **family.configure(plain)}
-            has_labels = len(kept.get("id2label") or ()) == len(config.get("id2label", ()))
+            labels_agree = len(kept.get("id2label") or ()) == len(config.get("id2label", ()))
             for name, value in kept.items():
-                if has_labels or name not in LABELS:
+                if labels_agree or name not in LABELS:
                     config[name] = value
             config |= given
             keys = ConfigKeys(config, CONFIG)

@@ -74,6 +74,7 @@ class StoredArrays:
         return array
 
     def _paths(self) -> list[Path]:
+        """The files to read: the single one, or those that the index lists."""
         directory = self.directory
         if (directory / SINGLE).exists():
             return [directory / SINGLE]
@@ -86,10 +87,8 @@ class StoredArrays:
             raise InputError(problem)
         kind = "an index of safetensors files, with a weight_map"
         with outside_file(directory / INDEX, kind, MAX_JSON_BYTES) as file:
-            # only files beside the index
-            names = {
-                Path(name).name for name in json.loads(file.read_bytes())["weight_map"].values()
-            }
+            file_of_array = json.loads(file.read_bytes())["weight_map"]
+            names = {Path(path).name for path in file_of_array.values()}  # beside the index
             return [directory / name for name in sorted(names)]
 
 

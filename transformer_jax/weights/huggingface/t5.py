@@ -78,27 +78,25 @@ def build(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     keys.one_of("dense_act_fn", word)
     keys.one_of("is_gated_act", bool(gated))
     sizes = keys.sizes(T5_SIZES)
+    num_layers = sizes["num_encoder_layers"]  # of the decoder too, by default
     scale = 1 / math.sqrt(sizes["model_dim"]) if is_scaled else 1.0
     # without arrays, a separate one
     has_own_output = not is_scaled and (TIED_HEAD in shapes or not shapes)
     head_width = keys.take("d_kv", int, 64)
     keys.one_of("head_dim", head_width, None)
     buckets = keys.take("relative_attention_num_buckets", int, 32)
+    distance = keys.take("relative_attention_max_distance", int, 128)
+    feed_forward = GatedFeedForward if gated else FeedForward
     return Transformer(
         **sizes,
-        num_decoder_layers=keys.take("num_decoder_layers", Layers | None, None)
-        or sizes["num_encoder_layers"],
+        num_decoder_layers=keys.take("num_decoder_layers", Layers | None, None) or num_layers,
         settings=BlockSettings(
             norm=RMSNorm,
             norm_first=True,
             activation=ACTIVATIONS[word],
             layer_norm_epsilon=keys.take("layer_norm_epsilon", float, 1e-6),
-            positions=RelativePositions(
-                buckets, keys.take("relative_attention_max_distance", int, 128), is_shared=True
-            ),
-            feed_forward=functools.partial(
-                GatedFeedForward if gated else FeedForward, use_bias=False
-            ),
+            positions=RelativePositions(buckets, distance, is_shared=True),
+            feed_forward=functools.partial(feed_forward, use_bias=False),
             attention=AttentionSettings(
                 head_width=head_width, input_bias=False, output_bias=False, scale=1.0
             ),
