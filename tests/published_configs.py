@@ -47,6 +47,17 @@ LLAMA2: Json = {
     "tie_word_embeddings": False, "torch_dtype": "float16", "transformers_version": "4.31.0.dev0", "use_cache": True,
     "vocab_size": 32000,
 }  # fmt: skip
+LLAMA1: Json = {
+    "architectures": ["LlamaForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
+    "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 11008, "max_sequence_length": 2048,
+    "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32, "pad_token_id": 0, "rms_norm_eps": 1e-06,
+    "torch_dtype": "float16", "transformers_version": "4.28.0.dev0", "use_cache": True, "vocab_size": 32000,
+}  # fmt: skip
+YARN_LLAMA2: Json = LLAMA2 | {
+    "auto_map": {"AutoModelForCausalLM": "modeling_llama_together_yarn.LlamaForCausalLM"},
+    "max_position_embeddings": 65536,
+    "rope_scaling": {"factor": 16.0, "finetuned": True, "original_max_position_embeddings": 4096, "type": "yarn"},
+}  # fmt: skip
 LLAMA31: Json = LLAMA | {
     "max_position_embeddings": 131072, "transformers_version": "4.43.0.dev0",
     "rope_scaling": {
@@ -240,6 +251,10 @@ CNN: Json = {
     "architectures": ["BartForConditionalGeneration"], "force_bos_token_to_be_generated": True, "length_penalty": 2.0,
     "max_length": 142, "min_length": 56, "output_past": True, "prefix": " ", "vocab_size": 50264,
 }  # fmt: skip
+CAMEMBERT: Json = {
+    "architectures": ["CamembertForMaskedLM"], "bos_token_id": 5, "eos_token_id": 6, "model_type": "camembert",
+    "output_past": True, "vocab_size": 32005,
+}  # fmt: skip
 XLM: Json = {
     "architectures": ["XLMRobertaForMaskedLM"], "model_type": "xlm-roberta", "output_past": True, "vocab_size": 250002,
     "transformers_version": "4.17.0.dev0",
@@ -330,6 +345,9 @@ PUBLISHED: dict[str, tuple[Json, int | str]] = {
     "gpt2-xl": (GPT2 | {"n_embd": 1600, "n_head": 25, "n_layer": 48, "output_past": True}, 1_557_611_200),
     "distilgpt2": (GPT2 | DISTIL, 81_912_576),
     "stanford-crfm/alias-gpt2-small-x21": (GPT2 | MISTRAL_GPT2, "scale_attn_by_inverse_layer_idx"),
+    "microsoft/DialogRPT-updown": (
+        GPT2 | {"architectures": ["GPT2ForSequenceClassification"], "n_embd": 1024, "n_head": 16, "n_layer": 24},
+        "architectures"),
     "EleutherAI/pythia-70m": (NEOX, 70_426_624),
     "EleutherAI/pythia-160m": (
         NEOX | {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12},
@@ -339,7 +357,9 @@ PUBLISHED: dict[str, tuple[Json, int | str]] = {
     "EleutherAI/pythia-6.9b": (
         NEOX | {"hidden_size": 4096, "intermediate_size": 16384, "num_attention_heads": 32, "num_hidden_layers": 32,
                 "vocab_size": 50432}, 6_857_302_016),
+    "yahma/llama-7b-hf": (LLAMA1, 6_738_415_616),
     "meta-llama/Llama-2-7b-hf": (LLAMA2, 6_738_415_616),
+    "NousResearch/Yarn-Llama-2-7b-64k": (YARN_LLAMA2, "auto_map"),
     "meta-llama/Meta-Llama-3-8B": (LLAMA, 8_030_261_248),
     "meta-llama/Llama-3.1-8B-Instruct": (LLAMA31 | {"eos_token_id": [128001, 128008, 128009]}, 8_030_261_248),
     "meta-llama/Llama-3.2-1B": (LLAMA32, 1_235_814_400),
@@ -388,6 +408,11 @@ PUBLISHED: dict[str, tuple[Json, int | str]] = {
         QWEN3 | {"hidden_size": 4096, "intermediate_size": 12288, "max_window_layers": 36, "num_attention_heads": 32,
                  "num_hidden_layers": 36, "tie_word_embeddings": False, "rope_scaling": YARN | {"rope_type": "yarn"}},
         8_190_735_360),
+    "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B": (
+        QWEN3 | {"hidden_size": 4096, "intermediate_size": 12288, "max_position_embeddings": 131072,
+                 "max_window_layers": 36, "num_attention_heads": 32, "num_hidden_layers": 36,
+                 "rope_scaling": YARN | {"attn_factor": 0.8782488562869419, "rope_type": "yarn"},
+                 "tie_word_embeddings": False}, 8_190_735_360),
     "Qwen/Qwen2.5-7B, long texts": (QWEN25_7B | {"rope_scaling": YARN | {"type": "yarn"}}, 7_615_616_512),
     "mistralai/Mistral-7B-v0.1": (MISTRAL, 7_241_732_096),
     "mistralai/Mistral-7B-Instruct-v0.2": (MISTRAL3, 7_241_732_096),
@@ -418,6 +443,7 @@ PUBLISHED: dict[str, tuple[Json, int | str]] = {
     "roberta-base": (ROBERTA, 124_055_040),
     "roberta-large": (ROBERTA | LARGE, 354_310_144),
     "distilroberta-base": (ROBERTA | {"num_hidden_layers": 6}, 81_527_808),
+    "camembert-base": (ROBERTA | CAMEMBERT, 110_031_360),
     "xlm-roberta-base": (ROBERTA | XLM, 277_453_056),
     "rxn4chemistry/rxnmapper": (RXNMAPPER, 701_824),
     "albert-base-v2": (

@@ -100,6 +100,9 @@ def test_a_published_config_opens_with_the_published_number_of_parameters(tmp_pa
         (BERT, {"pruned_heads": {"0": [1]}}, "has pruned_heads = "),
         (BERT, {"is_decoder": True}, "is_decoder in .* is True"),
         (BERT, {"tie_word_embeddings": False}, "tie_word_embeddings in .* is False"),
+        (LLAMA, {"architectures": ["LlamaForSequenceClassification"]}, "ForSequenceClassification; it must end in one of For"),
+        (OPUS, {"architectures": ["MarianForCausalLM"]}, "is MarianForCausalLM; it must end in one of Model"),
+        (NEOX, {"partial_rotary_factor": 0.5}, "partial_rotary_factor in .* is 0.5; it must be one of 0.25, None"),
         (NEOX, {"head_dim": 32}, "head_dim in .* is 32; it must be one of 64, None"),
         (VIT, {"head_dim": 32}, "head_dim in .* is 32; it must be one of 64"),
         (GPT2, {"hidden_size": 64}, "hidden_size in .* is 64; it must be one of 768, None"),  # it wins there
@@ -150,6 +153,17 @@ def test_windows_and_positions_of_layers_are_those_of_the_config(config, more, e
         position = {NoPositions: "none", RotaryPositions: getattr(kind.positions, "base", None)}
         found.append((kind.window, position.get(type(kind.positions))))
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "more"),
+    [
+        (NEOX, {"partial_rotary_factor": 0.25, "rope_theta": 10000, "rope_scaling": None}),  # of transformers 4
+        (LLAMA, {"rope_scaling": {"type": "default", "finetuned": True}}),
+    ],
+)
+def test_entries_that_transformers_ignores_change_nothing(config, more, tmp_path):
+    assert repr(opened(config | more, tmp_path)) == repr(opened(config, tmp_path))
 
 
 def test_the_first_berts_have_no_model_type_and_are_told_by_their_class_or_their_keys(tmp_path):

@@ -520,6 +520,12 @@ def test_buffers_of_older_files_are_passed_over_whatever_their_type(gpt2_files, 
     name = f"{theirs.base_model_prefix}.embeddings.position_ids"
     save_file({**load_file(path), name: np.arange(29)[None]}, path)
     assert from_transformers(tmp_path / "bert")[0].head == "classes"
+    drawn("t5", Random(0)).save_pretrained(tmp_path / "t5")
+    _, whole = from_transformers(tmp_path / "t5")
+    path = tmp_path / "t5" / "model.safetensors"
+    name = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+    save_file({**load_file(path), name: np.ones((8, 2), np.float32)}, path)
+    jax.tree.map(np.testing.assert_array_equal, from_transformers(tmp_path / "t5")[1], whole)
 
 
 def test_the_line_in_the_refusal_of_pickled_files_converts_them_as_it_is_printed(tmp_path):

@@ -6,6 +6,7 @@ from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.bert import (
     CLASSES,
     EMBEDDINGS,
+    HEADS,
     masked_config,
     masked_model,
 )
@@ -67,6 +68,7 @@ ALBERT = Family(
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
         "predictions.decoder.bias": "predictions.bias",
     },
+    heads=HEADS,
     ignored=r"position_ids$|^sop_classifier\.|^predictions\.|^classifier\.",
     fixed={
         "num_hidden_groups": 1,  # groups of shared layers

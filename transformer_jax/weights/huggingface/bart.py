@@ -8,7 +8,7 @@ from transformer_jax.nn.position_kinds import LearnedPositions
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface import marian
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys
-from transformer_jax.weights.huggingface.family import Renames, check_head
+from transformer_jax.weights.huggingface.family import Renames
 from transformer_jax.weights.layouts import Layout
 
 EMBEDDINGS: Renames = (
@@ -18,13 +18,11 @@ EMBEDDINGS: Renames = (
     ("^target_embedding_norm", "model/decoder/layernorm_embedding"),
 )
 NAME, BARE = "BartForConditionalGeneration", "BartModel"
-REFUSED = "ForCausalLM", "ForQuestionAnswering", "ForSequenceClassification"
 TOKENS = {"decoder_start_token_id": 2, "pad_token_id": 1}
 
 
 def build(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     """The model of a `config.json`; it predicts tokens without a bias if the file is that of a bare model."""
-    check_head(keys, REFUSED, (NAME, BARE))
     of_marian = marian.build(keys, shapes)
     has_bias = "final_logits_bias" in shapes
     if not shapes:  # of a config alone
@@ -52,5 +50,6 @@ BART = marian.MARIAN._replace(
     build=build,
     configure=configure,
     layout=layout,
+    heads=(NAME, BARE),
     ignored=r"(encoder|decoder)\.version$",
 )

@@ -15,7 +15,6 @@ from transformer_jax.weights.huggingface.family import (
     SIZES,
     Family,
     Renames,
-    check_head,
     config_of,
 )
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout
@@ -68,13 +67,13 @@ ENDS: dict[Head, str] = {
     "token_classes": "ForTokenClassification",
     "none": "Model",
 }
+HEADS = tuple(ENDS.values())
 FIXED = {
     "is_decoder": False,
     "add_cross_attention": False,
     "tie_word_embeddings": True,
     "position_embedding_type": "absolute",  # others have arrays, which `transformers` 5 drops
 }
-REFUSED = "ForMultipleChoice", "ForNextSentencePrediction", "ForQuestionAnswering"
 CLASSIFIERS = "classifier.weight", "classifier.out_proj.weight"  # the latter for texts in RoBERTa
 
 
@@ -96,12 +95,8 @@ def head_fields(keys: ConfigKeys, shapes: Shapes, tokens: str) -> dict[str, Any]
         keys: keys of the `config.json`.
         shapes: shapes of the arrays.
         tokens: name of an array of the head for masked tokens.
-
-    Raises:
-        InputError: the head of the architecture is not supported.
     """
     name = keys.architecture
-    check_head(keys, REFUSED, ENDS.values())
     num_classes = next((shapes[each][0] for each in CLASSIFIERS if each in shapes), 0)
     if name.endswith(ENDS["none"]) and not name.endswith(
         "LMHeadModel"
@@ -224,11 +219,12 @@ BERT = Family(
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
+    heads=HEADS,
     ignored=r"position_ids$|^cls\.|^classifier\.",
     fixed=FIXED,
 )
 ROBERTA = Family(
-    ("roberta", "xlm-roberta"),
+    ("roberta", "xlm-roberta", "camembert"),
     build_roberta,
     configure_roberta,
     layout_roberta,
@@ -237,6 +233,7 @@ ROBERTA = Family(
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
+    heads=HEADS,
     ignored=r"position_ids$|^lm_head\.|^classifier\.|^\w+\.pooler\.",
     fixed=FIXED,
 )

@@ -112,8 +112,14 @@ class ConfigKeys:
         names = self.take("architectures", tuple[str, ...] | None, None)
         return names[0] if names else ""
 
-    def sizes(self, names: Mapping[str, str]) -> dict[str, Any]:  # whole numbers
-        """Take the fields of a model from required keys; `names` maps fields to keys.
+    def sizes(
+        self, names: Mapping[str, str], defaults: Mapping[str, object] = {}
+    ) -> dict[str, Any]:
+        """Take the fields of a model, which are whole numbers.
+
+        Args:
+            names: keys of the fields.
+            defaults: values of keys that the file may lack.
 
         Raises:
             InputError: a key is missing, or is not a whole number above 0, or is a number of layers above `MAX_LAYERS`.
@@ -121,7 +127,7 @@ class ConfigKeys:
         sizes = {}
         for field, name in names.items():
             hint = Layers if field.endswith("layers") else Size
-            sizes[field] = self.take(name, hint)
+            sizes[field] = self.take(name, hint, defaults.get(name, ...))
         return sizes
 
     def one_of(self, name: str, *allowed: Any) -> Any:  # a number, a text or None

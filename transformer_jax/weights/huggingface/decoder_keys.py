@@ -37,7 +37,7 @@ GEMMA2 = GEMMA | {
     "sliding_window": 4096,
 }
 DEFAULTS: dict[str, Json] = {
-    "llama": BIASED | {"mlp_bias": False},
+    "llama": BIASED | {"max_position_embeddings": 2048, "mlp_bias": False},
     "qwen2": QWEN2,
     "qwen3": QWEN2 | {"attention_bias": False, "head_dim": 128},
     "mistral": COMMON | {"num_key_value_heads": 8, "sliding_window": 4096},

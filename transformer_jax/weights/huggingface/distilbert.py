@@ -10,6 +10,7 @@ from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.bert import (
     CLASSES,
     EMBEDDINGS,
+    HEADS,
     masked_config,
     masked_model,
 )
@@ -83,6 +84,7 @@ DISTILBERT = Family(
     layout,
     prefix="distilbert.",
     copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+    heads=HEADS,
     ignored=r"position_ids$|^vocab_|^pre_classifier\.|^classifier\.",
     fixed={"tie_word_embeddings": True},
     aliases={

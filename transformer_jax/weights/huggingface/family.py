@@ -1,7 +1,7 @@
 """Model families: conversion between `config.json` and our models, and the names of the arrays."""
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from transformer_jax.argument_checks import Shapes
@@ -19,6 +19,11 @@ LETTERS: Renames = (
     ("value_(proj|norm)", r"v_\1"),
 )
 TIED_HEAD = "lm_head.weight"
+# Ends of the names of classes of `transformers` that only some families support.
+KNOWN_HEADS = (
+    "EncoderModel", "ForCausalLM", "ForMultipleChoice", "ForNextSentencePrediction", "ForQuestionAnswering",
+    "ForSequenceClassification", "ForTokenClassification",
+)  # fmt: skip
 # Fields of a model, and their config keys in most families.
 SIZES = {
     "vocabulary_size": "vocab_size",
@@ -55,15 +60,6 @@ def config_of(model: Any, architecture: str, keys: Mapping[str, str]) -> Json:
     return config
 
 
-def check_head(keys: ConfigKeys, refused: tuple[str, ...], supported: Iterable[str]) -> None:
-    """Raise an `InputError` if the class in a `config.json` ends in one of `refused`, which names those supported."""
-    name = keys.architecture
-    if name.endswith(refused):
-        raise InputError(
-            f"architectures in {keys.source} is {name}; it must end in one of {', '.join(supported)}"
-        )
-
-
 class Family(NamedTuple):
     """Models whose `config.json` has one of these `model_type`s."""
 
@@ -76,6 +72,8 @@ class Family(NamedTuple):
     prefix: str  # of all array names outside the head; files without a head may lack it
     # duplicate arrays that some files have: name of the copy, of the original
     copies: Mapping[str, str] = {}
+    # ends of the names of the supported classes of `transformers`
+    heads: tuple[str, ...] = ("ForCausalLM", "LMHeadModel", "Model")
     # pattern of arrays that a file may have beside the model's: buffers and other heads
     ignored: str = "$^"
     # config keys of which only one value is supported, the default
@@ -84,7 +82,17 @@ class Family(NamedTuple):
     aliases: Mapping[str, str] = {}
 
     def create(self, keys: ConfigKeys, shapes: Shapes) -> SettingsModule:
-        """Create the model of a `config.json` and of arrays with these shapes."""
+        """Create the model of a `config.json` and of arrays with these shapes.
+
+        Raises:
+            InputError: a key is missing or invalid, or the class in the file is not supported.
+        """
+        name = keys.architecture
+        if name.endswith(KNOWN_HEADS) and not name.endswith(self.heads):
+            raise InputError(
+                f"architectures in {keys.source} is {name}; it must end in one of"
+                f" {', '.join(self.heads)}"
+            )
         for name, only_value in self.fixed.items():
             keys.one_of(name, only_value)
         for name, other in self.aliases.items():

@@ -40,6 +40,8 @@ def build(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
         keys.take("rotary_emb_base", int | float, 10_000.0),
         keys.take("rotary_pct", float, 0.25),
     )
+    # `transformers` 4 writes the fraction twice
+    keys.one_of("partial_rotary_factor", positions.fraction, None)
     sizes = keys.sizes(SIZES)
     # affects only the rotated width
     keys.one_of("head_dim", sizes["model_dim"] // sizes["num_heads"], None)

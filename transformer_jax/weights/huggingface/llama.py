@@ -62,7 +62,7 @@ CLASSES = {
 def build(kind: str, keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
     """The model of a `config.json`."""
     take = functools.partial(decoder_keys.take, kind, keys)
-    sizes = keys.sizes(SIZES)
+    sizes = keys.sizes(SIZES, DEFAULTS[kind])
     has_bias = bool(take("attention_bias", bool))
     epsilon = take("rms_norm_eps", float)
     norm = OffsetRMSNorm if "gemma" in kind else RMSNorm

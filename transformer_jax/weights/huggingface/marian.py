@@ -87,6 +87,7 @@ MARIAN = Family(
         (TIED_HEAD, "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
         "model.shared.weight",
     ),
+    heads=("Model",),
     ignored=r"embed_positions\.weight$",
     fixed={
         "is_encoder_decoder": True,

@@ -18,6 +18,8 @@ from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # types of layers
+# entries that no kind of positions took, but which scale; any other has no effect
+UNSUPPORTED = {"factor", "mscale", "mscale_all_dim"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,19 +131,19 @@ def rotary_positions(
     else:
         rotated = rope.take("partial_rotary_factor", int | float, fraction)
     positions = RotaryPositions(base, rotated, in_halves=True)
-    max_len = keys.take("max_position_embeddings", Size)
     if kind == "dynamic":
         factor = rope.take("factor", Positive)
+        max_len = keys.take("max_position_embeddings", Size)
         positions = DynamicPositions(**vars(positions), factor=factor, trained_len=max_len)
     elif kind != "default":
         values = {}
         for field in dataclasses.fields(SCALINGS[kind]):
             default: Any = ... if field.default is dataclasses.MISSING else field.default
             if field.name == "original_max_position_embeddings":
-                default = max_len
+                default = keys.take("max_position_embeddings", Size)
             values[field.name] = rope.take(field.name, field.type, default)
         positions = dataclasses.replace(positions, scaling=SCALINGS[kind](**values))
-    for name in rope.others():
+    for name in sorted(UNSUPPORTED & rope.others().keys()):
         raise InputError(f"{rope.source} has {name}, which is not supported")
     return positions
 

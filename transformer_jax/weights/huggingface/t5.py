@@ -20,7 +20,6 @@ from transformer_jax.weights.huggingface.family import (
     LETTERS,
     TIED_HEAD,
     Family,
-    check_head,
     config_of,
 )
 from transformer_jax.weights.layouts import TORCH_ENDS, Layout
@@ -43,9 +42,6 @@ RENAMES = (
     ("DenseReluDense_residual/norm", "layer_norm"),
     ("DenseReluDense/contract", "DenseReluDense/wo"),
 )
-REFUSED = (
-    "EncoderModel", "ForQuestionAnswering", "ForSequenceClassification", "ForTokenClassification",
-)  # fmt: skip
 T5_SIZES = {
     "source_vocabulary_size": "vocab_size",
     "target_vocabulary_size": "vocab_size",
@@ -69,7 +65,6 @@ def build(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     is_mt5 = keys.take("model_type", str) == "mt5"
     is_tied = keys.take("tie_word_embeddings", bool, True)
     is_scaled = keys.take("scale_decoder_outputs", bool, is_tied) and not is_mt5
-    check_head(keys, REFUSED, ("ForConditionalGeneration", "T5Model"))
     kinds = [*ACTIVATIONS, *(f"gated-{word}" for word in ACTIVATIONS)]
     default = "gated-gelu" if is_mt5 else "relu"
     gated, _, word = keys.one_of("feed_forward_proj", default, *kinds).rpartition("-")
@@ -147,6 +142,9 @@ T5 = Family(
     copies=dict.fromkeys(
         (TIED_HEAD, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"
     ),
+    heads=("ForConditionalGeneration", "T5Model"),
+    # in the first files; `transformers` ignores it too
+    ignored=r"EncDecAttention\.relative_attention_bias\.weight$",
     fixed={"is_encoder_decoder": True},
     aliases={
         "hidden_size": "d_model",
