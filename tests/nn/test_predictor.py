@@ -20,7 +20,7 @@ def params():
     return drawn(MODEL, X)
 
 
-def test_the_feed_forward_is_twice_as_wide_as_the_model_and_the_positions_are_no_parameters(params):
+def test_the_parameters_are_those_of_the_tutorials(params):
     shapes = jax.tree.map(np.shape, params["params"])
     block = shapes["encoder"]["layers_0"]
     assert block["feed_forward"]["expand"]["kernel"] == (D, 2 * D)
@@ -32,7 +32,7 @@ def test_the_feed_forward_is_twice_as_wide_as_the_model_and_the_positions_are_no
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == expected
 
 
-def test_the_maps_are_those_of_the_forward_pass_mask_and_all(params):
+def test_the_maps_are_those_of_the_forward_pass(params):
     mask = np.asarray(padding_mask(VALID))
     maps_of = functools.partial(MODEL.apply, method="get_attention_maps")
 
@@ -60,7 +60,7 @@ def test_no_key_is_needed_outside_training_also_not_for_the_maps(params):
     assert np.abs(dropped - compiled(MODEL)(params, X)).max() > 1e-2
 
 
-def test_the_output_network_drops_a_quarter_and_scales_the_rest():
+def test_the_output_network_drops_its_share():
     """All parameters are zero except those that make the output norm return ones and pass these on as logits."""
     model = TransformerPredictor(D, D, H, 1, dropout_prob=0.25)
     x = np.zeros((101, T, FEATURES), np.float32)
