@@ -58,7 +58,7 @@ def test_the_readme_is_short():
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page):
+def test_links_have_targets(page):
     for link in re.findall(r"\]\(([^)\s]+)\)", prose_of(page)):
         if link.startswith("https://"):
             continue

@@ -89,7 +89,7 @@ def test_a_checkpoint_of_given_parameters(form, tmp_path):
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_what_tensorboard_reads(tmp_path):
+def test_tensorboard_reads_arrays_of_any_form(tmp_path):
     pixels = np.arange(35, dtype=np.uint8).reshape(5, 7)
     order = {name: form(pixels) for name, form in FORMS.items() if form(pixels).dtype == np.uint8}
     numbers = {name: form(np.array([0.1], np.float32))[0, ...] for name, form in FORMS.items()}

@@ -21,7 +21,7 @@ from transformer_jax.runs.settings import FORMAT, OLDEST_FORMAT, read_settings
 
 STATE = {"params": np.arange(15, dtype=np.float32).reshape(3, 5)}
 REMEDY = "; choose another checkpoint_dir or name=…, or restore what differs to continue that run$"
-FURTHER = REMEDY[:-1] + "; init_from='.*' with another name=… trains its model further$"
+FURTHER = REMEDY[:-1] + "; init_from='.*/Task' with another name=… trains its model further$"
 
 
 def config(parent: Path, **settings) -> TrainingConfig:

@@ -68,7 +68,7 @@ def test_a_training_is_that_of_plain_optax(tmp_path):
     assert_near(trainer.params, train_plainly(trainer, train_loader, optimizer))
 
 
-def test_weight_decay_applies_to_kernels_alone():
+def test_weight_decay_leaves_out_biases_norms_and_embeddings():
     matrix, vector = jnp.ones((2, 3)), jnp.ones(3)
     params = {
         "layer": {"kernel": matrix, "bias": vector},

@@ -37,7 +37,7 @@ def test_a_line_is_printed_every_ten_seconds(monkeypatch, capsys, num_steps, lef
 
 
 @pytest.mark.parametrize(("shell", "has_bar"), [(None, False), (types.SimpleNamespace(kernel=1), True)])
-def test_only_a_notebook_gets_a_bar(monkeypatch, capsys, shell, has_bar):
+def test_a_notebook_is_known_by_its_kernel(monkeypatch, capsys, shell, has_bar):
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
     Progress(0, 7, quiet=False).close()
