@@ -119,13 +119,6 @@ def test_embeddings_start_as_large_as_positions_when_they_are_read():
     np.testing.assert_allclose(np.std(params["target_embedding"]["embedding"]), 64**-0.5, rtol=0.01)
 
 
-def test_tied_embeddings_are_one_matrix():
-    model = Transformer(V_SOURCE, V_SOURCE, **SIZES, tie_embeddings=True)
-    logits, params = jax.eval_shape(model.init_with_output, jax.random.key(0), SOURCE, TARGET % V_SOURCE)
-    assert {name for name in params["params"] if "embedding" in name or "output" in name} == {"source_embedding"}
-    assert logits.shape == (B, T, V_SOURCE)
-
-
 def test_a_model_without_logits_has_no_output_bias():
     model = Transformer(**SIZES, embeddings=EmbeddingSettings(output_bias=True))
     output, params = jax.eval_shape(model.init_with_output, jax.random.key(0), draw(B, S, D), draw(B, T, D))
