@@ -2,10 +2,12 @@
 
 import functools
 import tempfile
+from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
+import tokenizers
 import torch
 import transformers
 
@@ -312,3 +314,27 @@ def ours(family: str, seed: int = 0) -> tuple[Any, Any, tuple[np.ndarray, ...]]:
     model, variables = opened(drawn(family, Random(seed)))
     inputs, _ = inputs_of(model, Random(seed))
     return model, variables, inputs[: 2 if isinstance(model, Transformer) else 1]
+
+
+WORDS = ["<pad>", "</s>", "[MASK]", *(f"w{number}" for number in range(3, 31))]
+
+
+def drawn_of_31_tokens(family: str, head: str = "", least_layers: int = 1) -> Any:
+    """Draw the first model of a family with 31 tokens, this end of its class's name, and at least so many layers."""
+    for seed in range(99):
+        model = drawn(family, Random(seed))
+        is_deep = model.config.num_hidden_layers >= least_layers
+        if model.config.vocab_size == 31 and type(model).__name__.endswith(head) and is_deep:
+            return model
+    raise AssertionError(family)
+
+
+def saved_with_words(model: Any, directory: Path) -> Path:
+    """Save a model with a tokenizer of `WORDS`, as many as it has tokens, and return the directory."""
+    ids = {word: number for number, word in enumerate(WORDS[: model.config.vocab_size])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="</s>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(WORDS[:3])
+    model.save_pretrained(directory)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    return directory

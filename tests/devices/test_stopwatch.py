@@ -29,11 +29,18 @@ def test_an_activity_inside_another_pauses_it(clock):
     assert watch.seconds == {"train": 7, "compile": 30}
 
 
-def test_an_activity_that_ends_in_an_error_stops_and_a_resumed_run_adds_to_what_was_measured_before(clock):
+def test_an_activity_that_ends_in_an_error_stops(clock):
     watch = Stopwatch("train", "compile")
     with contextlib.suppress(KeyboardInterrupt), watch.during("train"):
         clock.now += 3
         raise KeyboardInterrupt
     clock.now += 1000
+    assert watch.seconds == {"train": 3, "compile": 0}
+
+
+def test_a_resumed_run_adds_to_what_was_measured_before(clock):
+    watch = Stopwatch("train", "compile")
+    with watch.during("train"):
+        clock.now += 3
     watch.restore({"train": 50.0, "compile": 1.0})
     assert watch.seconds == {"train": 53, "compile": 1}

@@ -6,7 +6,7 @@ import pytest
 from inspection_pages import content_of, data_of
 
 from transformer_jax import BlockSettings, TransformerLM, attribute_logits
-from transformer_jax.inspection import Inspected, inspect_model, linear_cka, linear_probe, logit_lens, show_grid
+from transformer_jax.inspection import Inspected, inspect_model, linear_cka, logit_lens, show_grid
 from transformer_jax.inspection.page.passes import InspectedPasses
 from transformer_jax.training import InspectedExample
 
@@ -53,7 +53,7 @@ def test_the_lens_is_that_of_each_position_by_itself(bound, stream):
 
 
 @pytest.mark.slow
-def test_the_page_has_the_tokens_as_text_and_colours_for_every_position(bound, stream):
+def test_the_page_has_colours_for_every_position(bound, stream):
     page = inspect_model(
         MODEL, bound.variables, TOKENS, vocabulary=VOCABULARY, features={STREAM: lambda x: jax.nn.relu(x[..., 4:7])}
     )
@@ -75,15 +75,6 @@ def test_texts_are_alike_by_all_their_positions(bound, stream):
     np.testing.assert_allclose(mean, expected, atol=1e-6)
     first = stream.mean(0) / np.linalg.norm(stream.mean(0))
     assert first @ directions[0] > 0.999 > 0.9 > mean @ directions[0]  # a mean of vectors is that of the first position
-
-
-def test_a_probe_reads_the_other_coordinates():
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(307, 12)).astype(np.float32)
-    labels = (features[:, 3] > 0).astype(int)
-    features[::11, 5] += HUGE  # the first position of each text
-    probe = linear_probe(features, labels, rng.integers(53, size=307), rng.random(307) < 0.5)
-    assert probe.accuracy > 0.9
 
 
 def test_similarity_is_read_without_the_first_position(stream):

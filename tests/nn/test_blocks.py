@@ -49,7 +49,7 @@ def test_dropout_prob_is_a_shorthand_for_that_of_the_settings(make):
     assert make().dropout_prob == (0.1 if isinstance(make(), Transformer) else 0)
 
 
-def test_stacks_and_models_pass_their_settings_to_their_parts():
+def test_models_pass_their_settings_to_their_parts():
     settings = BlockSettings(dropout_prob=0.3, norm_first=True, activation=nn.gelu, layer_norm_epsilon=1e-5)
     for stack in (TransformerEncoder, TransformerDecoder):
         assert [layer.settings for layer in stack(L, D, H, F, settings=settings).bind({}).layers] == [settings] * L
@@ -101,10 +101,13 @@ def example_block() -> type[EncoderBlock]:
 ParallelBlock = example_block()
 
 
-def test_the_example_block_is_that_of_the_guide_and_adds_the_bias_that_a_stack_shares():
+def test_the_example_block_is_that_of_the_guide():
     guide = (REPOSITORY / "docs" / "new_task.md").read_text(encoding="utf-8")
     written = re.search(r"^class ParallelBlock.*?(?=\n\n\n)", guide, re.MULTILINE | re.DOTALL)[0]
     assert textwrap.indent(written.replace("ParallelBlock", "Parallel"), " " * 4) in inspect.getdoc(EncoderBlock)
+
+
+def test_the_example_block_adds_the_bias_that_a_stack_shares():
     shared, own = (
         TransformerEncoder(1, D, H, F, settings=BlockSettings(positions=positions), block=ParallelBlock)
         for positions in (RelativePositions(4, 5, is_shared=True), RelativePositions(4, 5))
@@ -128,7 +131,7 @@ class AttentionOnlyDecoderBlock(DecoderBlock):
         return self.cross_attn_residual(x, lambda h: self.cross_attn(h, memory, memory_mask), train=train)
 
 
-def test_the_transformer_uses_custom_blocks_in_the_full_pass_and_in_cached_decoding():
+def test_custom_blocks_decode_as_in_the_full_pass():
     blocks = {"encoder_block": ParallelBlock, "decoder_block": AttentionOnlyDecoderBlock}
     model = Transformer(11, 13, D, H, 1, 1, F, **blocks)
     rng = np.random.default_rng(1)

@@ -1,7 +1,5 @@
 """Maps of chosen queries and heads: rows of the full maps, in every model, with every part."""
 
-import functools
-
 import jax
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from transformer_jax import (
     BlockSettings,
     Causal,
     InputError,
-    MultiheadAttention,
     RMSNorm,
     RotaryPositions,
     Transformer,
@@ -75,16 +72,6 @@ def test_rows_are_those_of_the_full_maps_of_a_pass_of_any_implementation(impleme
     plain = TransformerEncoder(3, D, H, 5)
     full = jax.jit(lambda x: maps_of(plain, unstack_layers(used), x, np.tri(S, dtype=bool)))(X)
     assert_rows(run(X), full, QUERIES, HEADS)
-
-
-def test_weights_that_attention_returns_have_dropout_in_training():
-    model = MultiheadAttention(D, H, dropout_prob=0.5)
-    variables, rngs = drawn(model, X), {"dropout": jax.random.key(0)}
-    run = functools.partial(model.apply, variables, X, return_attention=True)
-    (_, weights), (_, dropped) = jax.jit(lambda: (run(), run(train=True, rngs=rngs)))()
-    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
-    np.testing.assert_allclose(dropped, 2 * weights * (dropped > 0), atol=1e-6)
-    assert 0.4 < np.mean(np.asarray(dropped) > 0) < 0.6
 
 
 def test_a_query_position_beyond_the_target_is_an_error_even_if_the_source_has_it():

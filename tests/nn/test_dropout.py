@@ -18,7 +18,7 @@ def is_kept(rate: float, key: jax.Array) -> np.ndarray:
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.9])
-def test_the_keep_rate_is_as_asked_and_the_mean_unbiased(rate):
+def test_the_keep_rate_is_as_asked(rate):
     output = is_kept(rate, jax.random.key(0))
     standard_error = np.sqrt(rate * (1 - rate) / X.size)
     assert abs((output != 0).mean() - (1 - rate)) < 4 * standard_error
@@ -32,7 +32,7 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.corrcoef((a != 0).ravel(), (b != 0).ravel())[0, 1])
 
 
-def test_positions_steps_and_keys_are_uncorrelated():
+def test_draws_are_uncorrelated():
     rate, base = 0.5, jax.random.key(3)
     mask = is_kept(rate, jax.random.fold_in(base, 7))
     bound = 5 / np.sqrt(X.size)  # five standard errors of a correlation of independent draws
@@ -64,9 +64,11 @@ def test_layers_draw_independently():
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_the_type_stays_and_nothing_happens_outside_training(dtype):
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 7)), dtype)
-    dropout = Dropout(0.5)
-    np.testing.assert_array_equal(dropout.apply({}, x, train=False), x)
-    assert dropout.apply({}, x, train=True, rngs={"dropout": jax.random.key(0)}).dtype == dtype
-    np.testing.assert_array_equal(Dropout(0.0).apply({}, x, train=True), x)
+def test_the_type_stays(dtype):
+    x = jnp.ones((5, 7), dtype)
+    assert Dropout(0.5).apply({}, x, train=True, rngs={"dropout": jax.random.key(0)}).dtype == dtype
+
+
+@pytest.mark.parametrize(("rate", "train"), [(0.5, False), (0.0, True)])
+def test_nothing_is_dropped_outside_training_or_at_rate_0(rate, train):
+    np.testing.assert_array_equal(Dropout(rate).apply({}, X, train=train), X)

@@ -83,7 +83,7 @@ def test_the_content_of_the_padding_changes_nothing(params):
     assert np.abs(run(SOURCE, TARGET, unmasked) - run(other, TARGET, unmasked)).max() > 1e-3
 
 
-def test_no_position_sees_a_later_one_and_all_see_the_source(params):
+def test_no_position_sees_a_later_one(params):
     """Change one token at a time; a position depends on the token if its logits change."""
 
     def changes(sequence, position, of_source):
@@ -99,7 +99,7 @@ def test_no_position_sees_a_later_one_and_all_see_the_source(params):
     assert np.all([changes(SOURCE, position, True) for position in range(S)])
 
 
-def test_the_feature_form_and_the_defaults_are_those_of_the_base_model():
+def test_the_defaults_are_those_of_the_base_model():
     model = Transformer()
     assert (model.num_encoder_layers, model.num_decoder_layers, model.model_dim, model.num_heads) == (6, 6, 512, 8)
     assert (model.dim_feedforward, model.dropout_prob) == (2048, 0.1)
@@ -117,13 +117,6 @@ def test_embeddings_start_as_large_as_positions_when_they_are_read():
     # Reading multiplies by √D, so that they start with 1/√D. 320 000 draws determine it to 0.2 %.
     np.testing.assert_allclose(np.std(params["source_embedding"]["embedding"]), 64**-0.5, rtol=0.01)
     np.testing.assert_allclose(np.std(params["target_embedding"]["embedding"]), 64**-0.5, rtol=0.01)
-
-
-def test_tied_embeddings_are_one_matrix():
-    model = Transformer(V_SOURCE, V_SOURCE, **SIZES, tie_embeddings=True)
-    logits, params = jax.eval_shape(model.init_with_output, jax.random.key(0), SOURCE, TARGET % V_SOURCE)
-    assert {name for name in params["params"] if "embedding" in name or "output" in name} == {"source_embedding"}
-    assert logits.shape == (B, T, V_SOURCE)
 
 
 def test_a_model_without_logits_has_no_output_bias():

@@ -46,8 +46,11 @@ def test_flags_reach_the_model(trainer_class, flag, model):
     assert trainer_class(config).model == model
 
 
-def test_the_defaults_are_those_of_the_paper_and_each_word_has_the_part_of_its_name():
+def test_the_defaults_are_those_of_the_paper():
     assert tj.block_settings(tj.TrainingConfig()) == tj.BlockSettings()
+
+
+def test_each_word_has_the_part_of_its_name():
     for word, part in {**POSITIONS, **NORMS}.items():
         assert part.__name__.lower().startswith(word.removesuffix("ne"))
     found = {word: tj.block_settings(tj.TrainingConfig(feed_forward=word)) for word in FEED_FORWARDS}
@@ -89,7 +92,7 @@ SHORT = REVERSE | {"num_layers": 1, "max_epochs": 1, "train_size": 21, "warmup":
 
 
 @pytest.mark.slow
-def test_a_run_of_other_parts_is_opened_with_them_anywhere_and_scored_with_any_implementation(tmp_path, capsys):
+def test_a_run_of_other_parts_is_opened_with_any_implementation(tmp_path, capsys):
     parts = {"positions": "relative", "norm": "rms", "feed_forward": "geglu", "num_kv_heads": 1, "qk_norm": True}
     settings = SHORT | parts | {"checkpoint_dir": tmp_path}
     blockwise, results = tj.train_reverse(**settings | {"quiet": False}, verbose=True, attention="blockwise")

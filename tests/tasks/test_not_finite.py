@@ -1,18 +1,14 @@
 """A number that is not finite never becomes an answer, and what stands in padding changes no answer."""
 
 import contextlib
-from random import Random
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tokenizers
 import torch
-from huggingface_models import drawn
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
+from huggingface_models import WORDS, drawn_of_31_tokens, saved_with_words
 
 from transformer_jax import InputError, load_transformers
 from transformer_jax.nn.encoder import EncoderBlock
@@ -20,7 +16,6 @@ from transformer_jax.tasks.padded_texts import SHORTEST
 
 pytestmark = pytest.mark.slow  # they compile
 
-WORDS = ["<pad>", "</s>", "[MASK]", *(f"w{number}" for number in range(3, 31))]
 TEXT = "w9 [MASK] w4"
 KINDS = {  # family and head
     "language model": ("gpt2", ""), "translator": ("t5", ""), "masked": ("bert", "ForMaskedLM"),
@@ -30,27 +25,7 @@ KINDS = {  # family and head
 
 def made(kind):
     """Draw a model of a kind with a token for each word."""
-    family, head = KINDS[kind]
-    models = (drawn(family, Random(seed)) for seed in range(99))
-    return next(
-        model
-        for model in models
-        if model.config.vocab_size == len(WORDS) and type(model).__name__.endswith(head) and depth(model) > 1
-    )
-
-
-def depth(model):
-    return model.config.num_hidden_layers
-
-
-def opened(model, directory):
-    """Save a model with a tokenizer of its vocabulary, and load both."""
-    tokenizer = tokenizers.Tokenizer(WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="</s>"))
-    tokenizer.pre_tokenizer = Whitespace()
-    tokenizer.add_special_tokens(WORDS[:3])
-    model.save_pretrained(directory)
-    tokenizer.save(str(directory / "tokenizer.json"))
-    return load_transformers(directory)
+    return drawn_of_31_tokens(*KINDS[kind], least_layers=2)
 
 
 def answer(run, kind):
@@ -76,7 +51,7 @@ def poisoned(is_padding):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_that_overflows_changes_no_answer_and_parameters_of_nan_give_none(kind, tmp_path):
-    run = opened(made(kind), tmp_path)
+    run = load_transformers(saved_with_words(made(kind), tmp_path))
     expected, count = answer(run, kind), len(TEXT.split())
     is_padding = np.arange(SHORTEST) >= count
     again = load_transformers(tmp_path)  # nothing is compiled yet
@@ -109,6 +84,6 @@ def test_a_classifier_in_float16_whose_padding_overflows_answers_as_for_the_text
         )
         assert float(of_text) < float(np.finfo(np.float16).max) < float(of_padding)
         assert int(model(ids).logits.argmax()) == 3
-    run = opened(model.half(), tmp_path)
+    run = load_transformers(saved_with_words(model.half(), tmp_path))
     assert {leaf.dtype for leaf in jax.tree.leaves(run.params)} == {np.dtype(np.float16)}
     assert run.predict([TEXT, f"{TEXT} w30"])[0] == run.predict(TEXT) == "LABEL_3"

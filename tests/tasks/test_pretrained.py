@@ -10,13 +10,10 @@ import jax
 import numpy as np
 import pytest
 import sentencepiece
-import tokenizers
 import torch
 import transformers
-from huggingface_models import drawn
+from huggingface_models import WORDS, drawn, drawn_of_31_tokens, saved_with_words
 from repository import REPOSITORY
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
 
 from transformer_jax import InputError, capture, from_transformers, load_transformers, make_loader, predict
 from transformer_jax.data import ArrayDataset
@@ -26,43 +23,22 @@ from transformer_jax.inspection import activation_names, generate
 pytestmark = pytest.mark.slow  # they compile
 
 DOCUMENT = (REPOSITORY / "docs" / "pretrained.md").read_text()
-WORDS = ["<pad>", "</s>", "[MASK]", *(f"w{number}" for number in range(3, 31))]
 TEXT = "w3 w17 w5 w30 w4"
-
-
-def saved(model, directory):
-    """Save a model with a tokenizer of its vocabulary in a directory."""
-    names = WORDS[: model.config.vocab_size]
-    tokenizer = tokenizers.Tokenizer(WordLevel({name: number for number, name in enumerate(names)}, unk_token="</s>"))
-    tokenizer.pre_tokenizer = Whitespace()
-    tokenizer.add_special_tokens(names[:3])
-    model.save_pretrained(directory)
-    tokenizer.save(str(directory / "tokenizer.json"))
-    return directory
-
-
-def with_vocabulary(family, *, head=""):
-    """Return the first drawn model of a family with 31 tokens and this head."""
-    for seed in range(99):
-        model = drawn(family, Random(seed))
-        if model.config.vocab_size == len(WORDS) and type(model).__name__.endswith(head):
-            return model
-    raise AssertionError(family)
 
 
 @pytest.fixture(scope="module")
 def causal(tmp_path_factory):
-    return saved(with_vocabulary("gpt2"), tmp_path_factory.mktemp("causal"))
+    return saved_with_words(drawn_of_31_tokens("gpt2"), tmp_path_factory.mktemp("causal"))
 
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory):
-    return saved(with_vocabulary("marian"), tmp_path_factory.mktemp("translator"))
+    return saved_with_words(drawn_of_31_tokens("marian"), tmp_path_factory.mktemp("translator"))
 
 
 @pytest.fixture(scope="module")
 def masked(tmp_path_factory):
-    return saved(with_vocabulary("bert", head="ForMaskedLM"), tmp_path_factory.mktemp("masked"))
+    return saved_with_words(drawn_of_31_tokens("bert", head="ForMaskedLM"), tmp_path_factory.mktemp("masked"))
 
 
 def test_a_language_model_continues_a_text_as_transformers_does(causal):
@@ -73,28 +49,11 @@ def test_a_language_model_continues_a_text_as_transformers_does(causal):
         assert run.predict([text], max_new=11) == [f" {run.tokenizer.decode(expected.tolist())}"]
     tokens, _ = generate(run.inspected, ids.numpy(), 11)
     np.testing.assert_array_equal(tokens[0, ids.shape[1] :], expected)
-    whole = run.predict(TEXT, max_new=11).split()
-    run.generation["eos_token_id"] = [  # several, as Llama 3 has; the second comes up
-        next(number for number, word in enumerate(WORDS) if word not in whole),
-        WORDS.index(whole[4]),
-    ]
-    assert run.predict(TEXT, max_new=11).split() == whole[: whole.index(whole[4])]
-    run.generation["eos_token_id"] = None
-    first, again, other = (run.predict(TEXT, max_new=11, temperature=9.0, seed=seed) for seed in (1, 1, 2))
-    assert first == again != other
-    assert run.predict(TEXT, max_new=11, temperature=9.0, top_k=1).split() == whole
-
-
-def test_an_encoder_decoder_translates_a_text_as_transformers_does(translator):
-    theirs, run = transformers.MarianMTModel.from_pretrained(translator), load_transformers(translator)
-    ids = torch.tensor([run.tokenizer.encode(TEXT).ids])
-    expected = theirs.generate(ids, do_sample=False, max_new_tokens=11, num_beams=3)[0]
-    assert run.predict(TEXT, max_new=11, beam_width=3) == run.tokenizer.decode(expected.tolist())
 
 
 @pytest.mark.parametrize("family", ["bart", "mt5"])
 def test_a_config_alone_says_how_to_generate_even_in_the_words_of_the_first_barts(family, tmp_path):
-    directory = saved(with_vocabulary(family), tmp_path)
+    directory = saved_with_words(drawn_of_31_tokens(family), tmp_path)
     (directory / "generation_config.json").unlink()
     config = json.loads((directory / "config.json").read_text())
     for name in ("decoder_start_token_id", "eos_token_id", "forced_eos_token_id"):
@@ -126,9 +85,9 @@ def test_texts_of_unequal_lengths_are_answered_as_one_by_one_by_two_programs(kin
     assert len(traced) == 2 * once <= 8
 
 
-def test_an_encoder_embeds_texts_as_sentence_bert_does_and_without_a_head_has_no_answer(tmp_path):
-    theirs = with_vocabulary("bert", head="BertModel")
-    run = load_transformers(saved(theirs, tmp_path))
+def test_an_encoder_embeds_texts_as_sentence_bert_does(tmp_path):
+    theirs = drawn_of_31_tokens("bert", head="BertModel")
+    run = load_transformers(saved_with_words(theirs, tmp_path))
     texts = ["w9", TEXT, f"{TEXT} {TEXT}"]
     for pooling, weights in (("mean", lambda size: np.full(size, 1 / size)), ("first", lambda size: np.eye(size)[0])):
         found = run.embed(texts, pooling, normalize=False)
@@ -174,15 +133,15 @@ def test_files_of_sentencepiece_are_read_as_by_transformers(translator, tmp_path
         load_transformers(directory)
 
 
-def test_masks_are_filled_and_texts_are_classified_as_by_transformers(masked, tmp_path):
+def test_encoders_answer_as_in_transformers(masked, tmp_path):
     theirs, run = transformers.AutoModelForMaskedLM.from_pretrained(masked), load_transformers(masked)
     text = "w3 [MASK] w5"
     ids = torch.tensor([run.tokenizer.encode(text).ids])
     word = WORDS[int(theirs(ids).logits[0, 1].argmax())]
     assert run.predict(text) == " ".join(["w3", *([word] if word not in WORDS[:3] else []), "w5"])
-    model = with_vocabulary("bert", head="ForSequenceClassification")
+    model = drawn_of_31_tokens("bert", head="ForSequenceClassification")
     model.config.id2label = {number: f"class {number}" for number in range(5)}
-    classifier = load_transformers(saved(model, tmp_path))
+    classifier = load_transformers(saved_with_words(model, tmp_path))
     ids = torch.tensor([classifier.tokenizer.encode(TEXT).ids])
     assert classifier.predict(TEXT) == f"class {int(model(ids).logits.argmax())}"
     (answer,) = classifier.answers(classifier.examples(TEXT))
@@ -192,7 +151,7 @@ def test_masks_are_filled_and_texts_are_classified_as_by_transformers(masked, tm
 
 
 @pytest.mark.parametrize("kind", ["causal", "translator", "masked"])
-def test_maps_and_answers_have_the_models_tokens(kind, request):
+def test_maps_have_the_models_tokens(kind, request):
     run = load_transformers(request.getfixturevalue(kind))
     maps = run.attention(TEXT)
     stack = "decoder" if kind == "causal" else "encoder"
@@ -220,7 +179,7 @@ def test_the_table_of_activations_names_those_that_models_have(causal, tmp_path)
     assert set(named) <= there
 
 
-def test_the_commands_write_the_page_and_answer(causal, tmp_path, capsys):
+def test_the_commands_take_the_directory(causal, tmp_path, capsys):
     page = tmp_path / "page.html"
     inspection.carry_out(inspection.read_command([str(causal), TEXT, "--output", str(page)]))
     assert TEXT in capsys.readouterr().out

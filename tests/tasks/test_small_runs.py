@@ -11,7 +11,6 @@ import transformer_jax
 from transformer_jax import InputError, ReverseConfig, load_run
 from transformer_jax.errors import InputWarning
 from transformer_jax.predict import carry_out, read_command
-from transformer_jax.runs.settings import check_settings
 from transformer_jax.tasks import ReverseDataset
 from transformer_jax.tasks.task_data import task_loaders
 
@@ -44,11 +43,6 @@ def test_a_command_on_few_samples_trains(tmp_path):
     assert lines[0] == "Batches of all 5 training samples, as the default batch_size, 128, is larger"
     assert lines[1] == "Warm-up: 0 steps, as the default, 50, is too long"
     assert "4 steps on" in lines[2]
-
-
-def test_more_epochs_of_a_run_name_the_way_on(tmp_path):
-    with pytest.raises(InputError, match=f"max_epochs was 2 and is 4; .*; init_from='{tmp_path}' with another name=…"):
-        check_settings(tmp_path, {"max_epochs": 2}, {"max_epochs": 4})
 
 
 def test_inputs_of_another_length_than_in_training_get_one_warning(tmp_path_factory, capsys):

@@ -20,7 +20,7 @@ class Log(list):
         self.append((step, dict(scalars)))
 
 
-def test_training_is_logged_every_few_steps_and_at_the_end_of_an_epoch_as_means_since_the_last_entry():
+def test_training_is_logged_as_means_since_the_last_entry():
     entries = Log()
     action = LogMetrics(entries.log, every=2, steps_per_epoch=5)
     for step, (loss, weight) in enumerate([(1, 1), (6, 3), (4, 2), (0, 2), (10, 5)], start=1):
@@ -84,22 +84,16 @@ def test_training_stops_after_some_evaluations_without_a_better_one(mode, patien
     assert (wanted.index(True) + 1 if True in wanted else None) == stops_after
 
 
-def test_a_metric_without_weight_at_a_step_is_the_mean_of_the_others_and_left_out_where_no_step_has_it():
-    entries = Log()
-    action = LogMetrics(entries.log, every=2, steps_per_epoch=100)
-    for step, weight in enumerate((0, 3, 0, 0), start=1):
-        action.on_step(Step(step, sums(1.0) | {"gradient_norm/encoder": (6.0 * (weight > 0), weight)}, 1.0))
-    assert entries[0][1]["train/gradient_norm/encoder"] == 2.0
-    assert "train/gradient_norm/encoder" not in entries[1][1]
-
-
-def test_two_callbacks_of_one_class_and_a_method_for_an_event_that_there_is_not_are_errors():
+def test_two_callbacks_of_one_class_are_an_error():
     with pytest.raises(InputError, match="there are two callbacks of class Callback"):
         by_class("callbacks", [Callback(), Callback()])
+
+
+def test_a_method_for_an_event_that_there_is_not_is_an_error():
     with pytest.raises(InputError, match="Own.on_epoch_end is never called; the events are on_step, on_evaluation, on"):
         type("Own", (Callback,), {"on_epoch_end": lambda self, epoch: None})
 
 
-def test_a_batch_in_which_nothing_counts_is_no_divergence_and_is_named():
+def test_a_batch_in_which_nothing_counts_is_no_divergence():
     with pytest.raises(InputError, match="the batch of step 7 has the weight 0 in loss: loss_function excludes every"):
         check_finite(Step(7, sums(0.0, weight=0.0), seconds=1.0))

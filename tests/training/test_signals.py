@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 
+import commands
 import pytest
 
 from transformer_jax.fit.signals import Interrupted, StopRequest, raise_at_signals
@@ -13,10 +14,8 @@ from transformer_jax.fit.signals import Interrupted, StopRequest, raise_at_signa
 @pytest.fixture(autouse=True)
 def own_handlers():
     """Restore this process's handlers after a test."""
-    previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in previous.items():
-        signal.signal(number, handler)
+    with commands.own_handlers():
+        yield
 
 
 def send(signal_number: int) -> None:

@@ -85,11 +85,16 @@ def test_the_recovered_loss_is_its_formula(fields, name, reads):
     found = loss_recovered(run.fitted, of, name, make_loader(data, 128), reads=reads)
     np.testing.assert_allclose(found, (clean, spliced, zeroed), rtol=1e-4)
     np.testing.assert_allclose(found.recovered, (zeroed - spliced) / (zeroed - clean), rtol=1e-4)
+    if reads is not None:
+        transcoders = Transcoders.of([of], [reads], [name])
+        assert loss_recovered(run.fitted, transcoders, loader=make_loader(data, 128)) == found
 
 
 def test_mistakes_are_named():
-    with pytest.raises(InputError, match="dictionary has no variables; it must be bound to variables"):
-        splice(SparseDictionary(23, 12, k=3))
+    unbound = SparseDictionary(23, 12, k=3)
+    for call in (lambda: splice(unbound), lambda: Transcoders.of([unbound], [READ], [WRITTEN])):
+        with pytest.raises(InputError, match="dictionary has no variables; it must be bound to variables"):
+            call()
     with pytest.raises(InputError, match="reads is None; only a transcoder needs it"):
         splice(dictionary(output_dim=12, k=3))
     with pytest.raises(InputError, match="reads is given; only a transcoder needs it"):

@@ -55,7 +55,7 @@ def test_an_array_is_a_grid_too():
     assert (frame["rows"], frame["columns"], frame["values"]) == (["row 0", "row 1"], ["0", "1"], [[1, None], [2, 3]])
 
 
-def test_a_notebook_shows_a_view_in_a_frame_and_a_file_holds_it(tmp_path):
+def test_a_view_is_one_page_in_a_frame_or_a_file(tmp_path):
     view = show_tokens(TOKENS, np.arange(4))
     assert isinstance(view, View)
     assert repr(view) == f"View({len(view.text)} characters of HTML; save(path) writes them)"

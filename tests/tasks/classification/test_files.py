@@ -34,16 +34,19 @@ def read(tmp_path, content, *columns, several=False, name="file"):
         ('{"text": "It, too", "label": "good"}\n\n{"label": "not bad", "text": "two\\nlines "}', ()),
     ],
 )
-def test_tables_of_spreadsheets_and_json_lines_are_read(content, columns, tmp_path):
+def test_each_kind_of_table_is_read(content, columns, tmp_path):
     assert read(tmp_path, content, *columns) == GOOD
 
 
-def test_a_table_without_header_has_text_and_label_and_its_quotes_are_text(tmp_path):
+def test_quotes_of_a_table_without_header_are_text(tmp_path):
     assert read(tmp_path, 'a "b\t1\n"c\t0\n') == [(('a "b',), ("1",)), (('"c',), ("0",))]
 
 
-def test_pairs_and_several_labels(tmp_path):
+def test_texts_may_be_in_two_columns(tmp_path):
     assert read(tmp_path, "q,c,label\nwho,me,yes\n", "q", "c", "label") == [(("who", "me"), ("yes",))]
+
+
+def test_an_example_may_have_several_labels(tmp_path):
     several = "text,label\none,b | a|b\ntwo,\n"
     assert read(tmp_path, several, several=True) == [(("one",), ("b", "a")), (("two",), ())]
     lines = "\n".join(json.dumps({"text": "t", "label": label}) for label in (["x", 2], "x|y"))
@@ -79,13 +82,17 @@ def texts(*labels, same=1):
     return [LabelledText((f"t{number // same}",), (label,), f"f:{number}") for number, label in enumerate(labels)]
 
 
-def test_each_part_has_every_label_and_equal_texts_stay_together():
+def test_each_part_has_every_label():
     splits = split_texts(texts(*"a" * 40, *"b" * 20, same=2), None, None, by_label=True)
     counts = [[sum(each.labels == (label,) for each in part) for label in "ab"] for part in splits]
     assert counts == [[32, 16], [4, 2], [4, 2]]
+    assert splits == split_texts(texts(*"a" * 40, *"b" * 20, same=2), None, None, by_label=True)
+
+
+def test_equal_texts_stay_together():
+    splits = split_texts(texts(*"a" * 40, *"b" * 20, same=2), None, None, by_label=True)
     sets = [{each.texts for each in part} for part in splits]
     assert sum(map(len, sets)) == len(set().union(*sets)) == 30
-    assert splits == split_texts(texts(*"a" * 40, *"b" * 20, same=2), None, None, by_label=True)
 
 
 def test_given_test_texts_are_left_out_of_training():
