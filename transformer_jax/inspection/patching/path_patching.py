@@ -136,7 +136,7 @@ def _found(
             path, head = str(component), None
             end = ".hidden"
         is_end = what == "receiver" and component == LOGITS
-        if path + end not in sites and not is_end:
+        if f"{path}{end}" not in sites and not is_end:
             known = [name.removesuffix(end) for name in sites if name.endswith(end)]
             raise InputError(
                 f"{what} is in {shortened(path)}; it must be in one of {', '.join(known)}: a head"
@@ -144,7 +144,7 @@ def _found(
                 " only be a receiver"
             )
         if isinstance(head, int):
-            num_heads = sites[path + end].size("heads") or 1
+            num_heads = sites[f"{path}{end}"].size("heads") or 1
             check_offset(f"{what}'s head in {path}", head, 0, num_heads - 1)
         found.append((path, head))
     return found
