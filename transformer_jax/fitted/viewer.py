@@ -163,7 +163,7 @@ class Viewer:
             )
         maps = self._task.call_model(params, self._task.model_inputs(inputs), method=MAPS)
         if hasattr(maps, "_asdict"):
-            return maps
+            return maps  # not a dictionary, whose keys `jax.jit` would sort
         stacks: set[str] = set()
         for path in flatten_dict(params, sep="/"):
             # such as `encoder/layers_0/self_attn/query_proj/kernel`

@@ -158,13 +158,13 @@ class InspectedPass:
             return result
         is_tuple = isinstance(result, tuple) and len(result) > 0
         output, *rest = result if is_tuple else (result,)
-        letters = ["B", "T", "D"]
+        letters = "B T D"
         if not is_block:
             if not isinstance(output, Array):
                 return result
             leading = "BT"[: max(output.ndim - 1, 0)]
-            letters = [*leading, *map(str, output.shape[len(leading) :])]
-        shown = self._tap(module, "output", output, " ".join(letters))
+            letters = " ".join([*leading, *map(str, output.shape[len(leading) :])])
+        shown = self._tap(module, "output", output, letters)
         return (shown, *rest) if is_tuple else shown
 
     def _call_block(self, module: nn.Module, call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:

@@ -176,7 +176,7 @@ def _rows(
 
     def read(on_features: list[Array], on_rest: Captured, on_biases: Array) -> Array:
         """Compute what features and logits read if the outputs of nodes and all biases have these factors."""
-        read_by_features = {}
+        read_by_features = {}  # filled by the pass below
 
         def output(layer: int, x: Array) -> Array:
             dictionary = transcoders.layers[layer]

@@ -194,9 +194,14 @@ def _kinds(
         # labels by position
         queries = example.shown(attention.stack, num_queries)
         keys = example.shown(stack_of_keys, num_keys)
-        labels = {"queries": list(queries.values()), "keys": list(keys.values())}
         has_images = images is not None and len(queries) == len(keys) == len(images)
-        new = {"name": attention.kind, **labels, "images": has_images, "layers": []}
+        new = {
+            "name": attention.kind,
+            "queries": list(queries.values()),
+            "keys": list(keys.values()),
+            "images": has_images,
+            "layers": [],
+        }
         kind = kinds.setdefault(attention.kind, new)
         outputs = passes.without_heads(example, attention)
         kind["layers"].append(

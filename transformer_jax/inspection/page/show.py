@@ -37,16 +37,21 @@ def show_heads(weights: Numbers, tokens: Labels, queries: Labels | None = None) 
         layers = layers[:, 0]
     if layers.ndim == 3:
         layers = layers[None]  # [L H T S]
-    keys = _labels("tokens", tokens)
-    labels = {"queries": keys if queries is None else _labels("queries", queries), "keys": keys}
-    shape = len(labels["queries"]), len(keys)
-    if layers.ndim != 4 or not layers.size or layers.shape[2:] != shape:
+    key_labels = _labels("tokens", tokens)
+    query_labels = key_labels if queries is None else _labels("queries", queries)
+    num_queries, num_keys = len(query_labels), len(key_labels)
+    if layers.ndim != 4 or not layers.size or layers.shape[2:] != (num_queries, num_keys):
         raise InputError(
-            f"weights has a layer of shape {layers.shape[1:]}; it must be [H, {shape[0]},"
-            f" {shape[1]}]"
+            f"weights has a layer of shape {layers.shape[1:]}; it must be [H, {num_queries},"
+            f" {num_keys}]"
         )
     blobs: list[str] = []
-    data = {"view": "heads", "layers": [stored_map(blobs, layer) for layer in layers], **labels}
+    data = {
+        "view": "heads",
+        "layers": [stored_map(blobs, layer) for layer in layers],
+        "queries": query_labels,
+        "keys": key_labels,
+    }
     return View(view_text("Heads", data, blobs))
 
 
