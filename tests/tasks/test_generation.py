@@ -14,7 +14,7 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from huggingface_models import drawn
+from huggingface_models import DYNAMIC, YARN, drawn
 from tokenizers import decoders, normalizers
 from tokenizers.models import BPE, WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -149,6 +149,16 @@ def test_a_file_of_most_kinds_of_keys_gives_the_text_of_transformers(made):
         "no_repeat_ngram_size": 2, "bad_words_ids": [[7, 4], [29]], "suppress_tokens": [3], "forced_eos_token_id": 2,
     }  # fmt: skip
     directory = made("gpt2", keys)
+    assert load_transformers(directory).predict(TEXT) == theirs(directory)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rope", [DYNAMIC, YARN])
+def test_with_scaled_rotary_positions_a_text_may_be_longer_than_max_position_embeddings(rope, made):
+    directory = made("llama", {"max_new_tokens": 13})
+    config = json.loads((directory / "config.json").read_text())
+    config |= {"max_position_embeddings": 4, "rope_parameters": rope}
+    (directory / "config.json").write_text(json.dumps(config))
     assert load_transformers(directory).predict(TEXT) == theirs(directory)
 
 
