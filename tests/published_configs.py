@@ -370,6 +370,8 @@ PUBLISHED: dict[str, tuple[Json, int | str]] = {
         LLAMA32 | {"unsloth_fixed": True, "unsloth_version": "2024.9", "pad_token_id": 128004,
                    "neftune_noise_alpha": None, "_attn_implementation_autoset": False}, 1_235_814_400),
     "unsloth/Meta-Llama-3.1-8B-bnb-4bit": (LLAMA31 | {"quantization_config": BITS4}, "quantization_config"),
+    "mlx-community/Llama-3.2-1B-Instruct-4bit": (
+        LLAMA32 | {"quantization": {"bits": 4, "group_size": 64}}, "quantization"),
     "TinyLlama/TinyLlama-1.1B-Chat-v1.0": (
         LLAMA2 | {"hidden_size": 2048, "intermediate_size": 5632, "max_position_embeddings": 2048, "num_hidden_layers":
                   22, "num_key_value_heads": 4, "rope_theta": 10000.0, "attention_bias": False}, 1_100_048_384),

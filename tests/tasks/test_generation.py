@@ -14,7 +14,7 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from huggingface_models import drawn_of_31_tokens
+from huggingface_models import DYNAMIC, YARN, drawn_of_31_tokens
 from tokenizers import decoders, normalizers
 from tokenizers.models import BPE, WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -139,6 +139,16 @@ def test_drawn_files_give_the_text_of_transformers_or_an_error(made):
             assert found == expected, (family, keys)
     assert num_equal == 19
     assert Counter(errors) == {"encoder_no_repeat_ngram_size": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rope", [DYNAMIC, YARN])
+def test_with_scaled_rotary_positions_a_text_may_be_longer_than_max_position_embeddings(rope, made):
+    directory = made("llama", {"max_new_tokens": 13})
+    config = json.loads((directory / "config.json").read_text())
+    config |= {"max_position_embeddings": 4, "rope_parameters": rope}
+    (directory / "config.json").write_text(json.dumps(config))
+    assert load_transformers(directory).predict(TEXT) == theirs(directory)
 
 
 @pytest.mark.slow

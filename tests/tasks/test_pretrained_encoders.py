@@ -102,6 +102,10 @@ def test_a_text_may_have_any_number_of_classes(tmp_path, capsys):
         names[int(logits.argmax())],
         pytest.approx(float(logits.softmax(-1).max()), 1e-4),
     )
+    del config["id2label"], config["problem_type"]
+    (directory / "config.json").write_text(json.dumps(config))
+    number = int(logits.argmax())
+    assert load_transformers(directory).predict(TEXTS[0]) == transformers.BertConfig(num_labels=7).id2label[number]
 
 
 POOLINGS = {

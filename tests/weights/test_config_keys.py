@@ -100,7 +100,11 @@ def test_a_published_config_opens_with_the_published_number_of_parameters(tmp_pa
         (BERT, {"pruned_heads": {"0": [1]}}, "has pruned_heads = "),
         (BERT, {"is_decoder": True}, "is_decoder in .* is True"),
         (BERT, {"tie_word_embeddings": False}, "tie_word_embeddings in .* is False"),
-        (LLAMA, {"architectures": ["LlamaForSequenceClassification"]}, "ForSequenceClassification; it must end in one of For"),
+        (
+            LLAMA,
+            {"architectures": ["LlamaForSequenceClassification"]},
+            "ForSequenceClassification; it must end in one of For",
+        ),
         (OPUS, {"architectures": ["MarianForCausalLM"]}, "is MarianForCausalLM; it must end in one of Model"),
         (NEOX, {"partial_rotary_factor": 0.5}, "partial_rotary_factor in .* is 0.5; it must be one of 0.25, None"),
         (NEOX, {"head_dim": 32}, "head_dim in .* is 32; it must be one of 64, None"),

@@ -1,6 +1,7 @@
 """Text generation by pretrained models: the continuation of a prompt, or its translation."""
 
 import functools
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,7 +87,7 @@ class Generator:
         before = size if self._is_continued else 0
         num_new = generation.num_new(before or 1)
         check_length(self.model, before + num_new, "the text with generated tokens")
-        longest = getattr(self.model, "max_len", size) - (num_new if self._is_continued else 0)
+        longest = longest_text(self.model, size) - (num_new if self._is_continued else 0)
         return length_for(size, longest), num_new
 
     def _decoded(
@@ -112,8 +113,17 @@ class Generator:
 
 
 # a model with or without a longest text
+def longest_text(model: Any, length: int) -> int:
+    """Most tokens that a model takes; `length` if it has no limit."""
+    positions = model.settings.positions
+    # scaled rotary positions are for texts longer than those in training
+    if hasattr(getattr(positions, "scaling", None) or positions, "factor"):
+        return sys.maxsize
+    return int(getattr(model, "longest_text", getattr(model, "max_len", length)))
+
+
 def check_length(model: Any, length: int, what: str) -> None:
     """Raise an `InputError` if a text is longer than a model takes; `what` names the text."""
-    longest = getattr(model, "longest_text", getattr(model, "max_len", length))
+    longest = longest_text(model, length)
     if length > longest:
         raise InputError(f"{what} has {length} tokens; the model takes at most {longest}")

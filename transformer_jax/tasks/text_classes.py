@@ -88,7 +88,7 @@ class Classes(NamedTuple):
         return Answer(line, None, [AnswerPart("text", line, None)])
 
     def _name(self, number: int) -> str:
-        return str(self.names.get(str(number), number))
+        return str(self.names.get(str(number), f"LABEL_{number}"))  # as in `transformers`
 
     def _tokens(self, text: str, encoding: Any, logits: Logits) -> list[LabelledSpan]:
         """The tokens that are not special, with their most probable labels."""

@@ -31,6 +31,7 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "partial_rotary_factor": (1,),
     "per_layer_config": ({},),
     "pruned_heads": ({},),
+    "quantization": (),  # of MLX
     "quantization_config": (),
     "sliding_window": (),
     "text_config": (),
