@@ -152,7 +152,7 @@ def test_layers_see_what_the_config_says(config, more, expected, tmp_path):
     assert found == expected
 
 
-def test_the_first_berts_are_told_by_their_class_or_their_keys(tmp_path):
+def test_the_first_berts_have_no_model_type_and_are_told_by_their_class_or_their_keys(tmp_path):
     named = opened(GOOGLE | {"model_type": "bert"}, tmp_path)
     assert repr(opened(GOOGLE, tmp_path)) == repr(named)
     assert repr(opened(GOOGLE | {"architectures": ["BertForMaskedLM"], "type_vocab_size": 2}, tmp_path)) == repr(named)
