@@ -70,7 +70,7 @@ def test_an_encoder_is_fine_tuned_beside_pytorch(tmp_path):
     for name, part in (("train", rows[::2]), ("val", rows[1::4]), ("test", rows[3::4])):
         (tmp_path / f"{name}.tsv").write_text("".join(part))
     files = {"data": tmp_path / "train.tsv", "val_data": tmp_path / "val.tsv", "test_data": tmp_path / "test.tsv"}
-    config = labels.LabelsConfig(**files, init_from=str(tmp_path / "encoder"), batch_size=7, max_epochs=7, lr=1e-2)
+    config = labels.LabelsConfig(**files, init_from=str(tmp_path / "encoder"), batch_size=7, max_epochs=12, lr=1e-2)
     found = labels.measure(config, 0)
     assert set(found["seconds of an epoch"]) == {"transformer-jax", "PyTorch"}
     assert min(found["test accuracy"].values()) > 0.9  # 0.78 have the most frequent label

@@ -155,6 +155,8 @@ def test_weights_are_those_after_dropout():
     )(drawn(model, x))
     np.testing.assert_allclose(found["weights"], weights, atol=1e-6)
     np.testing.assert_allclose(output, expected, atol=1e-6)
+    np.testing.assert_allclose(weights, np.where(weights > 0, 1 / T / 0.7, 0), atol=1e-6)  # all keys are the same
+    assert 27 < np.sum(weights == 0) < 93  # of 200; 5 standard deviations around 60
 
 
 @pytest.mark.slow

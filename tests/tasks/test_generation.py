@@ -181,6 +181,7 @@ def test_a_call_has_the_last_word(made):
     assert run.predict(TEXT, do_sample=False, beam_width=3) == theirs(directory, do_sample=False, num_beams=3)
 
 
+@pytest.mark.slow
 def test_keys_that_exclude_every_token_are_an_error(made):
     for keys in ({"suppress_tokens": [*range(31)]}, {"suppress_tokens": [*range(31)], "num_beams": 2}):
         run = load_transformers(made("gpt2", keys))
