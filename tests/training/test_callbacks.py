@@ -100,6 +100,24 @@ def test_two_callbacks_of_one_class_and_a_method_for_an_event_that_there_is_not_
         type("Own", (Callback,), {"on_epoch_end": lambda self, epoch: None})
 
 
+@pytest.mark.parametrize(
+    ("name", "method", "message"),
+    [
+        ("on_step", lambda self: None, r"Own.on_step must take on_step\(self, step\): too many positional arguments"),
+        (
+            "restore",
+            lambda self, a, b: None,
+            r"Own.restore must take restore\(self, state\): missing a required argument",
+        ),
+        ("wants_to_stop", lambda self: False, "Own.wants_to_stop is a method; it must be a property"),
+        ("state", lambda self: 3, "Own has state without restore; a resumed run needs both"),
+    ],
+)
+def test_a_callback_that_cannot_be_called_or_restored_is_refused_when_it_is_defined(name, method, message):
+    with pytest.raises(InputError, match=message):
+        type("Own", (Callback,), {name: method})
+
+
 def test_a_batch_in_which_nothing_counts_is_no_divergence_and_is_named():
     with pytest.raises(InputError, match="the batch of step 7 has the weight 0 in loss: loss_function excludes every"):
         check_finite(Step(7, sums(0.0, weight=0.0), seconds=1.0))
