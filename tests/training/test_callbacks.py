@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.config import Criterion
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, InputWarning
 from transformer_jax.fit.standard_callbacks import EarlyStopping, LogMetrics, by_class, check_finite
 from transformer_jax.training.callbacks import Callback, Evaluation, Step
 
@@ -91,6 +91,15 @@ def test_a_metric_without_weight_at_a_step_is_the_mean_of_the_others_and_left_ou
         action.on_step(Step(step, sums(1.0) | {"gradient_norm/encoder": (6.0 * (weight > 0), weight)}, 1.0))
     assert entries[0][1]["train/gradient_norm/encoder"] == 2.0
     assert "train/gradient_norm/encoder" not in entries[1][1]
+
+
+def test_a_first_gradient_of_zero_is_said_and_a_later_one_is_not():
+    def zero(number):
+        return Step(number, sums(3.0) | {"gradient_norm": (0.0, 1.0)}, 1.0)
+
+    check_finite(zero(2))
+    with pytest.warns(InputWarning, match="gradient_norm is 0 at step 1; loss must depend on the parameters"):
+        check_finite(zero(1))
 
 
 def test_two_callbacks_of_one_class_and_a_method_for_an_event_that_there_is_not_are_errors():
