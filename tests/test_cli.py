@@ -149,7 +149,7 @@ def test_what_an_error_quotes_moves_no_cursor(error_of):
             "python -m transformer_jax.trained: error: the following arguments are required: export, RUN, D",
         ),
         ("revers", 2, "unknown command: revers; did you mean reverse?"),
-        ("reverse --lr abc", 2, "transformer_jax reverse: error: --lr is 'abc'; it must be float"),
+        ("reverse --lr abc", 2, "python -m transformer_jax reverse: error: --lr is 'abc'; it must be float"),
         ("runs nowhere", 2, "DIR is nowhere; it must be a directory"),
     ],
 )

@@ -53,7 +53,7 @@ def main() -> None:
     from transformer_jax import tasks  # not for the other commands
 
     config_class, train, task = TRAINED[name]
-    sys.argv[0] = f"{PROGRAM} {name}"  # for the help and for errors
+    sys.argv[0] = f"python -m {PROGRAM} {name}"  # for the help and for errors
     run(partial(parse, getattr(tasks, config_class), task=task), getattr(tasks, train))
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import difflib
+import inspect
 import operator
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -161,6 +162,9 @@ def _converted(name: str, value: Any, hint: TypeHint) -> Any:
         if len(hints) != len(value):
             raise TypeError
         return tuple(map(_converted, [name] * len(value), value, hints))
+    needed = arguments[0] if kind is type and arguments else object
+    if isinstance(value, type) and isinstance(needed, type) and not issubclass(value, needed):
+        raise InputError(f"{name} is {value.__name__}; it must be a subclass of {needed.__name__}")
     if isinstance(value, CONVERTED.get(kind, ())) and not isinstance(value, bool):
         return kind(value)
     if _is_checked(kind):
@@ -192,6 +196,19 @@ def described(hint: TypeHint) -> str:
     if arguments[1:] == (...,):
         return f"a list of {described(arguments[0])}"
     return str(hint) if kind is tuple else getattr(hint, "__name__", str(hint))
+
+
+def check_method(owner: type, name: str, base: type) -> None:
+    """Raise an `InputError` unless a method takes the arguments of the method of `base` that it overrides."""
+    own, overridden = getattr(owner, name), getattr(base, name)
+    if not (inspect.isfunction(own) and inspect.isfunction(overridden)):
+        return
+    called = inspect.getfullargspec(overridden)
+    try:
+        inspect.signature(own).bind(*called.args, **dict.fromkeys(called.kwonlyargs))
+    except TypeError as error:
+        call = f"{name}({', '.join(called.args + called.kwonlyargs)})"
+        raise InputError(f"{owner.__name__}.{name} must take {call}: {error}") from None
 
 
 def check_probability(name: str, value: float) -> None:

@@ -28,7 +28,7 @@ from transformer_jax import (
     padding_mask,
     patch,
 )
-from transformer_jax.inspection import zero
+from transformer_jax.inspection import Inspected, zero
 from transformer_jax.nn.layers import Tapped
 
 B, T, S, D, H, F, L, C, V = 2, 5, 7, 24, 4, 13, 2, 3, 11
@@ -262,6 +262,7 @@ BARE = {"encoder": {}, "decoder": {}}
     [
         (lambda model, v: capture(model, v, X, names=["encoder.layers.0.attention.weight"]), NEAREST),
         (lambda model, v: patch(model, v, X, patches={"*.cross_attention.*": zero()}), "is not an activation of"),
+        (lambda model, v: Inspected(model, v).capture(X, None), "names is None; it must be Sequence"),
         (lambda model, v: capture(model, v, X, names="logits"), r"names is 'logits'; it must be Sequence"),
         (
             lambda model, v: capture(model, BARE, X, names=["logits"]),

@@ -323,6 +323,8 @@ def test_hooks_that_return_or_take_something_else_get_one_line():
 WRONG_RESULTS = [
     ("create_model", None, "the result of Wrong.create_model is None; it must be Module"),
     ("create_optimizer", None, "the result of Wrong.create_optimizer is None; it must be GradientTransformation"),
+    ("create_schedule", 0.1, "the result of Wrong.create_schedule is 0.1; it must be Callable"),
+    ("loss_function", {3: (np.ones(5), 1.0)}, r"loss_function returned {3: .*; it must return {.loss.: "),
     ("loss_function", {"loss": ("high", 1.0)}, r"loss of loss_function is \('high', 1.0\); both must be numbers"),
     ("loss_function", {"loss": (None, 1.0)}, r"loss of loss_function is \(None, 1.0\); both must be numbers"),
 ]

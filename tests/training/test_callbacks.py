@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.config import Criterion
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, InputWarning
 from transformer_jax.fit.standard_callbacks import EarlyStopping, LogMetrics, by_class, check_finite
 from transformer_jax.training.callbacks import Callback, Evaluation, Step
 
@@ -84,6 +84,15 @@ def test_training_stops_after_some_evaluations_without_a_better_one(mode, patien
     assert (wanted.index(True) + 1 if True in wanted else None) == stops_after
 
 
+def test_a_first_gradient_of_zero_is_said_and_a_later_one_is_not():
+    def zero(number):
+        return Step(number, sums(3.0) | {"gradient_norm": (0.0, 1.0)}, 1.0)
+
+    check_finite(zero(2))
+    with pytest.warns(InputWarning, match="gradient_norm is 0 at step 1; loss must depend on the parameters"):
+        check_finite(zero(1))
+
+
 def test_two_callbacks_of_one_class_are_an_error():
     with pytest.raises(InputError, match="there are two callbacks of class Callback"):
         by_class("callbacks", [Callback(), Callback()])
@@ -92,6 +101,24 @@ def test_two_callbacks_of_one_class_are_an_error():
 def test_a_method_for_an_event_that_there_is_not_is_an_error():
     with pytest.raises(InputError, match="Own.on_epoch_end is never called; the events are on_step, on_evaluation, on"):
         type("Own", (Callback,), {"on_epoch_end": lambda self, epoch: None})
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "message"),
+    [
+        ("on_step", lambda self: None, r"Own.on_step must take on_step\(self, step\): too many positional arguments"),
+        (
+            "restore",
+            lambda self, a, b: None,
+            r"Own.restore must take restore\(self, state\): missing a required argument",
+        ),
+        ("wants_to_stop", lambda self: False, "Own.wants_to_stop is a method; it must be a property"),
+        ("state", lambda self: 3, "Own has state without restore; a resumed run needs both"),
+    ],
+)
+def test_a_callback_that_cannot_be_called_or_restored_is_refused_when_it_is_defined(name, method, message):
+    with pytest.raises(InputError, match=message):
+        type("Own", (Callback,), {name: method})
 
 
 def test_a_batch_in_which_nothing_counts_is_no_divergence():

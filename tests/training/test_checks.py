@@ -37,6 +37,8 @@ GIVEN = type("Given", (Trainer,), {"create_model": TrainerModule.create_model})
 NAMELESS = type("Nameless", (Trainer,), {"dataset_metrics": lambda self, params, loader: {"f1": 1.0}})
 TERMS = type("Terms", (Trainer,), {"loss_terms": ("mse", "energy")})
 ONE_WORD = type("OneWord", (Trainer,), {"dataset_metric_names": "f1"})
+NO_STEPS = type("NoSteps", (Trainer,), {"create_optimizer": lambda self: None})
+TWO_INPUTS = type("TwoInputs", (Trainer,), {"model_inputs": lambda self, source, target: (source, target)})
 MISTAKEN = type("Mistaken", (Trainer,), {"create_optimiser": lambda self: None})
 
 
@@ -49,6 +51,8 @@ MISTAKEN = type("Mistaken", (Trainer,), {"create_optimiser": lambda self: None})
         (ONE_WORD, {}, "dataset_metric_names of OneWord is 'f1'; it must name all"),
         (TERMS, {}, r"loss_terms of Terms is \('mse', 'energy'\); it must give the factor of each term"),
         (MISTAKEN, {}, "Mistaken.create_optimiser overrides no hook; did you mean create_optimizer"),
+        (NO_STEPS, {}, r"NoSteps.create_optimizer must take create_optimizer\(self, num_steps\): too many positional"),
+        (TWO_INPUTS, {}, r"TwoInputs.model_inputs must take model_inputs\(self, inputs\): missing a required argument"),
         (Trainer, {"schedule": "cosin"}, "schedule is 'cosin'; it must be one of cosine, noam, inverse_sqrt, constant"),
         (Trainer, {"logger": "csv, csv"}, "logger is 'csv, csv'; it must name each logger once"),
         (Trainer, {"logger": "csv, tensorbord"}, "logger is 'tensorbord'; it must be one of tensorboard, csv"),

@@ -55,7 +55,7 @@ def test_a_signal_that_the_process_was_told_to_ignore_stays_ignored():
 def test_in_a_command_a_signal_is_an_error_where_the_main_thread_is():
     signalled = raise_at_signals()
     assert signalled == []
-    with pytest.raises(Interrupted, match="SIGTERM: stopped; the same command resumes") as interrupted:
+    with pytest.raises(Interrupted, match="SIGTERM: stopped; the same command resumes a training") as interrupted:
         send(signal.SIGTERM)
     assert interrupted.value.exit_status == 143
     assert signalled == [interrupted.value]  # also if a callback swallowed the error

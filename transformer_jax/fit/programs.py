@@ -117,6 +117,7 @@ class Programs(NamedTuple):
 
 def update_rule(task: Task, num_steps: int) -> UpdateRule:
     """Create the update rule of a training run of `num_steps` steps; it leaves frozen parameters unchanged."""
+    schedule = check_result(task, "create_schedule", task.create_schedule(num_steps), Callable)
     config, optimizer = task.config, task.create_optimizer(num_steps)
     is_of_optax = hasattr(optimizer, "update")  # which has several classes
     if not is_of_optax:
@@ -127,7 +128,6 @@ def update_rule(task: Task, num_steps: int) -> UpdateRule:
         optimizer = with_plateau(optimizer)
     if config.ema is not None:
         optimizer = with_average(optimizer, config.ema)
-    schedule = task.create_schedule(num_steps)
     return UpdateRule(
         optimizer,
         schedule,

@@ -76,7 +76,9 @@ def raise_at_signals() -> list[Interrupted]:
     def interrupt(signal_number: int, frame: FrameType | None) -> None:
         end_at_signals()
         raised.append(
-            Interrupted(signal_number, "stopped; the same command resumes from what is saved")
+            Interrupted(
+                signal_number, "stopped; the same command resumes a training from what is saved"
+            )
         )
         raise raised[0]
 

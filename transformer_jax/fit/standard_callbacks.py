@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -9,7 +10,7 @@ import jax
 import numpy as np
 
 from transformer_jax.config import Criterion
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, InputWarning
 from transformer_jax.fit.runner import StepRunner
 from transformer_jax.training.callbacks import Callback, Epoch, Evaluation, Log, Step
 from transformer_jax.training.metrics import (
@@ -211,7 +212,7 @@ def by_class(what: str, things: Sequence[T]) -> dict[str, T]:
 
 
 def check_finite(step: Step) -> None:
-    """Stop training at the first step whose loss or gradient is not finite.
+    """Stop training at the first step whose loss or gradient is not finite; warn if the first gradient is 0.
 
     Raises:
         FloatingPointError: the loss or the gradient of this step is not finite.
@@ -226,3 +227,10 @@ def check_finite(step: Step) -> None:
             raise FloatingPointError(
                 f"{name} is {value} at step {step.number}; training stops there"
             )
+    if step.number == 1 and total == 0:
+        warnings.warn(
+            "gradient_norm is 0 at step 1; loss must depend on the parameters, and not through argmax"
+            " or ==",
+            InputWarning,
+            stacklevel=2,
+        )

@@ -115,6 +115,7 @@ class Inspected:
         args, kwargs = jax.tree.unflatten(structure, leaves)
         return method(self.model, variables, *args, **kwargs)
 
+    @check_arguments
     def capture(
         self, inputs: object, names: Sequence[str], **kwargs: object
     ) -> tuple[Any, Activations]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, check_method
 from transformer_jax.training.metrics import Means, Sums, means
 from transformer_jax.trees import Params
 
@@ -48,7 +48,8 @@ class Callback:
     """Base class of callbacks: the training loop calls these methods, which do nothing by default.
 
     Raises:
-        InputError: a subclass is defined with a method for an unknown event, such as `on_epoch_end`.
+        InputError: a subclass is defined with a method for an unknown event, such as `on_epoch_end`, or that lacks an
+            argument; with a `wants_to_stop` that is no property; or with `state` and without `restore`.
     """
 
     def __init_subclass__(cls) -> None:
@@ -59,6 +60,12 @@ class Callback:
                 raise InputError(
                     f"{cls.__name__}.{name} is never called; the events are {', '.join(events)}"
                 )
+            if name in vars(Callback):
+                check_method(cls, name, Callback)
+        if callable(cls.wants_to_stop):
+            raise InputError(f"{cls.__name__}.wants_to_stop is a method; it must be a property")
+        if cls.state is not Callback.state and cls.restore is Callback.restore:
+            raise InputError(f"{cls.__name__} has state without restore; a resumed run needs both")
 
     def on_step(self, step: Step) -> None:
         """Called after each step, in order. The devices may already be running later steps."""

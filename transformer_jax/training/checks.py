@@ -11,7 +11,7 @@ import numpy as np
 
 from transformer_jax.config import EMA, Criterion, TrainingConfig
 from transformer_jax.data.loader import Loader
-from transformer_jax.errors import MAX_SIZE, InputError, TypeHint, check_value
+from transformer_jax.errors import MAX_SIZE, InputError, TypeHint, check_method, check_value
 from transformer_jax.training.optimizers import OF_WHOLE_ARRAYS
 from transformer_jax.training.task import Task
 
@@ -32,9 +32,10 @@ def check_task(
         has_model: whether a model was given, so that `create_model` is not needed.
 
     Raises:
-        InputError: a required method is missing; a method's name looks like a misspelt hook; `dataset_metric_names` is
-            missing; `loss_terms` has no factors; `schedule` or `logger` is unknown; or `scan_layers`, which stacks
-            layers, is combined with `freeze` or with an optimizer whose updates depend on whole arrays.
+        InputError: a required method is missing; a method's name looks like a misspelt hook; a hook does not take its
+            arguments; `dataset_metric_names` is missing; `loss_terms` has no factors; the settings are not of the class
+            `config_class`; `schedule` or `logger` is unknown; or `scan_layers`, which stacks layers, is combined with
+            `freeze` or with an optimizer whose updates depend on whole arrays.
     """
     required = [name for name in REQUIRED if not (has_model and name == "create_model")]
     missing = [name for name in required if getattr(kind, name) is getattr(Task, name)]
@@ -58,7 +59,8 @@ def check_task(
             f"loss_terms of {kind.__name__} is {kind.loss_terms!r}; it must give the factor of each"
             ' term, such as {"mse": 1.0}'
         )
-    _check_spelling(kind, base)
+    _check_methods(kind, base)
+    check_value("config", config, getattr(kind, "config_class", TrainingConfig))
     _check_known("schedule", config.schedule, kind.schedules)
     for logger in config.logger_names:
         _check_known("logger", logger, kind.loggers)
@@ -103,11 +105,13 @@ def check_targets(task: Task, output: object, loader: Loader) -> None:
             )
 
 
-def _check_spelling(kind: type[Task], base: type[Task]) -> None:
-    """Check that no method of a task is named almost like a hook."""
+def _check_methods(kind: type[Task], base: type[Task]) -> None:
+    """Check that a task's hooks take their arguments, and that no other method is named almost like a hook."""
     hooks = [name for name in dir(base) if not name.startswith("_")]
     for owner in kind.__mro__[: kind.__mro__.index(base)]:
         for name, value in vars(owner).items():
+            if name in hooks:
+                check_method(owner, name, base)
             is_method = callable(value) and not isinstance(value, type)
             if not is_method or name in hooks or name.startswith("_"):
                 continue

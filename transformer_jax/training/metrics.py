@@ -54,17 +54,20 @@ def weighted_sums(
             are neither a single number nor of the values' rank and broadcastable to them.
     """
     valid = jnp.asarray(valid)
-    pairs = elements.values() if isinstance(elements, Mapping) else ()
-    if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+    pairs = elements.items() if isinstance(elements, Mapping) else ()
+    are_right = [
+        isinstance(name, str) and isinstance(pair, tuple) and len(pair) == 2 for name, pair in pairs
+    ]
+    if not pairs or not all(are_right):
         returned: object = shown(elements)
         if pairs:
-            returned = {name: shown(pair) for name, pair in elements.items()}
+            returned = {name: shown(pair) for name, pair in pairs}
         raise InputError(
             f'loss_function returned {returned}; it must return {{"loss": (losses, weights)}}: for'
             " each metric a pair of values [B, ...], one for each element, and their weights"
         )
     sums: Sums = {}
-    for name, (values, weights) in elements.items():
+    for name, (values, weights) in pairs:
         text = f"{name} of loss_function is {shown((values, weights))}; both must be numbers"
         with as_input_error(text, TypeError, ValueError):
             if name in may_be_single and jnp.ndim(values) == jnp.ndim(weights) == 0:

@@ -7,7 +7,7 @@ import pytest
 from inspection_pages import data_of, unpacked
 
 from transformer_jax import InputError
-from transformer_jax.inspection import PatchGrid, View, show_grid, show_heads, show_tokens
+from transformer_jax.inspection import Page, PatchGrid, View, show_grid, show_heads, show_tokens
 
 TOKENS = ["a", " ", "</script>", 7]
 WEIGHTS = np.random.default_rng(0).dirichlet(np.ones(4), (2, 3, 4)).astype(np.float32)  # [L H T S]
@@ -60,6 +60,9 @@ def test_a_view_is_one_page_in_a_frame_or_a_file(tmp_path):
     assert isinstance(view, View)
     assert repr(view) == f"View({len(view.text)} characters of HTML; save(path) writes them)"
     assert view._repr_html_().startswith('<iframe srcdoc="&lt;!doctype html&gt;')
+    with pytest.raises(InputError, match="path is .*nowhere.view.html; it must be a file that can be written"):
+        view.save(tmp_path / "nowhere" / "view.html")
+    assert repr(Page("<p>", [], [])) == "Page(3 characters of HTML; save(path) writes them)"
     view.save(tmp_path / "view.html")
     assert (tmp_path / "view.html").read_text(encoding="utf-8") == view.text
     assert len(view.text) < 50_000  # no plotting library's script

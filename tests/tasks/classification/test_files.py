@@ -67,6 +67,7 @@ def test_an_example_may_have_several_labels(tmp_path):
         ('text,label\n"a,b\n', "file:2 has an unpaired quote"),
         ('{"text": "a", "label": "b"}\nc\n', "file:2 is not a JSON object"),
         ('{"text": "a", "label": null}\n', "file:1: the label is empty"),
+        ('{"text": "a", "label": "b"}\n{"txt": "a", "label": "b"}\n', "file:2: the text is missing"),
         ('{"text": "a", "label": ["b"]}\n', r"file:1: the label is \['b'\]; it must be a text, or a number"),
         ('{"text": "\\ud800", "label": "b"}\n', "file:1: the text is not Unicode"),
         ("text,label\n", "file has no labelled texts"),

@@ -39,7 +39,7 @@ COMPARED = 256  # test examples among which neighbours are searched
 Known: TypeAlias = tuple[InspectedExample, np.ndarray, np.ndarray]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Page(View):
     """An interactive page, with the examples that it shows."""
 

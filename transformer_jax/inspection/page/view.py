@@ -17,7 +17,7 @@ from jaxtyping import Float
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.colour_scale import full_colour
-from transformer_jax.outside_files import Json, write_whole
+from transformer_jax.outside_files import Json, as_input_error, write_whole
 
 BEGINNING = (
     '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta http-equiv="Content-'
@@ -35,16 +35,17 @@ class View:
     text: str  # in HTML
 
     def __repr__(self) -> str:
-        return f"View({len(self.text)} characters of HTML; save(path) writes them)"
+        return f"{type(self).__name__}({len(self.text)} characters of HTML; save(path) writes them)"
 
     @check_arguments
     def save(self, path: str | Path) -> None:
         """Write the view atomically to a file, which any browser can open.
 
         Raises:
-            InputError: `path` is not a path.
+            InputError: `path` is not a path, or cannot be written.
         """
-        write_whole(Path(path).resolve(), self.text.encode(errors="backslashreplace"))
+        with as_input_error(f"path is {path}; it must be a file that can be written", OSError):
+            write_whole(Path(path).resolve(), self.text.encode(errors="backslashreplace"))
 
     def _repr_html_(self) -> str:
         """The view in an iframe."""

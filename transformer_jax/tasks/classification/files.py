@@ -95,7 +95,8 @@ def _filled(row: dict[str, Any], column: str, place: str) -> str:
         )
     text = "" if value is None else str(value).strip()
     if not text:
-        raise InputError(f"{place}: the {column} is empty")
+        lack = "empty" if column in row else "missing"
+        raise InputError(f"{place}: the {column} is {lack}")
     with as_input_error(f"{place}: the {column} is not Unicode", UnicodeError):
         text.encode()  # JSON can name half a character
     return text
