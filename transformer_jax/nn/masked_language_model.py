@@ -129,8 +129,7 @@ class TransformerMLM(SettingsModule):
             self.pooler = Pooler(self.pooler_activation)
         if self.classifies:
             self.output_dropout = Dropout(self.settings.dropout_prob)
-            # as small as in `transformers`, so that it disturbs a published encoder little
-            self.output_layer = Dense(self.num_classes, nn.initializers.normal(0.02))
+            self.output_layer = Dense(self.num_classes)
         elif self.head == "tokens":
             self.output_hidden = Dense(width)
             self.output_norm = self.settings.make_norm()
