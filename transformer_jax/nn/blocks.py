@@ -48,8 +48,7 @@ class BlockSettings:
     norm_first: bool = False  # pre-norm (Xiong et al. 2020) instead of the paper's post-norm
     activation: ActivationFunction = nn.relu  # of the feed-forward
     layer_norm_epsilon: Positive = 1e-6  # added to the variance; PyTorch's default is 1e-5
-    # Activations of a block recomputed in the backward pass to save memory (Chen et al. 2016): none, all but products
-    # with parameters (`dots`), or all.
+    # Activations that the backward pass recomputes (Chen et al. 2016): none, all but products with parameters, or all.
     remat: Remat = "none"
     # Run the blocks as a loop in the compiled program, which then compiles as fast as a single block.
     scan_layers: bool = False
@@ -61,6 +60,7 @@ class BlockSettings:
     # Called with the hidden width F, the dropout probability and the activation.
     feed_forward: ModuleFactory = FeedForward
     attention: AttentionSettings = dataclasses.field(default=AttentionSettings())
+    drops_hidden: bool = True  # apply dropout to the feed-forward's hidden units, unlike BERT
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -187,9 +187,9 @@ class Block(SettingsModule):
     @nn.nowrap
     def position_wise(self) -> Callable[..., Array]:
         """Return a feed-forward network with this block's settings."""
-        return self.settings.feed_forward(
-            self.dim_feedforward, self.settings.dropout_prob, self.settings.activation
-        )
+        settings = self.settings
+        dropout_prob = settings.dropout_prob if settings.drops_hidden else 0.0
+        return settings.feed_forward(self.dim_feedforward, dropout_prob, settings.activation)
 
     @nn.nowrap
     def attention(self, positions: Positions | None = None) -> MultiheadAttention:

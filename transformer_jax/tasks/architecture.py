@@ -21,7 +21,7 @@ ARCHITECTURE = "architecture.json"  # in the directory of a run
 
 # Settings that the `config.json` replaces; with `init_from` the sizes are the model's own, unless they are given.
 SIZES = {"model_dim", "num_heads", "num_layers", "dim_feedforward"}
-PARTS = {*type_hints(ModelSettings)} - SIZES - {"dropout_prob", "attention"}
+PARTS = {*type_hints(ModelSettings)} - SIZES - {"dropout_prob", "attention_dropout", "attention"}
 
 Model = TypeVar("Model", TransformerLM, TransformerMLM, Transformer)
 
@@ -55,7 +55,11 @@ class Architecture(NamedTuple):
                 f"{setting} is {value}; the model of {self.file} takes at most {model.max_len}"
                 " tokens"
             )
-        attention = dataclasses.replace(model.settings.attention, implementation=config.attention)
+        attention = dataclasses.replace(
+            model.settings.attention,
+            dropout_prob=config.attention_dropout,
+            implementation=config.attention,
+        )
         settings = dataclasses.replace(
             model.settings,
             attention=attention,

@@ -1,7 +1,10 @@
 """Classifiers of texts: losses and scores as those of PyTorch and scikit-learn, and files for `transformers`."""
 
+import dataclasses
 import shutil
 
+import flax.linen as nn
+import jax
 import numpy as np
 import pytest
 import sklearn.metrics
@@ -10,10 +13,12 @@ import transformers
 from inspection_pages import content_of
 from tiny_encoders import logits_of, saved, sentence_files
 
-from transformer_jax import InputError, load_run, load_transformers, predict
+from transformer_jax import InputError, from_transformers, load_run, load_transformers, predict
 from transformer_jax.inspection import inspection_page
+from transformer_jax.nn.layers import Dropout
 from transformer_jax.tasks import ClassificationConfig, train_classification
-from transformer_jax.tasks.classification.task import classification_data
+from transformer_jax.tasks.classification.task import ClassificationTrainer, classification_data
+from transformer_jax.tasks.experiment import chosen_config
 
 pytestmark = pytest.mark.slow  # they compile
 
@@ -216,3 +221,40 @@ def test_an_encoder_without_token_types_is_fine_tuned_on_pairs(kind, tmp_path):
     )
     (answer,) = trainer.answers(trainer.examples([pair]))
     assert (answer.text, answer.probability) == (found["label"], pytest.approx(found["score"], abs=1e-5))
+
+
+@pytest.mark.parametrize(("hidden", "attention"), [(0.4, 0.0), (0.0, 0.5)])
+def test_an_encoder_is_fine_tuned_with_the_dropout_of_its_files_in_the_places_of_transformers(
+    hidden, attention, tmp_path
+):
+    kind = "BertForSequenceClassification"
+    given = {"hidden_dropout_prob": hidden, "attention_probs_dropout_prob": attention, "num_labels": 3}
+    model, _ = saved(tmp_path / "base", kind, **given)
+    data = written(tmp_path / "data.tsv", [f"LABEL_{number % 3}" for number in range(40)])
+    settings = {"data": data, "init_from": str(tmp_path / "base")}
+    config = chosen_config(None, ClassificationConfig(), settings, ClassificationTrainer.name)
+    config.check_idle()
+    assert (config.dropout_prob, config.attention_dropout) == (hidden, attention)
+    ids = np.tile([2, 4, 5, 6, 7, 3], (3_001, 1))
+    shapes, theirs = [], []
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.register_forward_hook(lambda _, inputs, output: theirs.append(output.shape))
+
+    def noted(call, args, kwargs, context):
+        if isinstance(context.module, Dropout) and context.module.rate == hidden:
+            shapes.append(args[0].shape)
+        return call(*args, **kwargs)
+
+    with torch.no_grad():
+        expected = model.train()(torch.tensor(ids)).logits.numpy()
+    _, variables = from_transformers(tmp_path / "base")
+    fine_tuned = ClassificationTrainer(config).model
+    with nn.intercept_methods(noted):
+        found = fine_tuned.apply(variables, ids, train=True, rngs={"dropout": jax.random.key(0)})
+    np.testing.assert_allclose(np.std(found, axis=0), expected.std(0), rtol=0.06)
+    if hidden:
+        assert shapes == theirs
+    changed = dataclasses.replace(config, dropout_prob=0.125, attention_dropout=0.25)
+    block = ClassificationTrainer(changed).model.settings
+    assert (block.dropout_prob, block.attention.dropout_prob) == (0.125, 0.25)

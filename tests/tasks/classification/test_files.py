@@ -13,6 +13,7 @@ from transformer_jax.tasks.classification.examples import class_targets, number_
 from transformer_jax.tasks.classification.files import LabelledText, read_labelled
 from transformer_jax.tasks.classification.phrases import LOCALES, named_things, phrase_splits
 from transformer_jax.tasks.classification.report import scores, simple_models, true_targets
+from transformer_jax.weights.huggingface.pretrained import dropout_of
 
 GOOD = [(("It, too",), ("good",)), (("two\nlines",), ("not bad",))]
 
@@ -181,3 +182,15 @@ def test_words_that_occur_once_are_bytes(tmp_path):
     (tmp_path / "data.csv").write_text("text,label\n" + "".join(f"red w{n:03},{'ab'[n % 2]}\n" for n in range(40)))
     tokenizer = tokenizer_of(ClassificationConfig(data=tmp_path / "data.csv", checkpoint_dir=tmp_path))
     assert tokenizer.encode("red ü").tokens == ["[CLS]", "red", *(f"<0x{byte:02X}>" for byte in " ü".encode()), "[SEP]"]
+
+
+def test_missing_dropout_in_a_config_is_that_of_transformers_and_distilberts_has_other_names(tmp_path):
+    for content, expected in (
+        ({"dropout": 0.25, "attention_dropout": 0}, [0.25, 0]),
+        ({"hidden_dropout_prob": 0.5}, [0.5, 0.1]),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        assert [*dropout_of(tmp_path / "config.json").values()] == expected
+    (tmp_path / "config.json").write_text('{"hidden_dropout_prob": 1.5}')
+    with pytest.raises(InputError, match="hidden_dropout_prob in .*config.json is 1.5; it must be at least 0"):
+        dropout_of(tmp_path / "config.json")

@@ -79,8 +79,10 @@ class ClassificationConfig(TrainingConfig):
     # hidden width of the feed-forward networks
     dim_feedforward: int = setting(256, defines_model=True, least=1, most=MAX_WIDTH)
     positions: Positions = "learned"
-    # dropout probability; none: 0.3 from scratch, 0.1 for phrases, or with init_from, unless it is a run
+    # dropout probability; none: 0.3 from scratch, 0.1 for phrases; with init_from that of its files
     dropout_prob: float | None = None
+    # dropout probability of the attention weights; none: 0; with init_from that of its files
+    attention_dropout: float | None = None
     # passes over the training set, 0 only evaluates init_from; none: as many as 2000 steps take, from 6 to 30; 3 with
     # init_from; 10 with init_from and freeze or lora
     max_epochs: int | None = setting(None, least=0)
@@ -132,13 +134,14 @@ class ClassificationConfig(TrainingConfig):
         return Criterion("loss", "min") if self.regression else Criterion("accuracy", "max")
 
     def regularized(self) -> "ClassificationConfig":
-        """Fill in `dropout_prob`, and `label_smoothing` of classes, if they are None."""
+        """Fill in the dropout, and `label_smoothing` of classes, if they are None."""
         is_own = self.init_from is None and self.data is not None
-        missing: dict[str, Any] = {}
-        if self.dropout_prob is None:
-            missing["dropout_prob"] = 0.3 if is_own else 0.1
-        if self.label_smoothing is None and self.problem == ONE_CLASS:
-            missing["label_smoothing"] = 0.1 if is_own else 0.0
+        defaults = {"dropout_prob": 0.3 if is_own else 0.1, "attention_dropout": 0.0}
+        if self.problem == ONE_CLASS:
+            defaults["label_smoothing"] = 0.1 if is_own else 0.0
+        missing: dict[str, Any] = {
+            name: value for name, value in defaults.items() if getattr(self, name) is None
+        }
         return dataclasses.replace(self, **missing)
 
     def resolved(self, steps_per_epoch: int) -> "ClassificationConfig":

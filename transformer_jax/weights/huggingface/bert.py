@@ -145,6 +145,7 @@ def masked_model(
             layer_norm_epsilon=keys.take("layer_norm_eps", float, 1e-12),
             share_layers=share_layers,
             positions=positions or LearnedPositions(),
+            drops_hidden=False,
         ),
         **head_fields(keys, shapes, tokens),
         has_pooler=pooler in shapes,

@@ -11,7 +11,7 @@ from flax.traverse_util import unflatten_dict
 from jax.sharding import Sharding
 from jax.typing import DTypeLike
 
-from transformer_jax.argument_checks import Shapes, check_arguments, check_shapes
+from transformer_jax.argument_checks import Probability, Shapes, check_arguments, check_shapes
 from transformer_jax.errors import InputError, shortened
 from transformer_jax.nn.blocks import SettingsModule
 from transformer_jax.outside_files import Json, as_input_error, read_json
@@ -109,6 +109,21 @@ def model_of_config(file: Path) -> SettingsModule:
     model = family.create(keys, {})
     keys.finish()
     return model
+
+
+def dropout_of(file: Path) -> dict[str, float]:
+    """The settings of dropout with which `transformers` trains the encoder of a `config.json`.
+
+    Raises:
+        InputError: the file cannot be read, or a value is not a probability.
+    """
+    keys = ConfigKeys.of_file(file)
+    dropout = keys.take("dropout", Probability, 0.1)  # of DistilBERT
+    attention = keys.take("attention_dropout", Probability, 0.1)
+    return {
+        "dropout_prob": keys.take("hidden_dropout_prob", Probability, dropout),
+        "attention_dropout": keys.take("attention_probs_dropout_prob", Probability, attention),
+    }
 
 
 def model_of_files(directory: Path) -> SettingsModule:

@@ -151,6 +151,7 @@ def family_of(
         dropout_prob=0.0,
         remat="none",
         scan_layers=False,
+        drops_hidden=True,
         attention=dataclasses.replace(
             model.settings.attention, dropout_prob=0.0, implementation="auto"
         ),
@@ -167,6 +168,7 @@ def family_of(
             config |= given
             keys = ConfigKeys(config, CONFIG)
             made = family.create(keys, shapes_of(family.layout(plain).abstract(like)))
+            made = made.clone(settings=dataclasses.replace(made.settings, drops_hidden=True))
         # The family has no such key, part or array.
         except (ValueError, TypeError, AttributeError, KeyError):
             continue
