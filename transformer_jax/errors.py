@@ -163,7 +163,7 @@ def _converted(name: str, value: Any, hint: TypeHint) -> Any:
             raise TypeError
         return tuple(map(_converted, [name] * len(value), value, hints))
     needed = arguments[0] if kind is type and arguments else object
-    if isinstance(value, type) and isinstance(needed, type) and not issubclass(value, needed):
+    if isinstance(value, type) and _is_checked(needed) and not issubclass(value, needed):
         raise InputError(f"{name} is {value.__name__}; it must be a subclass of {needed.__name__}")
     if isinstance(value, CONVERTED.get(kind, ())) and not isinstance(value, bool):
         return kind(value)

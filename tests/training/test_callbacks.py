@@ -113,10 +113,9 @@ def test_a_method_for_an_event_that_there_is_not_is_an_error():
             r"Own.restore must take restore\(self, state\): missing a required argument",
         ),
         ("wants_to_stop", lambda self: False, "Own.wants_to_stop is a method; it must be a property"),
-        ("state", lambda self: 3, "Own has state without restore; a resumed run needs both"),
     ],
 )
-def test_a_callback_that_cannot_be_called_or_restored_is_refused_when_it_is_defined(name, method, message):
+def test_a_callback_that_cannot_be_called_is_refused_when_it_is_defined(name, method, message):
     with pytest.raises(InputError, match=message):
         type("Own", (Callback,), {name: method})
 

@@ -49,7 +49,7 @@ class Callback:
 
     Raises:
         InputError: a subclass is defined with a method for an unknown event, such as `on_epoch_end`, or that lacks an
-            argument; with a `wants_to_stop` that is no property; or with `state` and without `restore`.
+            argument; or with a `wants_to_stop` that is no property.
     """
 
     def __init_subclass__(cls) -> None:
@@ -64,8 +64,6 @@ class Callback:
                 check_method(cls, name, Callback)
         if callable(cls.wants_to_stop):
             raise InputError(f"{cls.__name__}.wants_to_stop is a method; it must be a property")
-        if cls.state is not Callback.state and cls.restore is Callback.restore:
-            raise InputError(f"{cls.__name__} has state without restore; a resumed run needs both")
 
     def on_step(self, step: Step) -> None:
         """Called after each step, in order. The devices may already be running later steps."""
