@@ -175,8 +175,8 @@ def _converted(name: str, value: Any, hint: TypeHint) -> Any:
 
 
 def _is_checked(kind: Any) -> bool:
-    """Return whether a value must be an instance of this class; protocols are not checked."""
-    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+    """Return whether a value must be an instance of this class; `Any` and protocols are not checked."""
+    if not isinstance(kind, type) or kind is Any or getattr(kind, "_is_protocol", False):
         return False
     package = kind.__module__.partition(".")[0]
     return package in PACKAGES or dataclasses.is_dataclass(kind)
