@@ -41,7 +41,7 @@ class InputError(ValueError):
 
 
 class InputWarning(UserWarning):
-    """Warning that an input is unlike those of the training, so that the answer to it may be wrong."""
+    """Warning that a result may be wrong, since an input is unlike those of the training, or a loss unlike a loss."""
 
 
 def shortened(value: object) -> str:
@@ -162,9 +162,6 @@ def _converted(name: str, value: Any, hint: TypeHint) -> Any:
         if len(hints) != len(value):
             raise TypeError
         return tuple(map(_converted, [name] * len(value), value, hints))
-    needed = arguments[0] if kind is type and arguments else object
-    if isinstance(value, type) and _is_checked(needed) and not issubclass(value, needed):
-        raise InputError(f"{name} is {value.__name__}; it must be a subclass of {needed.__name__}")
     if isinstance(value, CONVERTED.get(kind, ())) and not isinstance(value, bool):
         return kind(value)
     if _is_checked(kind):
@@ -175,8 +172,8 @@ def _converted(name: str, value: Any, hint: TypeHint) -> Any:
 
 
 def _is_checked(kind: Any) -> bool:
-    """Return whether a value must be an instance of this class; `Any` and protocols are not checked."""
-    if not isinstance(kind, type) or kind is Any or getattr(kind, "_is_protocol", False):
+    """Return whether a value must be an instance of this class; protocols are not checked."""
+    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
         return False
     package = kind.__module__.partition(".")[0]
     return package in PACKAGES or dataclasses.is_dataclass(kind)
@@ -203,11 +200,22 @@ def check_method(owner: type, name: str, base: type) -> None:
     own, overridden = getattr(owner, name), getattr(base, name)
     if not (inspect.isfunction(own) and inspect.isfunction(overridden)):
         return
-    called = inspect.getfullargspec(overridden)
+    positional, by_keyword = [], []
+    for parameter in inspect.signature(overridden).parameters.values():
+        if parameter.default is not parameter.empty:
+            continue  # a caller may leave it out
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            by_keyword.append(parameter.name)
+        elif parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+            positional.append(parameter.name)
+    has_no_self = isinstance(inspect.getattr_static(owner, name), staticmethod)
+    if has_no_self and positional[:1] == ["self"]:
+        del positional[0]
     try:
-        inspect.signature(own).bind(*called.args, **dict.fromkeys(called.kwonlyargs))
+        # a decorator's own arguments count, not those of what it wraps
+        inspect.signature(own, follow_wrapped=False).bind(*positional, **dict.fromkeys(by_keyword))
     except TypeError as error:
-        call = f"{name}({', '.join(called.args + called.kwonlyargs)})"
+        call = f"{name}({', '.join(positional + by_keyword)})"
         raise InputError(f"{owner.__name__}.{name} must take {call}: {error}") from None
 
 

@@ -123,7 +123,7 @@ class _Panels:
         # of one head's map with its labels, in inches
         width = max(cell * len(keys), MIN_MAP[0]) + MARGIN[0] + LETTER * longest_query
         height = max(cell * len(queries), MIN_MAP[1]) + MARGIN[1] + LETTER * self.longest_key
-        # as few rows of heads as the page is wide enough for, of equal length
+        # as few rows of heads as the page is wide enough for, of nearly equal length
         max_columns = max(1, int(MAX_WIDTH / width))
         self.rows = math.ceil(num_heads / max_columns)
         self.columns = math.ceil(num_heads / self.rows)

@@ -155,7 +155,7 @@ def _advance_beams(
 
 
 def _next_log_probs(beams: _Beams, checked: Checked) -> tuple[Array, Array, Cache]:
-    """Run the step: log-probabilities of next tokens `[B, K, V]`, whether they are NaN `[B]`, and the step's cache."""
+    """Run the step: log-probabilities of next tokens `[B, K, V]`, which elements had NaN `[B]`, and its cache."""
     batch_size, beam_width, max_length = beams.tokens.shape
     # The step gets containers of its own, since it may change them in place.
     old_cache = jax.tree.map(lambda leaf: leaf, beams.cache)

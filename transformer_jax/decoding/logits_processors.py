@@ -116,7 +116,7 @@ def no_repeated_ngrams(size: int) -> LogitsProcessor:
         ngrams = tokens[:, columns]  # [N num_ngrams size]
         newest = tokens[:, None, num_ngrams:]  # [N 1 size-1], which the next token would complete
         is_begun = jnp.all(ngrams[..., :-1] == newest, axis=-1)  # [N num_ngrams]
-        return _without(logits, jnp.where(is_begun, ngrams[..., -1], -1))  # -1 is no token
+        return _without(logits, jnp.where(is_begun, ngrams[..., -1], -1))  # -1 is not a token
 
     return process
 
@@ -144,7 +144,7 @@ def excluded_sequences(sequences: Sequence[Sequence[int]]) -> LogitsProcessor:
                 prefixes, last = ids[:, :-1], ids[:, -1]
                 recent = tokens[:, None, length - num_before :]  # [N 1 num_before]
                 is_begun = jnp.all(recent == prefixes, axis=-1)  # [N n]
-                logits = _without(logits, jnp.where(is_begun, last, -1))  # -1 is no token
+                logits = _without(logits, jnp.where(is_begun, last, -1))  # -1 is not a token
         return logits
 
     return process

@@ -229,8 +229,8 @@ def check_finite(step: Step) -> None:
             )
     if step.number == 1 and total == 0:
         warnings.warn(
-            "gradient_norm is 0 at step 1; loss must depend on the parameters, and not through argmax"
-            " or ==",
+            "gradient_norm is 0 at step 1; does loss depend on the parameters, and not through argmax"
+            " or ==?",
             InputWarning,
             stacklevel=2,
         )

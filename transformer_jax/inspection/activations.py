@@ -99,7 +99,7 @@ def activation_names(model: nn.Module, *inputs: object, **kwargs: Any) -> dict[s
         if not inputs and "method" not in kwargs:
             inputs = example_inputs(model)
         given = input_arrays(jax.tree.map(_made, inputs))
-        kwargs.pop("mutable", None)  # which `init` does not take
+        kwargs.pop("mutable", None)  # of `apply`; `init` must create all collections
         variables = jax.eval_shape(lambda: model.init(keys, *given, **kwargs))
     call = Computation(
         lambda: model.apply(unstack_layers(jax.tree.map(_made, variables)), *given, **of_apply)

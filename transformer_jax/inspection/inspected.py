@@ -273,7 +273,7 @@ def _generated(
     start, end = prompt.shape[1], prompt.shape[1] + length
     tokens = jnp.pad(prompt, ((0, 0), (0, length)))
     first, cache = start, None  # without a cache, each token needs the whole text before it
-    # Such patches read no other position.
+    # Patches of this class read no other position, so that a cache can be used.
     are_filled = [isinstance(part, Filled) for each in patches.values() for part in parts_of(each)]
     if isinstance(model, TransformerLM) and not kwargs and all(are_filled):
         first = 1

@@ -92,7 +92,7 @@ def activation_name(path: Iterable[str], name: str) -> str:
     `encoder.layers.0.after_attention`; its norm's `scale` is `encoder.layers.0.attention_norm.scale`.
     """
     parts: list[str] = []
-    sublayer = ""  # whose residual connection the previous part is, if it is one
+    sublayer = ""  # set if the previous part is its residual connection
     for part in (*path, name):
         if sublayer:
             if part.endswith("norm"):

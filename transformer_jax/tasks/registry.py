@@ -81,6 +81,10 @@ def load_run(
     def class_of(task: str) -> type[TrainerModule]:
         if trainer_class is None:
             return trainer_class_of(task)
+        if not issubclass(trainer_class, TrainerModule):
+            raise InputError(
+                f"trainer_class is {trainer_class.__name__}; it must be a subclass of TrainerModule"
+            )
         name = getattr(trainer_class, "name", task)
         if name != task and isinstance(name, str):  # a property is of several tasks
             raise InputError(

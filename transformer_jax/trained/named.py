@@ -134,9 +134,8 @@ def _settings_of_transformers(config_class: ConfigClass, directory: Path) -> Val
     for field in dataclasses.fields(config_class):
         if field.name in kept and field.default is not None:
             settings[field.name] = str(directory / TOKENIZER)
-    for name, probability in dropout_of(directory / CONFIG).items():
-        if getattr(config_class, name) is None:
-            settings[name] = probability
+    if config_class.dropout_prob is None:  # the task takes that of the files
+        settings |= dropout_of(directory / CONFIG)
     model = model_of_config(directory / CONFIG)
     for name, setting in SIZES.items():  # the model's class decides which fields it has
         size = getattr(model, name, None)

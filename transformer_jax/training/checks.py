@@ -108,10 +108,10 @@ def check_targets(task: Task, output: object, loader: Loader) -> None:
 def _check_methods(kind: type[Task], base: type[Task]) -> None:
     """Check that a task's hooks take their arguments, and that no other method is named almost like a hook."""
     hooks = [name for name in dir(base) if not name.startswith("_")]
+    for name in hooks:
+        check_method(kind, name, base)
     for owner in kind.__mro__[: kind.__mro__.index(base)]:
         for name, value in vars(owner).items():
-            if name in hooks:
-                check_method(owner, name, base)
             is_method = callable(value) and not isinstance(value, type)
             if not is_method or name in hooks or name.startswith("_"):
                 continue

@@ -54,7 +54,7 @@ def weighted_sums(
             are neither a single number nor of the values' rank and broadcastable to them.
     """
     valid = jnp.asarray(valid)
-    pairs = elements.items() if isinstance(elements, Mapping) else ()
+    pairs = [*elements.items()] if isinstance(elements, Mapping) else []
     are_right = [
         isinstance(name, str) and isinstance(pair, tuple) and len(pair) == 2 for name, pair in pairs
     ]

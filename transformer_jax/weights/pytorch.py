@@ -152,6 +152,8 @@ def check_blocks(model: Any) -> None:
     settings: BlockSettings = model.settings
     _check_attention("settings.attention.", settings.attention, settings.positions, model.num_heads)
     check_parts("settings.", settings, share_layers=False, norm=LayerNorm, feed_forward=FeedForward)
+    if settings.dropout_prob > 0:
+        check_parts("settings.", settings, drops_hidden=True)
 
 
 def check_parts(prefix: str, settings: object, **plain: object) -> None:

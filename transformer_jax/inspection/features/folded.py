@@ -97,7 +97,7 @@ def folded(dictionary: SparseDictionary | FoldedDictionary) -> FoldedDictionary:
         scale = jnp.exp(dictionary.log_scale)
         encoder = encoder * scale
         threshold = nn.relu(encoder_bias - dictionary.gate_bias * scale)
-    if not is_transcoder:  # which subtracts its decoder's bias before its encoder
+    if not is_transcoder:  # an autoencoder subtracts its decoder's bias before its encoder
         encoder_bias = encoder_bias - decoder_bias @ encoder
     return FoldedDictionary(
         encoder,

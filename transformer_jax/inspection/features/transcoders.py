@@ -80,9 +80,8 @@ class Transcoders:
         Args:
             outputs: function from a transcoder's number and what it reads to its output; None for its own output.
         """
-        written: defaultdict[str, Any] = defaultdict(
-            float
-        )  # filled and emptied in the order of the pass
+        # filled and emptied in the order of the pass
+        written: defaultdict[str, Any] = defaultdict(float)
 
         def read(layer: int, x: Array) -> Array:
             output = self.layers[layer](x).output if outputs is None else outputs(layer, x)

@@ -44,7 +44,9 @@ class View:
         Raises:
             InputError: `path` is not a path, or cannot be written.
         """
-        with as_input_error(f"path is {path}; it must be a file that can be written", OSError):
+        with as_input_error(
+            f"path is {path}; it must be a file that can be written", OSError, ValueError
+        ):
             write_whole(Path(path).resolve(), self.text.encode(errors="backslashreplace"))
 
     def _repr_html_(self) -> str:

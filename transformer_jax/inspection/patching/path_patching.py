@@ -131,10 +131,9 @@ def _found(
     for component in components:
         if isinstance(component, tuple) and len(component) == 2:
             path, head = component
-            end = f".{OUTPUTS}"
         else:
             path, head = str(component), None
-            end = ".hidden"
+        end = ".hidden" if head is None else f".{OUTPUTS}"
         is_end = what == "receiver" and component == LOGITS
         if f"{path}{end}" not in sites and not is_end:
             known = [name.removesuffix(end) for name in sites if name.endswith(end)]

@@ -98,9 +98,8 @@ def head_fields(keys: ConfigKeys, shapes: Shapes, tokens: str) -> dict[str, Any]
     """
     name = keys.architecture
     num_classes = next((shapes[each][0] for each in CLASSIFIERS if each in shapes), 0)
-    if name.endswith(ENDS["none"]) and not name.endswith(
-        "LMHeadModel"
-    ):  # an older name of "tokens"
+    has_token_head = name.endswith("LMHeadModel")  # which also ends in "Model"
+    if name.endswith(ENDS["none"]) and not has_token_head:
         return {"head": "none"}
     if num_classes == 0 or name.endswith(ENDS["tokens"]):
         return {"head": "tokens" if tokens in shapes else "none"}

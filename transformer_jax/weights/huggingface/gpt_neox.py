@@ -1,6 +1,7 @@
 """GPT-NeoX (Black et al. 2022), including Pythia (Biderman et al. 2023)."""
 
 from transformer_jax.argument_checks import Shapes
+from transformer_jax.errors import InputError
 from transformer_jax.nn.attention import AttentionSettings
 from transformer_jax.nn.blocks import BlockSettings
 from transformer_jax.nn.causal import CausalBlock, ParallelBlock
@@ -41,7 +42,12 @@ def build(keys: ConfigKeys, shapes: Shapes) -> TransformerLM:
         keys.take("rotary_pct", float, 0.25),
     )
     # `transformers` 4 writes the fraction twice
-    keys.one_of("partial_rotary_factor", positions.fraction, None)
+    fraction = keys.take("partial_rotary_factor", float | None, None)
+    if fraction not in (None, positions.fraction):
+        raise InputError(
+            f"partial_rotary_factor in {keys.source} is {fraction}; it must be rotary_pct,"
+            f" {positions.fraction}"
+        )
     sizes = keys.sizes(SIZES)
     # affects only the rotated width
     keys.one_of("head_dim", sizes["model_dim"] // sizes["num_heads"], None)

@@ -112,14 +112,15 @@ def model_of_config(file: Path) -> SettingsModule:
 
 
 def dropout_of(file: Path) -> dict[str, float]:
-    """The settings of dropout with which `transformers` trains the encoder of a `config.json`.
+    """The settings of dropout in the `config.json` of an encoder, or the defaults of its family in `transformers`.
 
     Raises:
         InputError: the file cannot be read, or a value is not a probability.
     """
     keys = ConfigKeys.of_file(file)
-    dropout = keys.take("dropout", Probability, 0.1)  # of DistilBERT
-    attention = keys.take("attention_dropout", Probability, 0.1)
+    default = 0.0 if keys.take("model_type", str, "") == "albert" else 0.1
+    dropout = keys.take("dropout", Probability, default)  # of DistilBERT
+    attention = keys.take("attention_dropout", Probability, default)
     return {
         "dropout_prob": keys.take("hidden_dropout_prob", Probability, dropout),
         "attention_dropout": keys.take("attention_probs_dropout_prob", Probability, attention),

@@ -18,8 +18,8 @@ from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # types of layers
-# entries that no kind of positions took, but which scale; any other has no effect
-UNSUPPORTED = {"factor", "mscale", "mscale_all_dim"}
+# Entries that scale: an error if the kind of positions did not take them. `transformers` ignores all others too.
+UNSUPPORTED = {"factor", "mscale", "mscale_all_dim", FULL, SLIDING}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,9 +68,8 @@ class YarnScaling:
         if len(frequencies) == 1:  # the highest one
             return frequencies
         # Frequency i is `frequencies[1]` to the power i. At `first` it makes `beta_fast` turns, at `last` `beta_slow`.
-        wavelengths = self.original_max_position_embeddings / np.array(
-            [self.beta_fast, self.beta_slow]
-        )
+        turns = np.array([self.beta_fast, self.beta_slow])
+        wavelengths = self.original_max_position_embeddings / turns
         first, last = -np.log(wavelengths / (2 * np.pi)) / np.log(frequencies[1])
         if self.truncate:
             first, last = np.floor(first), np.ceil(last)
