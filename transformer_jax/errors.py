@@ -204,6 +204,8 @@ def check_method(owner: type, name: str, base: type) -> None:
     if not (inspect.isfunction(own) and inspect.isfunction(overridden)):
         return
     called = inspect.getfullargspec(overridden)
+    if not called.args:  # decorated: a method such as `evaluate`, which is no hook
+        return
     try:
         inspect.signature(own).bind(*called.args, **dict.fromkeys(called.kwonlyargs))
     except TypeError as error:
