@@ -1,8 +1,10 @@
 """Mistakes in a task that are found when its trainer is constructed."""
 
 import dataclasses
+import functools
 
 import jax
+import optax
 import pytest
 
 from transformer_jax import InputError, TrainerModule, TrainingConfig, TransformerPredictor
@@ -61,6 +63,30 @@ MISTAKEN = type("Mistaken", (Trainer,), {"create_optimiser": lambda self: None})
 def test_a_mistake_in_a_task_or_in_a_name_of_its_settings_is_named(kind, settings, message):
     with pytest.raises(InputError, match=message):
         kind(Config(**settings))
+
+
+def logged(function):
+    @functools.wraps(function)
+    def with_any_arguments(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return with_any_arguments
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        {"model_inputs": staticmethod(lambda inputs: (inputs,))},
+        {"model_inputs": functools.partialmethod(lambda self, scale, inputs: (scale * inputs,), 2)},
+        {"model_inputs": logged(lambda self, inputs: (inputs,))},
+        {"model_inputs": lambda self, inputs, scale=2: (scale * inputs,)},
+        {"create_optimizer": lambda self, *args: optax.sgd(1.0)},
+        {"forward": lambda self, inputs: inputs},
+        {"evaluate": lambda self, loader, params=None: {}},
+    ],
+)
+def test_a_hook_may_have_any_signature_that_takes_its_arguments(methods):
+    type("Own", (Trainer,), methods)(Config())
 
 
 def test_a_given_model_needs_no_create_model():

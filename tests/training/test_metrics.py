@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from flax.core import FrozenDict
 
 from transformer_jax import InputError
 from transformer_jax.fitted.results import summary
@@ -17,7 +18,7 @@ def test_sums_count_valid_rows_with_the_weights_of_their_elements():
         (1.0, both, (21, 6)),
         (np.array([[1.0], [2.0]]), both, (36, 9)),
     ):
-        assert weighted_sums({"loss": (values, of)}, valid) == {"loss": expected}
+        assert weighted_sums(FrozenDict({"loss": (values, of)}), valid) == {"loss": expected}
 
 
 def test_elements_of_weight_zero_may_be_infinite_or_nan():

@@ -16,7 +16,8 @@ def linear_cka(x: Float[ArrayLike, "..."], y: Float[ArrayLike, "..."]) -> Float[
 
     `‖Yᵀ X‖² / (‖Xᵀ X‖ ‖Yᵀ Y‖)` of centred activations, with Frobenius norms: 1 if they differ only by a rotation, a
     factor and an offset, near 0 if they are independent and have many more rows than features. A few huge rows dominate
-    it, such as a text's first position in many language models: leave them out, `linear_cka(x[:, 1:], y[:, 1:])`.
+    it, such as a text's first position in many language models: leave them out, `linear_cka(x[:, 1:], y[:, 1:])`. It is
+    not defined for constant activations, and then NaN.
 
     Args:
         x: activations, whose leading axes are examples and positions.

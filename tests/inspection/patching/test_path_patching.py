@@ -51,6 +51,10 @@ def test_bad_arguments_are_named():
     for changed, message in (
         ({"sender": ("a.b", 0)}, r"sender is in 'a\.b'; it must be in one of encoder\.layers\.0\.attention, "),
         ({"receiver": (SECOND, 3)}, r"receiver's head in encoder\.layers\.1\.attention is 3; it must be .* 0 … 2"),
+        (
+            {"sender": (FIRST, None)},
+            r"sender is in 'encoder\.layers\.0\.attention'; it must be in one of .*feed_forward",
+        ),
         ({"sender": (FIRST, 3)}, r"sender's head in encoder\.layers\.0\.attention is 3; it must be .* 0 … 2"),
         ({"receiver": (FIRST, 1)}, r"receiver is in encoder\.layers\.0\.attention; it must come after the sender"),
         ({"reads": "output"}, "reads is 'output'; it must be one of 'queries', 'keys', 'values'"),
