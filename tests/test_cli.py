@@ -131,7 +131,7 @@ def test_an_error_inside_a_traced_function_is_one_line_without_the_note_that_jax
     assert error_of(lambda config: jax.jit(fail)(0)) == "task.py: error: lr is 0\n"
 
 
-def test_what_an_error_quotes_moves_no_cursor(error_of):
+def test_what_an_error_quotes_moves_no_cursor_and_is_cut(error_of):
     error = error_of(lambda config: check_whole("lr\x1b[2J\u202e", "w" * 10**6, 1))
     assert error.startswith("task.py: error: lr\\x1b[2J\\u202e is 'www")
     assert len(error) < 5000

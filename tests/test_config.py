@@ -13,7 +13,7 @@ from transformer_jax import InputError, ReverseConfig, TrainingConfig
 from transformer_jax.config import Criterion
 
 
-def test_a_criterion_reads_only_what_it_writes():
+def test_a_criterion_reads_what_it_writes_and_nothing_else():
     assert Criterion.parse("val/a/b:min") == Criterion("a/b", "min")
     assert TrainingConfig(best_by="val/loss:max").criterion == Criterion("loss", "max")
     assert str(Criterion("loss", "max")) == "val/loss:max"
@@ -86,14 +86,14 @@ class OtherConfig(TrainingConfig):
         ("span", [2.0], "span is [2.0]; it must be tuple[float, str]"),
     ],
 )
-def test_a_value_of_another_type_is_named(name, value, message):
+def test_a_value_of_another_type_is_named_in_python_and_from_json(name, value, message):
     for make in (lambda: OtherConfig(**{name: value}), lambda: OtherConfig.from_json({name: value})):
         with pytest.raises(InputError) as caught:
             make()
         assert str(caught.value) == message
 
 
-def test_values_become_those_of_the_fields_types():
+def test_texts_are_paths_whole_numbers_are_numbers_and_numpys_numbers_are_pythons():
     config = OtherConfig(checkpoint_dir="runs", lr=1, model_dim=np.int64(12), weight_decay=np.float32(0.5))
     assert config == OtherConfig(checkpoint_dir=Path("runs"), lr=1.0, model_dim=12, weight_decay=0.5)
     assert [type(value) for value in (config.lr, config.model_dim, config.weight_decay)] == [float, int, float]

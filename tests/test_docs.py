@@ -58,7 +58,7 @@ def test_the_readme_is_short():
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_have_targets(page):
+def test_links_lead_to_files_and_headings(page):
     for link in re.findall(r"\]\(([^)\s]+)\)", prose_of(page)):
         if link.startswith("https://"):
             continue
@@ -249,7 +249,7 @@ def test_the_code_on_labels_runs_with_a_table_of_a_spreadsheet(root):
 
 
 @pytest.mark.slow
-def test_the_code_on_deployment_gives_the_same_answers(root, capsys):
+def test_the_code_on_deployment_answers_in_a_service_in_pytorch_and_in_onnx(root, capsys):
     names = run_page("docs/deployment.md", root)
     assert names["arrays"].keys() == flatten_dict(names["reopened"].params, sep="/").keys()
     assert capsys.readouterr().out == "2017-01-03\n2017-01-03\n"
@@ -270,7 +270,7 @@ def test_the_code_on_the_modules_alone_learns_to_reverse(root):
 
 
 @pytest.mark.slow
-def test_the_port_trains_as_the_pytorch_project(tmp_path):
+def test_the_port_has_the_outputs_the_loss_curve_and_the_predictions_of_the_pytorch_project(tmp_path):
     names = run_page("docs/porting.md", tmp_path)
     trainer, torch_tagger = names["trainer"], names["torch_tagger"]
     rows = [line.split(",") for line in (tmp_path / "checkpoints/Tagger/metrics.csv").read_text().splitlines()[1:]]
@@ -302,7 +302,7 @@ def test_code_prints_what_the_page_shows(page, shown, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_identities_on_induction_heads_hold(root):
+def test_the_code_on_induction_heads_trains_and_its_identities_hold(root):
     """With 20 steps instead of 1 200, no head has formed, but the identities hold."""
     names = run_page("docs/induction.md", root, ("STEPS, V, T = 1200", "STEPS, V, T = 20"))
     assert names["losses"].shape == (20,)
@@ -315,7 +315,7 @@ def test_the_identities_on_induction_heads_hold(root):
 
 
 @pytest.mark.slow
-def test_the_identities_on_grokking_hold(root):
+def test_the_code_on_grokking_trains_and_its_identities_hold(root):
     """With 200 steps modulo 11, the rule is not yet learned, but shares sum to 1 and the identities hold."""
     names = run_page("docs/grokking.md", root, ("SHARE, STEPS = 53, 64, 0.5, 4000", "SHARE, STEPS = 11, 8, 0.5, 200"))
     assert names["curves"][0].shape == names["curves"][1].shape == (2,)
@@ -331,7 +331,7 @@ def test_the_identities_on_grokking_hold(root):
 
 
 @pytest.mark.slow
-def test_the_code_on_features_finds_the_known_ones(tmp_path):
+def test_the_code_on_features_finds_the_known_ones_and_its_identities_hold(tmp_path):
     """With fewer rows, steps and passes than on the page, and one measurement of speed."""
     fewer = ("12, 2000", "12, 1000"), ("100_000, 20, 20, 2_000", "30_000, 20, 4, 500"), (", 50)", ", 10)")
     smaller = "trained = load_run(model)\n    trained.config = dataclasses.replace(trained.config, test_size=1000)"
@@ -362,7 +362,7 @@ def new_task(root) -> dict:
 
 
 @pytest.mark.slow
-def test_the_new_task_learns(new_task, root):
+def test_the_new_task_learns_and_comes_back(new_task, root):
     assert new_task["results"]["test_acc"] > 0.9
     np.testing.assert_array_equal(new_task["sorter"].predict(np.array([[3, 1, 2, 0]])), [[0, 1, 2, 3]])
     assert new_task["seen"].key_labels == {"encoder": ["3", "1", "2", "0"]}
@@ -395,7 +395,7 @@ def test_the_changed_schedule_falls_on_a_line(new_task):
 
 
 @pytest.mark.slow
-def test_the_changed_block_is_parallel(new_task):
+def test_the_changed_block_computes_attention_and_feed_forward_side_by_side(new_task):
     model = new_task["parallel_model"].clone(num_layers=1, settings=BlockSettings(norm_first=True))
     x = np.random.default_rng(0).normal(size=(2, 5, 7)).astype(np.float32)
     bound = model.bind(model.init(jax.random.key(0), x))
@@ -408,7 +408,7 @@ def test_the_changed_block_is_parallel(new_task):
 
 
 @pytest.mark.slow
-def test_all_changed_parts_work_in_one_training(tmp_path, new_task, monkeypatch):
+def test_metric_model_callback_and_logger_work_in_one_training_of_two_epochs(tmp_path, new_task, monkeypatch):
     parts = [new_task[f"{part}Trainer"] for part in ("Whole", "Recurrent", "Short", "Wandb")]
     config = new_task["SortConfig"](seq_len=4, max_epochs=2, batch_size=32, warmup=3, eval_every=1)
     best_by, logger = new_task["whole_config"].best_by, new_task["wandb_config"].logger
@@ -431,7 +431,7 @@ def test_all_changed_parts_work_in_one_training(tmp_path, new_task, monkeypatch)
 
 
 @pytest.mark.slow
-def test_the_callback_stops_once_the_task_is_solved_also_after_a_kill(new_task):
+def test_the_callback_wants_to_stop_once_the_task_is_solved_and_goes_through_a_kill(new_task):
     callback, again = (new_task["StopWhenSolved"]() for _ in range(2))
     for accuracy in (0.5, 1.0):
         assert not callback.wants_to_stop

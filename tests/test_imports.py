@@ -46,7 +46,7 @@ def test_few_modules_know_the_trainer():
 
 
 @pytest.mark.slow
-def test_a_training_loads_no_more_than_it_needs():
+def test_a_model_and_a_training_load_no_more_than_they_need():
     printed = subprocess.run([sys.executable, "-c", IMPORTS], check=True, capture_output=True, text=True).stdout
     assert printed == "[]\n[]\n"
 

@@ -62,7 +62,7 @@ def test_a_deflated_entry_of_more_than_it_claims_is_one_line(tmp_path):
         file.read("a.npy")
 
 
-def test_an_error_of_the_caller_itself_passes(tmp_path):
+def test_a_regular_file_is_read_and_an_error_of_the_caller_itself_passes(tmp_path):
     (tmp_path / "f").write_text("3")
     assert read_json(tmp_path / "f") == read_json(str(tmp_path / "f")) == 3
     with pytest.raises(InputError, match="^three$"), outside_file(tmp_path / "f", "JSON", MAX_BYTES):

@@ -15,13 +15,13 @@ from tables import TABLES
 from transformer_jax.errors import InputError
 
 
-def test_the_page_is_made_from_the_committed_results():
+def test_the_page_is_made_from_the_committed_results_and_has_each_table_once():
     text = page.PAGE.read_text(encoding="utf-8")
     assert text == page.text(TABLES)
     assert all(text.count(f"<!-- table {name} -->") == 1 for name in TABLES)
 
 
-def test_the_spread_is_over_the_seeds():
+def test_mean_and_deviation_are_over_the_seeds():
     assert page.spread([2.0, 4.0, 9.5]) == "5.1667 ± 3.8837"
     assert page.spread([1_200.0, 1_300.0]) == "1,250 ± 70.7107"
     assert page.spread([4e-7]) == "4.0e-07"
@@ -64,7 +64,7 @@ def test_with_a_budget_only_seeds_without_results_are_run_each_by_a_command():
     assert len(make_tables.commands_of(table, complete, make_tables.Papers())) == 1
 
 
-def test_rows_are_names_of_tables_in_their_order():
+def test_rows_keep_their_order_and_an_unknown_one_is_an_error():
     assert make_tables.Papers(rows="Scan,ReverseTask").names == ["Scan", "ReverseTask"]
     with pytest.raises(InputError, match="rows has Skan; it may have ReverseTask, "):
         _ = make_tables.Papers(rows="Skan").names
@@ -87,7 +87,7 @@ def test_towards_the_end_of_the_time_commands_are_stopped_or_not_begun(tmp_path,
 
 
 @pytest.mark.slow
-def test_a_quick_table_that_is_made_again_is_the_same(tmp_path, monkeypatch, capsys):
+def test_a_quick_table_that_is_made_again_goes_on_and_is_the_same(tmp_path, monkeypatch, capsys):
     def here(name, command, end, shares_device):
         outcome = call(command[0].removeprefix("experiments/"), *command[1:])
         print(outcome.stdout, outcome.stderr)
@@ -114,7 +114,7 @@ def test_quick_papers_run(script, tmp_path):
     assert "Test loss:" in outcome.stdout
 
 
-def test_pronunciations_lose_their_stress():
+def test_pronunciations_lose_their_stress_and_a_test_word_has_one():
     spoken = {f"{a}{b}{c}": [["AH0", "B"], ["AH1", "B"], ["AO1"]] for a in "abcd" for b in "abcd" for c in "abcd"}
     parts = pronunciations.split_pairs(spoken | {"a.b.": [["B"]], "it's": [["S"]]}, seed=0)
     assert {part: len({word for word, _ in pairs}) for part, pairs in parts.items()} == {

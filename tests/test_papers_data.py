@@ -26,7 +26,7 @@ def test_the_answers_of_the_rasp_problems(problem, row, answer):
     assert rasp.ANSWERS[problem](row) == answer
 
 
-def test_answers_stand_at_their_symbols():
+def test_sequences_occur_once_and_answers_stand_at_their_symbols():
     data = rasp.sequences(rasp.RaspConfig(problem="sort", size=301))
     parts = [loader.dataset for loader in (data.train_loader, data.val_loader, data.test_loader)]
     assert [len(part) for part in parts] == [241, 30, 30]
@@ -57,7 +57,7 @@ def test_the_answer_is_the_token_after_the_first_special_one():
     assert set(answers) == set(range(15))
 
 
-def test_scan_has_the_published_commands():
+def test_the_commands_of_scan_and_their_counts():
     """Lake and Baroni 2018: 20 910 commands, of which 16 990 have up to 22 actions and 3 920 have 24 to 48."""
     commands = scan.commands()
     lengths = np.array([len(actions) for actions in commands.values()])
@@ -68,7 +68,7 @@ def test_scan_has_the_published_commands():
     assert commands["turn right thrice and look"] == [*["turn right"] * 3, "look"]
 
 
-def test_the_split_is_by_length():
+def test_the_split_by_length_and_what_the_decoder_reads():
     data = scan.length_split(scan.ScanConfig())
     parts = [loader.dataset for loader in (data.train_loader, data.val_loader, data.test_loader)]
     actions = [(part.targets > 0).sum(1) for part in parts]

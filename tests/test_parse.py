@@ -72,7 +72,7 @@ def test_the_flags_of_a_configs_settings_give_the_config_again():
     assert read(*shlex.split(" ".join(neither)), default=config).ema is None
 
 
-def test_flags_win_over_the_file(write):
+def test_flags_win_over_the_file_and_the_file_over_the_defaults(write):
     file = write('lr = 0.25\nmax_epochs = 3\nmix = [1, 2.5]\norder = "down"\nshuffled = true\nfolder = "there"\n')
     expected = OwnConfig(lr=0.125, max_epochs=3, num_heads=2, mix=(1.0, 2.5), order="down", folder=Path("there"))
     assert read("--config", file, "--lr", 0.125, "--no-shuffled", "--num-heads=2") == expected
@@ -83,7 +83,7 @@ def test_flags_win_over_the_file(write):
     assert read("--lr", 0.125, "--config", file, "--max-epochs", 5).max_epochs == 5
 
 
-def test_flags_are_spelled_with_hyphens_or_as_the_fields():
+def test_flags_are_spelled_with_hyphens_or_as_the_fields_and_take_none():
     default = OwnConfig(folder=Path("x"), best_by="val/loss:min", shuffled=True)
     found = read("--folder", "none", "--best_by=none", "--no-shuffled", "--mix", 1, 2.5, default=default)
     assert found == OwnConfig(mix=(1.0, 2.5))
@@ -107,7 +107,7 @@ def test_a_flag_may_correct_a_setting_of_the_file_that_is_invalid_alone(write):
         ("lr = ", "{file} is not TOML, or damaged: TOMLDecodeError: Invalid value"),
     ],
 )
-def test_an_error_in_a_file_of_settings_names_the_key(text, message, write):
+def test_an_error_names_the_file_and_the_key(text, message, write):
     file = write(text)
     with pytest.raises(InputError, match=f"^{re.escape(message.format(file=file))}"):
         read("--config", file, task="OwnTask")
@@ -160,7 +160,7 @@ def test_the_file_of_settings_chooses_the_data_set_of_the_anomaly_task(write):
         ("--config", "argument --config: expected one argument"),
     ],
 )
-def test_an_error_names_the_flag_that_was_meant(arguments, message):
+def test_an_error_is_a_sentence_and_names_the_flag_that_was_meant(arguments, message):
     with pytest.raises(InputError, match=f"^{re.escape(message)}"):
         read(*arguments.split(), choices=Choice)
 
@@ -219,7 +219,7 @@ def test_help_is_one_sentence_then_the_flags_in_groups_then_the_rules(capsys):
         (ClassificationConfig, 25),
     ],
 )
-def test_the_help_shows_common_settings(config, most, capsys):
+def test_the_help_shows_common_settings_and_the_way_to_the_others(config, most, capsys):
     with pytest.raises(SystemExit, match="^0$"):
         parse(config, ["--help"])
     text = capsys.readouterr().out

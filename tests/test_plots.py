@@ -28,7 +28,7 @@ def maps_in(figure) -> list:
 
 
 @pytest.mark.parametrize(("layers", "heads"), [(L, H), (1, 1)])
-def test_attention_maps_of_a_layer_have_one_scale(layers, heads):
+def test_attention_maps_stand_by_layer_and_head_with_one_scale_for_a_layer(layers, heads):
     tokens = np.arange(B * T).reshape(B, T)
     figure = plot_attention_maps(tokens, [layer[:, :heads] for layer in MAPS[:layers]], idx=1)
     assert [part.get_suptitle() for part in figure.subfigs] == [f"Layer {layer}" for layer in range(layers)]
@@ -48,7 +48,7 @@ def test_attention_maps_of_a_layer_have_one_scale(layers, heads):
     ("layers", "heads", "queries", "keys"),
     [(1, 1, 1, 1), (2, 7, 1, 1), (1, 12, 64, 200), (7, 1, 5, 40), (2, 5, 40, 5)],
 )
-def test_no_text_leaves_the_canvas(layers, heads, queries, keys):
+def test_no_text_leaves_the_canvas_and_cells_are_squares(layers, heads, queries, keys):
     words = [["long word"] * keys]
     maps = [np.ones((1, heads, queries, keys))] * layers
     figure = plot_attention_maps(words, maps, query_data=[["longer word"] * queries])
@@ -94,7 +94,7 @@ def test_sets_of_images_stand_in_rows_with_a_frame_around_each_anomaly(colours):
     assert axes[4].get_gridspec().get_geometry() == (3, 5)
 
 
-def test_a_predicted_set_shows_what_was_chosen():
+def test_a_predicted_set_shows_what_is_right_and_what_was_chosen_and_every_layers_and_heads_map():
     images, maps = np.random.default_rng(0).random((T, 2, 2)), [layer[1] for layer in MAPS]
     figure = plot_set_prediction(images, np.array([0.125, 0.5, 0.25, 0.0625, 0.0625]), 3, maps)
     assert figure.subfigs[0].get_suptitle() == "Odd one out: 3 (green frame). Chosen: 1 (red frame)"
@@ -108,7 +108,7 @@ def test_a_predicted_set_shows_what_was_chosen():
     np.testing.assert_array_equal(shown, np.concatenate(maps))
 
 
-def test_curves_are_drawn_with_their_names():
+def test_curves_have_their_numbers_and_names_and_the_scales_that_are_asked_for():
     curves = {"seen": np.array([[1, 0.5], [10, 0.25]]), "new": np.array([[5, 3]])}
     figure = plot_curves(curves, "Epoch", "Loss", log_x=True)
     (ax,) = figure.axes
@@ -122,7 +122,7 @@ def test_the_positional_table_is_an_image():
     np.testing.assert_array_equal(image, sinusoidal_table(11, 6).T)
 
 
-def test_a_figure_opens_no_window(tmp_path):
+def test_a_figure_can_be_written_and_opens_no_window(tmp_path):
     plot_attention_maps(None, MAPS).savefig(tmp_path / "maps.png")
     assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")
     assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
@@ -139,7 +139,7 @@ FORMULAS = ["$$", "$5 or $6", "$\\frac{$"]
         lambda labels: PatchGrid(np.ones((2, 3)), ("layers", "positions")).plot(labels),
     ],
 )
-def test_labels_are_never_shown_as_formulas(plot):
+def test_labels_are_shown_as_they_are_and_never_as_formulas(plot):
     figure = plot(FORMULAS)
     FigureCanvasAgg(figure).draw()  # a formula that can't be parsed would be an error
     given = [text for text in figure.findobj(Text) if text.get_text() in FORMULAS]

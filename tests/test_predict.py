@@ -43,7 +43,7 @@ def test_numbers_are_answered_with_the_probability_of_all_of_them(capsys):
 
 
 @pytest.mark.slow
-def test_the_lines_of_a_file_are_answered_in_another(capsys, tmp_path):
+def test_a_file_has_an_input_in_each_line_and_the_table_goes_to_another(capsys, tmp_path):
     (tmp_path / "dates.txt").write_text("mardi 3 janvier 2017\n\nMarch 3, 2004\n")
     files = ["--input", str(tmp_path / "dates.txt"), "--output", str(tmp_path / "answers.tsv")]
     carry_out(read_command(["dates", "1.2.2003", *files]))
@@ -54,7 +54,7 @@ def test_the_lines_of_a_file_are_answered_in_another(capsys, tmp_path):
     assert {(row[1], row[4]) for row in rows} == {("", "")}  # nobody knows
 
 
-def test_words_make_one_sequence_but_lines_one_each(capsys, tmp_path):
+def test_words_make_one_sequence_and_lines_one_each(capsys, tmp_path):
     (tmp_path / "lines.txt").write_text(f"{NUMBERS[::-1]}\r\n \n{NUMBERS}\n")
     rows = printed(capsys, "reverse", *NUMBERS.split(), "--input", str(tmp_path / "lines.txt"))
     assert [row[0] for row in rows] == [NUMBERS, NUMBERS[::-1], "", NUMBERS]
@@ -66,7 +66,7 @@ def test_sets_of_the_test_set_have_numbers(capsys):
     assert all(row[1] == row[2] and row[4] == "1" for row in rows)
 
 
-def test_a_wrong_line_does_not_end_a_conversation(monkeypatch, capsys):
+def test_each_line_is_answered_as_it_comes_and_a_wrong_one_does_not_end_it(monkeypatch, capsys):
     lines = f"{NUMBERS}\n3 12\n9999999999 1\n{NUMBERS[::-1]}\n"
     out, err = interactive("reverse", lines.encode(), monkeypatch, capsys)
     assert [line.split("\t")[0] for line in out] == [NUMBERS[::-1], "", "", NUMBERS]
@@ -104,7 +104,7 @@ def test_each_line_has_one_line_of_answers_whatever_is_in_it(run, monkeypatch, c
     assert run != "reverse" or [out[lines.index(f"{known}{odd}")] for odd in "\f\x85\u2028\r"] == [right] * 4
 
 
-def test_each_line_of_a_file_has_one_row(capsys, tmp_path):
+def test_a_file_has_a_row_for_each_line_and_one_input_in_a_line(capsys, tmp_path):
     file = tmp_path / "lines.txt"
     file.write_bytes("\ufeff17\n\n 0\r\n \f\n17\r\n".encode())
     rows = printed(capsys, "digits", "--input", str(file))
@@ -188,7 +188,7 @@ def test_an_output_is_never_written_over_anything_but_an_earlier_one(read, tmp_p
     assert {name: path.read_bytes() for name, path in names.items() if path.is_file()} == before
 
 
-def test_an_output_replaces_an_earlier_one_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_an_output_replaces_an_earlier_one_whole_or_not_at_all_and_goes_where_a_link_leads(tmp_path, monkeypatch):
     file, link = tmp_path / "answers.tsv", tmp_path / "link.tsv"
     file.touch()  # as `mktemp` does
     link.symlink_to(file)

@@ -49,7 +49,7 @@ def test_the_same_pythons_are_named_everywhere():
 
 
 @pytest.mark.parametrize(("cores", "gigabytes", "workers"), [(2, 24, 2), (8, 8, 5), (8, 1, 1)])
-def test_the_tests_have_as_many_workers_as_the_machine_allows(cores, gigabytes, workers, pytestconfig, monkeypatch):
+def test_the_tests_have_as_many_workers_as_cores_and_memory_allow(cores, gigabytes, workers, pytestconfig, monkeypatch):
     monkeypatch.delenv("PYTEST_XDIST_AUTO_NUM_WORKERS", raising=False)
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: cores)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=gigabytes * 10**9))

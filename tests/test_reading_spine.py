@@ -59,7 +59,7 @@ class Noting(TrainerModule):
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_few_calls_lead_from_fit_to_the_loss_of_a_task(tmp_path):
+def test_few_calls_lie_between_fit_and_the_loss_of_a_task(tmp_path):
     numbers = np.arange(13, dtype=np.int32) % 3
     config = TrainingConfig(max_epochs=1, batch_size=5, warmup=0, num_devices=1, checkpoint_dir=tmp_path, quiet=True)
     trainer = Noting(config)
@@ -69,7 +69,7 @@ def test_few_calls_lead_from_fit_to_the_loss_of_a_task(tmp_path):
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_few_calls_lead_from_a_model_to_the_product_of_attention(monkeypatch):
+def test_few_calls_lie_between_a_model_and_the_product_of_queries_and_keys(monkeypatch):
     calls, einsum = [], jnp.einsum
 
     def noting(spec, *operands, **options):
@@ -83,7 +83,7 @@ def test_few_calls_lead_from_a_model_to_the_product_of_attention(monkeypatch):
     assert len(calls[0]) <= 8, calls[0]
 
 
-def test_few_files_are_behind_each_entry():
+def test_few_files_are_behind_a_model_a_trainer_and_the_reverse_task():
     most = {"nn.predictor": 14, "fit.trainer": 45, "tasks.reverse": 60}
     command = [sys.executable, "-c", COUNTED, *most]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -91,7 +91,7 @@ def test_few_files_are_behind_each_entry():
     assert all(10 < counts[module] <= most[module] for module in most), counts
 
 
-def test_the_reading_lists_have_their_files_in_order():
+def test_the_reading_lists_have_their_files_in_order_and_with_their_lines():
     page = (REPOSITORY / "docs" / "afternoon.md").read_text(encoding="utf-8")
     beginning, end = page.split("## The training\n")
     lines_of_model = check_reading_list(beginning, num_files=9)

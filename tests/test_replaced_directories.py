@@ -57,7 +57,7 @@ def found(directory: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("before", [[], ["old", "old"]])
-def test_a_kill_leaves_the_earlier_or_the_new_content(before, tmp_path):
+def test_a_kill_leaves_the_earlier_or_the_new_content_and_the_next_call_writes(before, tmp_path):
     seen = []
     for moment in range(99):
         directory = tmp_path / str(moment) / "lr[1e-3]"
@@ -85,7 +85,7 @@ def test_beside_another_file_nothing_is_changed(tmp_path):
     assert found(tmp_path / "a") == ["old", "old"]
 
 
-def test_an_error_leaves_only_the_earlier_content(tmp_path):
+def test_an_error_leaves_the_earlier_content_and_no_trace(tmp_path):
     write(tmp_path / "a", "old")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "rename", lambda *_: os.write(-1, b"half"))  # after the first file

@@ -84,7 +84,7 @@ def judge(exercise: tuple[dict, str], answer: str) -> None:
     exec(check, names)
 
 
-def test_each_exercise_has_a_check_below_it():
+def test_each_exercise_has_a_check_below_it_and_a_solution():
     tags = [next((tag for tag in (EXERCISE, CHECK) if has_tag(cell, tag)), None) for cell in code_cells(NOTEBOOK)]
     assert [tag for tag in tags if tag] == [EXERCISE, CHECK] * 8
     checked = [exercise_of(cell) for cell in code_cells(NOTEBOOK) if has_tag(cell, CHECK)]
@@ -92,7 +92,7 @@ def test_each_exercise_has_a_check_below_it():
     assert {name for name, *_ in WRONG} == set(EXERCISES)
 
 
-def test_the_notebook_has_no_output_of_checks():
+def test_the_notebook_is_small_and_has_no_output_of_checks():
     assert tutorial_notebook.NOTEBOOK.stat().st_size < MAX_BYTES
     for cell in code_cells(NOTEBOOK):
         assert not (has_tag(cell, CHECK) and cell.outputs)
@@ -110,7 +110,7 @@ def test_the_stored_outputs_of_long_cells_show_what_the_text_says():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXERCISES)
-def test_an_open_exercise_is_no_error(run, name, capsys):
+def test_an_open_exercise_is_named_and_is_no_error(run, name, capsys):
     cells = [cell for cell in code_cells(NOTEBOOK) if has_tag(cell, EXERCISE)]
     (skeleton,) = (cell.source for cell in cells if exercise_of(cell) == name)
     judge(run.exercises[name], skeleton)
@@ -126,7 +126,7 @@ def test_a_wrong_answer_is_told_what_is_wrong(run, name, right, wrong, message):
 
 
 @pytest.mark.slow
-def test_the_notebook_stores_what_it_puts_out(run):
+def test_the_notebook_runs_from_top_to_bottom_and_stores_what_it_puts_out(run):
     stored = code_cells(NOTEBOOK)
     for before, now in zip(stored, run.shown, strict=True):
         if has_tag(before, CHECK):

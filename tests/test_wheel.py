@@ -55,7 +55,7 @@ def wheel(source) -> Path:
     return file
 
 
-def test_the_wheel_holds_the_files_of_the_package(source, wheel):
+def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(source, wheel):
     with zipfile.ZipFile(wheel) as archive:
         contents = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
     files = (path.relative_to(source) for path in (source / "transformer_jax").rglob("*") if path.is_file())
@@ -63,7 +63,7 @@ def test_the_wheel_holds_the_files_of_the_package(source, wheel):
     assert [name for name, content in contents.items() if content != (source / name).read_bytes()] == []
 
 
-def test_the_wheel_works_in_an_empty_directory(tmp_path, wheel):
+def test_in_an_empty_directory_the_models_that_ship_answer_and_one_is_trained_and_listed(tmp_path, wheel):
     installed, work = tmp_path / "installed", tmp_path / "work"
     work.mkdir()
     run("-m", "pip", "install", "--no-index", "--no-deps", f"--target={installed}", wheel)

@@ -48,7 +48,7 @@ def test_a_saved_model(form, tmp_path):
     assert_same(flax.serialization.msgpack_restore(content), given)
 
 
-def test_a_saved_model_with_arrays_of_odd_shapes(tmp_path):
+def test_a_saved_model_with_an_array_without_elements_and_one_without_dimensions(tmp_path):
     run = load_run("reverse")
     run.params = given = {"empty": np.zeros((0, 3), ">f4"), "scalar": np.array(3, ">f4"), "flag": np.array([True])}
     run.save(tmp_path / "model")
@@ -56,7 +56,7 @@ def test_a_saved_model_with_arrays_of_odd_shapes(tmp_path):
 
 
 @parametrized
-def test_a_round_trip_through_a_state_dict_of_pytorch(form):
+def test_a_state_dict_of_pytorch_and_back(form):
     model = MultiheadAttention(6, 2)
     shapes = abstract_params(model, jax.ShapeDtypeStruct((1, 1, 6), np.float32))
     given = {path: form(draw(*leaf.shape, seed=seed)) for seed, (path, leaf) in enumerate(shapes.items())}
@@ -78,7 +78,7 @@ def test_an_export_to_pytorch(form, tmp_path):
 
 
 @parametrized
-def test_a_checkpoint_of_given_parameters(form, tmp_path):
+def test_initial_parameters_and_checkpoints(form, tmp_path):
     array = draw(5, 7)
     given = choose_initial({"kernel": form(array)}, {"kernel": array}, load_run("reverse").config).arrays["kernel"]
     np.testing.assert_array_equal(given, form(array).astype(np.float32))
@@ -89,7 +89,7 @@ def test_a_checkpoint_of_given_parameters(form, tmp_path):
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_tensorboard_reads_arrays_of_any_form(tmp_path):
+def test_pictures_and_numbers_of_tensorboard(tmp_path):
     pixels = np.arange(35, dtype=np.uint8).reshape(5, 7)
     order = {name: form(pixels) for name, form in FORMS.items() if form(pixels).dtype == np.uint8}
     numbers = {name: form(np.array([0.1], np.float32))[0, ...] for name, form in FORMS.items()}

@@ -399,7 +399,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("function", "good", "name", "values"), CASES)
-def test_a_wrong_argument_is_named_with_its_value(function, good, name, values):
+def test_a_wrong_argument_is_an_error_that_names_it_and_shows_it(function, good, name, values):
     for value in values:
         try:
             function(**{**good, name: value})

@@ -45,7 +45,7 @@ def test_the_buckets_are_those_of_t5():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_the_relative_bias_adds_the_number_of_the_bucket(bidirectional):
+def test_the_relative_bias_adds_the_number_of_the_bucket_and_its_gradient_counts_them(bidirectional):
     table = jnp.asarray(np.random.default_rng(1).normal(size=(8, H)), jnp.float32)
     bias = RelativeBias(table, bidirectional, max_distance=5, offset=2)
     buckets = relative_buckets(AHEAD - 2, 8, 5, bidirectional)
@@ -62,7 +62,7 @@ def test_biases_apply_from_left_to_right():
 
 
 @pytest.mark.slow
-def test_a_bias_applied_outside_attention_gives_the_same_logits():
+def test_a_bias_that_is_added_becomes_an_array_and_any_bias_can_be_applied():
     table = np.random.default_rng(3).normal(size=(4, H)).astype(np.float32)
     chain = ALiBi(H) + RelativeBias(table, max_distance=5) + np.full((T, 1), 3.0, np.float32)
     expected = applied(chain)

@@ -74,13 +74,13 @@ def assert_the_same(case: Case) -> None:
 
 @given(cases())
 @by_chance(max_examples=2, derandomize=True)
-def test_blockwise_agrees_with_plain(case):
+def test_blockwise_and_plain_agree_in_values_and_all_gradients(case):
     assert_the_same(case)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
-def test_blockwise_agrees_with_plain_in_random_cases(number):
+def test_blockwise_and_plain_agree_in_random_cases(number):
     """9 cases, each compiled; 500 with ATTENTION_CASES=500 in the environment, which take some ten minutes."""
     examples = int(os.environ.get("ATTENTION_CASES", "9")) // 3
     seed(number)(by_chance(max_examples=examples)(given(cases())(assert_the_same)))()
@@ -123,7 +123,7 @@ def test_in_half_precision_both_are_within_its_rounding_of_float32(dtype):
 
 
 @pytest.mark.parametrize("implementation", [pytest.param("plain", marks=pytest.mark.slow), "blockwise"])
-def test_a_query_that_sees_nothing_gets_zeros(implementation):
+def test_a_query_that_sees_nothing_gets_zeros_and_zero_gradients(implementation):
     q, k, v, _ = operands(B, H)
     bias = ArrayBias(jnp.zeros((T, S)).at[4].set(-jnp.inf))  # hides all keys from one query
 
@@ -140,7 +140,7 @@ def test_a_query_that_sees_nothing_gets_zeros(implementation):
         assert np.isfinite(gradient).all()
 
 
-def test_dropout_drops_the_same_weights_in_every_implementation():
+def test_dropout_drops_the_same_weights_in_every_implementation_and_keeps_the_mean():
     q, k, _, _ = operands(B, H)
     v = jnp.broadcast_to(jnp.eye(S), (B, H, S, S))  # so that the values are the weights
     dropout = AttentionDropout(0.25, jax.random.key(4))
@@ -160,7 +160,7 @@ def test_dropout_drops_the_same_weights_in_every_implementation():
     assert abs(np.corrcoef(is_kept.ravel(), (np.asarray(other) != 0).ravel())[0, 1]) < 0.15
 
 
-def test_fewer_heads_of_keys_are_read_by_groups_of_query_heads():
+def test_fewer_heads_of_keys_and_values_are_read_by_groups_of_query_heads():
     q, k, v, _ = operands(B, 6)
     k, v = k[:, :2], v[:, :2]
 
@@ -242,7 +242,7 @@ def shapes(*shape: int, dtype=jnp.float32) -> list[jax.ShapeDtypeStruct]:
 
 
 @pytest.mark.usefixtures("without_type_checks")
-def test_explain_gives_the_reasons_of_the_choice():
+def test_explain_says_which_runs_and_why_the_others_do_not():
     many = shapes(11, 3, 320, 16)
     for few in (shapes(10, 3, 320, 16), shapes(32, 3, 319, 16)):  # all of them, and those of one head
         assert explain(*few).implementation == "plain"

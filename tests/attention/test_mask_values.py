@@ -78,7 +78,7 @@ def test_a_mask_draws_itself():
     assert Padding(VALID).show(1, S, batch=0) == "■ ■ · ■ ■ · ·"
 
 
-def test_only_the_arrays_in_a_mask_are_arguments_of_a_program():
+def test_numbers_in_a_mask_are_known_when_a_program_is_compiled_and_arrays_are_its_arguments():
     mask = (Causal() & Window(3, 0)) | Prefix(2)
     assert jax.tree.leaves(mask) == []
     assert [leaf.shape for leaf in jax.tree.leaves(Padding(VALID) & Causal(jnp.int32(3)))] == [VALID.shape, ()]

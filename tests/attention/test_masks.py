@@ -48,7 +48,7 @@ def test_a_mask_is_fitted_to_the_axes_that_the_logits_have(mask_shape, logits_sh
         ((B, H, T, S), (B, T, S)),
     ],
 )
-def test_sizes_that_do_not_fit_are_an_error_with_the_remedy(mask_shape, logits_shape):
+def test_sizes_that_do_not_fit_are_an_error_that_names_both_shapes_and_padding_mask(mask_shape, logits_shape):
     with pytest.raises(ValueError, match=r"padding_mask") as error:
         mask_array(np.ones(mask_shape, bool), logits_shape)
     assert str(mask_shape) in str(error.value)

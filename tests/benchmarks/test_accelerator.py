@@ -40,7 +40,7 @@ def test_it_prints_a_row_for_each_thing_that_it_measures(monkeypatch, capsys):
     assert "nan" not in rows[5]
 
 
-def test_contestants_train_the_same_gpt2():
+def test_contestants_train_the_same_gpt2_and_count_its_parameters():
     sizes = SIZES["tiny"]
     model = GPT(sizes.vocabulary, sizes.length, sizes.model_dim, 2, 1, bias=True, activation=nn.ReLU)
     count = sum(parameter.numel() for parameter in model.parameters())

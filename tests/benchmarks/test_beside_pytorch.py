@@ -76,7 +76,7 @@ def test_an_encoder_is_fine_tuned_beside_pytorch(tmp_path):
     assert min(found["test accuracy"].values()) > 0.9  # 0.78 have the most frequent label
 
 
-def test_the_reference_learns_from_earlier_characters_alone():
+def test_the_reference_sees_no_later_characters_and_learns():
     torch.manual_seed(0)
     model, tokens = GPT(7, 11, 16, 2, 2), torch.randint(7, (3, 12))
     later = tokens.clone()
@@ -96,7 +96,7 @@ def test_decoding_is_measured_beside_pytorch(beams):
     assert set(found) == {"transformer-jax", "PyTorch with a cache"}
 
 
-def test_the_reference_decodes_with_its_cache_as_without():
+def test_the_reference_decodes_with_its_cache_as_without_and_beams_find_more_probable_texts():
     torch.manual_seed(0)
     config = decoding.DecodingConfig(**SIZES)
     model, source = translation.TorchTranslator(config).eval(), torch.randint(11, (3, 5))

@@ -3,7 +3,7 @@
 from harness import measure_turns
 
 
-def test_each_turn_has_an_untimed_call_before_those_that_are_timed():
+def test_each_turn_has_one_untimed_call_and_at_least_one_timed_call():
     called = []
     found = measure_turns({name: lambda name=name: called.append(name) for name in "ab"}, repeats=3)
     assert "".join(called) == "aabb" * 3

@@ -9,7 +9,7 @@ import training
 pytestmark = pytest.mark.slow
 
 
-def test_it_writes_what_it_measures(tmp_path, monkeypatch, capsys):
+def test_it_measures_a_contestant_and_writes_what_it_printed(tmp_path, monkeypatch, capsys):
     path = tmp_path / "training.json"
     monkeypatch.setitem(training.PLANS, "reverse", training.Plan(steps=30, window=(0, 60), spread=1.0))
     monkeypatch.setattr(training, "CONTESTANTS", ["ours"])  # test_reference.py has the steps of the others

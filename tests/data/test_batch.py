@@ -32,7 +32,7 @@ def test_a_batch_of_the_size_or_larger_is_not_changed(batch_size):
     assert pad_batch((inputs, None), batch_size).targets is None
 
 
-def test_stacked_batches_are_filled_up_with_invalid_ones():
+def test_consecutive_batches_are_stacked_and_filled_up_with_invalid_ones():
     batches, count = stack_batches(samples(7), batch_size=3, num_batches=5)
     assert count == 3
     assert batches.targets.tolist() == [[0, 10, 20], [30, 40, 50], [60] * 3, [60] * 3, [60] * 3]

@@ -24,7 +24,7 @@ def by_tokens(*, shuffle=True, seed=2) -> EpochBatchSampler:
 
 
 @pytest.mark.parametrize("make", [sampler, grouped, by_tokens])
-def test_seed_with_epoch_determines_the_order(make):
+def test_the_order_is_a_function_of_seed_and_epoch(make):
     used = make()
     list(used.epoch(1))
     assert list(used.epoch(3)) == list(make().epoch(3))
@@ -40,7 +40,7 @@ def test_the_order_is_that_of_earlier_versions():
 
 @pytest.mark.parametrize("make", [sampler, grouped, by_tokens])
 @pytest.mark.parametrize("epoch", [0, 3])
-def test_an_epoch_holds_each_sample_once(make, epoch):
+def test_an_epoch_holds_each_sample_once_and_its_number_in_each_batch(make, epoch):
     batches = list(make().epoch(epoch))
     assert len(batches) == len(make())
     assert sorted(chain(*batches)) == list(range(make().num_samples))
@@ -58,7 +58,7 @@ def test_the_last_batch_is_short_or_dropped(make, drop_last, sizes):
 
 @pytest.mark.parametrize("make", [sampler, grouped, by_tokens])
 @pytest.mark.parametrize("first_batch", [0, 1, 7, 8, 15])
-def test_an_epoch_can_begin_at_any_of_its_batches(make, first_batch):
+def test_an_epoch_can_begin_and_end_at_any_of_its_batches(make, first_batch):
     assert list(make().epoch(3, first_batch)) == list(make().epoch(3))[first_batch:]
     assert list(make().epoch(3, first_batch, num_batches=2)) == list(make().epoch(3))[first_batch:][:2]
 
@@ -77,7 +77,7 @@ def test_a_batch_holds_one_group_except_where_two_meet():
     assert sum(len(set(GROUPS[batch])) > 1 for batch in batches) <= 2
 
 
-def test_a_batch_by_tokens_has_as_many_rows_of_a_group_as_fit():
+def test_a_batch_by_tokens_has_one_group_and_as_many_rows_as_fit_but_for_the_last_of_each():
     batches = list(by_tokens().epoch(3))
     for group, most in enumerate([11, 7, 2]):
         sizes = [len(batch) for batch in batches if set(GROUPS[batch]) == {group}]
@@ -93,7 +93,7 @@ def test_a_dropped_batch_leaves_out_other_samples_in_each_epoch():
     assert set().union(*epochs) == set(range(37))
 
 
-def test_groups_keep_their_order_only_without_shuffling():
+def test_groups_are_shuffled_and_without_shuffling_groups_and_samples_keep_their_order():
     lowest = [GROUPS[batch].min() for batch in grouped().epoch(0)]
     assert lowest != sorted(lowest)
     order = list(chain(*grouped(shuffle=False).epoch(0)))

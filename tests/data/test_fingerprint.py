@@ -41,7 +41,7 @@ def test_other_data_have_another_fingerprint(other):
     assert fingerprint(*other) != fingerprint([ReverseDataset(3, 5, 7, seed=1)], None)
 
 
-def test_constants_count_with_every_element():
+def test_constants_count_with_their_types_and_shapes_and_every_element():
     table = np.arange(6, dtype=np.int32)
     constants = [table, table.reshape(2, 3), table.view(np.float32), table + (np.arange(6) == 5), np.int32(0)]
     assert len({fingerprint([], constant) for constant in constants}) == len(constants)

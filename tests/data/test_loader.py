@@ -175,7 +175,7 @@ next(make_loader(StackedSamples((numbers, numbers)), 1, num_workers=1).epoch(0))
 
 
 @pytest.mark.slow
-def test_at_exit_a_users_own_processes_are_left_to_python():
+def test_at_exit_workers_are_killed_and_a_users_own_processes_are_left_to_python():
     process = subprocess.run([sys.executable, "-c", OF_THE_USER], capture_output=True, text=True, timeout=300)
     assert (process.stdout, process.stderr, process.returncode) == ("ended in order\n", "", 0)
 

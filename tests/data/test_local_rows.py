@@ -35,7 +35,7 @@ def test_the_rows_of_all_processes_are_the_batches_of_one(bounds):
             np.testing.assert_array_equal(ours[batches.valid], expected[batches.valid])
 
 
-def test_a_batch_that_was_loaded_whole_is_cut_for_each_process():
+def test_a_batch_that_was_loaded_whole_is_cut_and_padded_as_one():
     samples = ReverseDataset(10, 5, 5).__getitems__(range(5)).stacked
     expected = pad_batch(samples, 8)
     parts = [RowRange(begin, begin + 4, 8).local_samples(samples).padded() for begin in (0, 4)]

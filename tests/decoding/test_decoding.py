@@ -137,7 +137,7 @@ def test_greedy_takes_the_most_probable_token_until_the_end_token():
     assert_is(decoded, list(zip(scores, expected, strict=True)), 11)
 
 
-def test_the_score_of_a_row_that_has_ended_stays():
+def test_a_row_that_has_ended_is_stepped_on_with_padding_and_its_score_stays():
     def step(tokens, position, cache):
         ends = jnp.log(jnp.array([0.75, 0.25]))
         goes_on = jnp.where(position < 4, ends[::-1], ends)
@@ -178,7 +178,7 @@ def test_a_wide_enough_beam_lists_every_output_in_order(alpha):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "alpha", "too_narrow"), [(2, 0.0, 1), (4, 3.0, 1)])
-def test_a_narrow_beam_keeps_the_best_continuations(width, alpha, too_narrow):
+def test_a_narrow_beam_keeps_the_best_continuations_and_stopping_early_changes_nothing(width, alpha, too_narrow):
     model = HistoryModel(seed=17, vocabulary=3, max_length=7)
     sources = np.arange(11)
     decoded = run_model(beam_search, model, sources, beam_width=width, length_penalty=alpha)
@@ -205,7 +205,7 @@ def test_a_finished_hypothesis_is_kept_while_live_ones_are_more_probable():
 
 
 @pytest.mark.parametrize("width", [2, 5])
-def test_a_dead_end_is_in_no_result(width):
+def test_forbidden_tokens_are_in_no_result_and_a_dead_end_gives_no_nan(width):
     def step(tokens, position, cache):
         begin = jnp.log(jnp.array([0.0, 0.0, 0.7, 0.3]))  # 2 leads nowhere, 3 to the end
         after = jnp.where(tokens[:, None] == 2, -jnp.inf, jnp.log(jnp.array([1.0, 0.0, 0.0, 0.0])))
@@ -269,7 +269,7 @@ def test_sampled_outputs_have_the_model_s_probabilities():
     np.testing.assert_allclose(decoded.scores, np.log(probabilities)[[outputs.index(o) for o in drawn]], rtol=1e-5)
 
 
-def test_scores_of_samples_are_the_model_s_whatever_the_settings():
+def test_scores_of_samples_are_the_model_s_at_any_temperature_and_restriction():
     step = constant_step([0.5, 0.3, 0.2])
     decoded = run(sample, step, {}, 101, max_length=5, key=jax.random.key(7), temperature=3.0, top_k=2)
     ones, lengths = np.sum(decoded.tokens == 1, axis=1), decoded.lengths
@@ -277,7 +277,7 @@ def test_scores_of_samples_are_the_model_s_whatever_the_settings():
     np.testing.assert_allclose(decoded.scores, ones * np.log(0.3) + (lengths - ones) * np.log(0.5), rtol=1e-5)
 
 
-def test_draws_are_independent():
+def test_positions_and_keys_draw_independently():
     step = constant_step([0.0, 0.5, 0.5])
     draw = jax.jit(lambda key: sample(step, {}, 4001, key=key, max_length=2, **TOKENS).tokens)
     tokens, again, anew = (np.asarray(draw(jax.random.key(seed))) for seed in (11, 11, 13))
@@ -390,7 +390,7 @@ def failing_step(tokens, position, cache):
 
 
 @pytest.mark.parametrize(("decode", "dead_end_fails"), [(THREE[1], True), (THREE[2], False)], ids=NAMES[1:])
-def test_logits_of_nan_never_become_a_result(decode, dead_end_fails):
+def test_logits_of_nan_are_an_error_and_in_a_compiled_program_a_score_of_nan(decode, dead_end_fails):
     settings = {"max_length": 3, **TOKENS}
     cache = {"row": np.array([0, 2, 1])}
     with pytest.raises(InputError, match=f"step returned logits .* for row {1 if dead_end_fails else 2}"):

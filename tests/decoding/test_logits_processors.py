@@ -43,13 +43,13 @@ def test_tokens_are_suppressed_until_a_text_has_its_length_without_padding():
     assert excluded(suppressed_until([0], 3), 0) == [set(), set(), {0}]
 
 
-def test_no_other_token_may_come_than_a_forced_one():
+def test_a_forced_token_has_the_logit_0_and_no_other_may_come():
     logits = forced_token(2, 3)(LOGITS, jnp.asarray(TOKENS), jnp.int32(3))
     np.testing.assert_array_equal(logits, [np.where(np.arange(V) == 2, 0, -np.inf)] * 3)
     assert excluded(forced_token(2, 3), 2) == [set()] * 3
 
 
-def test_repetition_is_penalised_once_for_each_token():
+def test_repetition_is_penalised_once_for_each_token_and_padding_is_not_penalised():
     found = repetition_penalty(1.3)(LOGITS, jnp.asarray(TOKENS), jnp.int32(0))
     expected = np.array(LOGITS)
     for row, seen in enumerate([{2, 3, 5}, {6}, {4}]):
@@ -79,7 +79,7 @@ def history_step(tokens, position, cache):
 
 @pytest.mark.parametrize("decode", [greedy_decode, sample, beam_search])
 @pytest.mark.parametrize("prompt", [None, [[-1, 3, 5], [6, 2, 1]]])
-def test_processors_are_shown_all_tokens_of_a_row(decode, prompt):
+def test_processors_are_shown_the_prompt_and_what_a_row_has_decoded(decode, prompt):
     seen = []
 
     def keep(logits, tokens, position):
@@ -101,7 +101,7 @@ def test_processors_are_shown_all_tokens_of_a_row(decode, prompt):
         assert all(any((row == some).all() for row in rows) for rows, some in zip(here, expected, strict=True))
 
 
-def test_processors_are_called_in_their_order():
+def test_processors_are_called_in_their_order_and_a_beam_s_log_probabilities_are_not_normalised_again():
     def constant(tokens, position, cache):
         return jnp.broadcast_to(jnp.log(jnp.array([0.5, 0.3, 0.2])), (len(tokens), 3)), cache
 

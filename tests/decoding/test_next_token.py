@@ -68,7 +68,7 @@ def test_a_very_high_temperature_draws_evenly_but_not_the_impossible():
     np.testing.assert_array_equal(np.unique(two_of_four), [0, 1])
 
 
-def test_log_probabilities_are_never_nan():
+def test_log_probabilities_are_float32_and_never_nan():
     logits = jnp.array([[0.0, 1.0, -jnp.inf], [-jnp.inf] * 3], jnp.bfloat16)
     log_probs = token_log_probs(logits)
     assert log_probs.dtype == jnp.float32

@@ -32,7 +32,7 @@ def step(watch) -> BackgroundProgram:
     return compiled
 
 
-def test_a_step_is_compiled_once_for_each_kind_of_batch(step, watch):
+def test_a_step_is_compiled_once_for_each_shape_and_type(step, watch):
     batches = [np.arange(3.0), np.ones(3), np.arange(5.0), np.arange(3)]
     assert [float(step(jnp.float32(2), batch)) for batch in batches] == [6, 6, 20, 6]
     assert step.traces == [(3,), (5,), (3,)]
@@ -79,7 +79,7 @@ print({float(sum) for sum in sums})
 
 
 @pytest.mark.slow
-def test_freed_memory_is_reused_in_each_thread():
+def test_freed_memory_is_reused_by_the_main_thread_and_by_one_whose_heap_is_in_use():
     """40 MiB are 10 240 pages of 4 KiB, and do not fit beside 30 MiB into a thread's heap of 64 MiB."""
     program = """
 import ctypes, resource, threading

@@ -35,7 +35,7 @@ def two_by_two(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_two_processes_train_like_one(tmp_path, two_by_two):
+def test_two_processes_train_like_one_that_resumes_on_fewer_devices_and_each_loads_its_rows(tmp_path, two_by_two):
     _interrupted(two_by_two, tmp_path)
     _, ((first, dates, normalised), (second, *_)) = two_by_two
     runs = EPOCHS | {"num_devices": 4, "name": "alone"}, EPOCHS | {"num_devices": 2}, DATES | {"num_devices": 1}
@@ -103,7 +103,7 @@ class Command:
 
 
 @pytest.mark.slow
-def test_the_end_of_one_process_ends_all_until_the_same_commands_resume(tmp_path):
+def test_a_signal_to_one_process_saves_all_a_crash_ends_all_and_the_same_commands_resume(tmp_path):
     command = Command(tmp_path)
     command.wait_for_a_checkpoint()
     command.processes[1].send_signal(signal.SIGTERM)

@@ -37,7 +37,7 @@ def contrastive_loss(kernel, one, other):
     return -jnp.sum(jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=1))
 
 
-def test_a_contrastive_loss_is_that_of_the_whole_batch():
+def test_a_contrastive_loss_and_its_gradient_are_those_of_the_whole_batch():
     loss, gradient = jax.value_and_grad(contrastive_loss)(KERNEL, *BATCH)
     losses, gradients = split(jax.value_and_grad(contrastive_loss))
     # Sums of 6 losses and of 6 rows' gradients, in another order.
@@ -46,7 +46,7 @@ def test_a_contrastive_loss_is_that_of_the_whole_batch():
     assert np.ptp(losses) > 0.1  # the devices have different rows
 
 
-def test_devices_are_numbered_inside_a_split_step_alone():
+def test_devices_are_numbered_inside_a_split_step_and_0_elsewhere():
     np.testing.assert_array_equal(split(lambda *_: device_number()), [0, 1, 2])
     assert (device_number(), sharing_axes()) == (0, ())
     tree = {"rows": BATCH}

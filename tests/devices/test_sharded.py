@@ -27,7 +27,7 @@ LEGS = {"mesh": "fsdp=8", "remat": "dots"}, {"mesh": "data=2,fsdp=2,tensor=2", "
 
 
 @pytest.mark.slow
-def test_a_run_that_moves_from_mesh_to_mesh_follows_the_losses_of_one_device(tmp_path):
+def test_a_run_that_moves_from_mesh_to_mesh_follows_the_losses_of_one_device_and_each_holds_its_part(tmp_path):
     (tmp_path / "text.txt").write_text("".join(f"{number} squared is {number**2}.\n" for number in range(999)))
     text = TEXT | {"data": str(tmp_path / "text.txt")}
     moves = [RUN | leg | {"name": "moved", "stop_after": epoch} for epoch, leg in enumerate(LEGS, 1)]
@@ -64,7 +64,7 @@ def collectives_on(mesh: str) -> Counter[str]:
 
 @pytest.mark.slow
 @needs_three
-def test_the_devices_exchange_no_more_than_their_strategy_needs():
+def test_the_devices_exchange_what_their_strategy_needs_and_nothing_of_the_optimizers_state():
     """For a loop over layers see tests/benchmarks/test_scaling.py."""
     assert collectives_on("data=3") == {"all-reduce backward": 1}  # all gradients and sums in one
     # 2 layers have 6 kernels each, the output network one: each is gathered once, and its gradient summed once, the

@@ -94,7 +94,7 @@ def test_an_encoder_decoders_activations_are_those_of_the_formulas():
 
 
 @pytest.mark.slow
-def test_names_of_a_models_activations_need_no_inputs():
+def test_models_need_no_inputs_and_have_the_letters_of_their_axes():
     names = activation_names(transformer())  # the formulas have all the names
     assert "B H T S" == names["decoder.layers.1.cross_attention.weights"] == names["encoder.layers.0.attention.weights"]
     assert (names["logits"], activation_names(predictor())["logits"]) == ("B T V", "B T C")
@@ -195,7 +195,7 @@ class Twice(nn.Module):
         return nn.Dense(C, name="head")(block(block(x)))
 
 
-def test_a_users_modules_are_named_after_their_paths():
+def test_a_users_modules_are_named_after_their_paths_and_their_second_run_has_a_number():
     x = DRAWS.normal(size=(B, T, D)).astype(np.float32)
     model = Twice()
     variables = drawn(model, x)
@@ -225,7 +225,7 @@ class Normed(nn.Module):
 
 
 @pytest.mark.parametrize("options", [{}, {"train": True, "mutable": ["batch_stats"]}])
-def test_names_are_listed_with_the_arguments_that_capture_them(options):
+def test_names_are_listed_and_captured_with_the_same_arguments(options):
     model, x = Normed(), np.ones((B, T, D), ">f4")
     variables = model.init(jax.random.key(0), x.astype(np.float32))
     _, captured = capture(model, variables, x, names=["*"], **options)

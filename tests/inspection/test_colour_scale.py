@@ -23,7 +23,7 @@ def test_a_position_of_huge_numbers_leaves_the_colours_of_the_others():
     assert full_colour(np.array([HUGE, *others[0]])) <= 4 * others[0].max()
 
 
-def test_among_few_numbers_none_is_an_outlier():
+def test_few_numbers_zeros_and_non_finite_numbers():
     assert full_colour(np.array([1.0, 2, 3, 4, HUGE])) == HUGE
     assert full_colour(np.array([0.0] * 12 + [HUGE])) == HUGE
     assert full_colour(np.array([np.nan, np.inf, -2.0])) == 2

@@ -30,7 +30,7 @@ def test_the_head_looks_at_the_mirrored_position_whatever_stands_there():
 
 
 @pytest.mark.parametrize("locale", ["de", "ja"])
-def test_the_day_is_read_where_it_stands(locale):
+def test_the_day_is_read_where_it_stands_and_moves_nothing_else(locale):
     trainer = load_run("dates")
     pairs = date_pairs("day", locale, 101)
     where = pairs.clean != pairs.other

@@ -17,14 +17,14 @@ def test_a_head_that_attends_after_the_last_occurrence_scores_1():
     np.testing.assert_allclose(induction_scores(weights, tokens), [1, 0, 0.1], rtol=1e-6)
 
 
-def test_all_earlier_occurrences_count():
+def test_all_earlier_occurrences_count_and_none_after_the_query():
     weights = np.full((1, 1, 3, 3), 1 / 3, np.float32)
     # Query 1 has key 1; query 2 has keys 1 and 2.
     np.testing.assert_allclose(induction_scores(weights, np.array([[1, 1, 1]])), [(1 / 3 + 2 / 3) / 2], rtol=1e-6)
     assert np.isnan(induction_scores(weights, np.array([[0, 1, 2]]))).all()  # none is repeated
 
 
-def test_bad_arguments_are_named():
+def test_bad_weights_and_tokens_are_named():
     with pytest.raises(InputError, match=r"weights has shape \(1, 2, 3, 2\); it must be \[B, H, T, T\]"):
         previous_token_scores(np.ones((1, 2, 3, 2), np.float32))
     with pytest.raises(InputError, match=r"tokens has shape \(1, 2\); it must be \(1, 3\), \[B, T\]"):

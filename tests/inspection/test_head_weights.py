@@ -20,7 +20,7 @@ BARE = BlockSettings(attention=AttentionSettings(num_kv_heads=1, input_bias=Fals
 
 
 @pytest.mark.parametrize("settings", [SETTINGS["post_norm"], BARE], ids=["biases", "shared keys, no biases"])
-def test_heads_compute_with_these_matrices(settings):
+def test_queries_keys_and_what_heads_write_are_made_of_these_matrices(settings):
     case = predictor(settings)
     name = "encoder.layers.1.attention"
     names = ["encoder.layers.1.input", *(f"{name}.{end}" for end in ("logits", "weights", "output"))]
@@ -54,7 +54,7 @@ def test_heads_of_a_decoder_may_be_others_than_those_of_the_encoder():
     assert variables["params"]["decoder"]["layers_0"]["feed_forward"]["expand"]["kernel"].shape == (12, 7)
 
 
-def test_factored_matrices_are_measured_as_the_whole_ones():
+def test_norms_and_eigenvalues_are_those_of_the_whole_matrix():
     rng = np.random.default_rng(0)
     low = Factored(*(jax.numpy.asarray(rng.normal(size=shape)) for shape in ((2, 7, 3), (2, 3, 7))))
     np.testing.assert_allclose(low.norms(), np.linalg.norm(low.matrix, axis=(1, 2)), rtol=1e-5)
@@ -67,7 +67,7 @@ def test_factored_matrices_are_measured_as_the_whole_ones():
     np.testing.assert_allclose(low.between(before, after).matrix, before @ low.matrix @ after, rtol=1e-3, atol=1e-3)
 
 
-def test_composition_is_the_norm_of_the_product():
+def test_composition_is_the_norm_of_the_product_and_nothing_between_heads_that_do_not_meet():
     case = predictor(num_layers=2)
     first, second = head_weights(case.model, case.variables).values()
     scores = composition_scores(first, second)
@@ -90,7 +90,7 @@ def test_composition_is_the_norm_of_the_product():
     ],
     ids=["rms, gated, shared keys", "stacked layers", "encoder-decoder"],
 )
-def test_folded_norms_leave_the_logits(case):
+def test_folded_norms_leave_the_logits_and_have_nothing_learned(case):
     model, params = fold_norms(case.model, case.variables["params"])
     (expected, before), (found, seen) = (
         jax.jit(lambda v, model=each: capture(model, v, *case.inputs, names=["*.layers.*.input"]))(variables)
@@ -111,7 +111,7 @@ def test_folded_norms_leave_the_logits(case):
 @pytest.mark.parametrize(
     ("family", "seed"), [("gpt2", 0), ("gpt_neox", 2), ("llama", 0), ("gemma2", 0), ("t5", 0), ("vit", 1)]
 )
-def test_heads_of_folded_real_models_write_by_ov(family, seed):
+def test_real_models_are_folded_too_and_their_heads_write_by_ov(family, seed):
     model, variables, inputs = ours(family, seed)
     folded, params = fold_norms(model, variables["params"])
     expected = applied(model, variables, *inputs)

@@ -53,7 +53,7 @@ def test_the_lens_is_that_of_each_position_by_itself(bound, stream):
 
 
 @pytest.mark.slow
-def test_the_page_has_colours_for_every_position(bound, stream):
+def test_the_page_has_the_tokens_as_text_and_colours_for_every_position(bound, stream):
     page = inspect_model(
         MODEL, bound.variables, TOKENS, vocabulary=VOCABULARY, features={STREAM: lambda x: jax.nn.relu(x[..., 4:7])}
     )

@@ -22,7 +22,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", [*CASES, *FAMILIES])
-def test_only_other_values_of_an_activation_change_a_pass(name):
+def test_own_values_leave_a_pass_bitwise_the_same_and_a_change_of_any_activation_moves_it(name):
     model, variables, inputs = CASES[name]() if name in CASES else ours(name)
     names = activation_names(model, *inputs)
     turns = dict(zip(names, range(len(names)), strict=True))

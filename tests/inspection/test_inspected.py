@@ -35,7 +35,7 @@ def bound(case):
     return Inspected(case.model, case.variables)
 
 
-def test_a_bound_model_computes_as_the_functions_do(case, bound):
+def test_a_bound_model_captures_and_patches_as_the_functions_do(case, bound):
     (x,) = case.inputs
     patches = {HEADS: [zero(heads=[2]), lambda y: 2 * y]}
     patched, seen = bound.patch(x, patches, ["*.output"])
@@ -110,7 +110,7 @@ def test_a_site_must_be_one_activation_of_each_layer():
         bound.patch_grid(case.inputs, case.inputs, "output", by=["positions"], **arguments)
 
 
-def test_generation_takes_every_token_from_a_patched_pass():
+def test_generation_takes_every_token_from_a_patched_pass_with_a_cache_and_without():
     case = language_model(SETTINGS["pre_rms_grouped"])
     bound, prompt = Inspected(case.model, case.variables), case.inputs[0][:, :3]
     direction, others = 3 * DRAWS.normal(size=12), DRAWS.normal(size=(2, 3, 7, 4))

@@ -13,7 +13,7 @@ TYPES = RNG.integers(53, size=NUM)
 IS_TRAIN = RNG.random(NUM) < 0.5
 
 
-def test_a_probe_reads_labels_but_no_control_task_from_features():
+def test_a_probe_reads_labels_from_features_and_not_the_control_task():
     labels = RNG.integers(3, size=NUM)  # nothing of the type
     features = np.eye(3)[labels] + 0.1 * RNG.normal(size=(NUM, 3))
     probe = linear_probe(features, labels, TYPES, IS_TRAIN)

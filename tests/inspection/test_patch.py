@@ -41,7 +41,7 @@ def traced(variables, patches):
     return jax.eval_shape(lambda: patch(MODEL, variables, X, patches=patches))
 
 
-def test_positions_may_differ_between_examples(variables):
+def test_positions_may_differ_between_examples_and_units_are_chosen(variables):
     hidden, before = (f"encoder.layers.0.feed_forward.{name}" for name in ("hidden", "pre"))
     positions = np.array([[0, 2], [1, -1]])
     _, seen = jax.jit(lambda v: capture(MODEL, v, X, names=[hidden, before]))(variables)
@@ -73,7 +73,7 @@ def test_positions_may_differ_between_examples(variables):
         (None, range(1, 3), np.s_[:, 1:3]),
     ],
 )
-def test_patches_change_the_chosen_places_alone(variables, heads, positions, chosen):
+def test_patches_change_the_chosen_heads_and_positions_alone(variables, heads, positions, chosen):
     own = np.asarray(capture(MODEL, variables, X, names=[HEADS])[1][HEADS])
     other = np.asarray(capture(MODEL, variables, OTHER, names=[HEADS])[1][HEADS])
     direction = np.arange(d, dtype=np.float32)
@@ -156,7 +156,7 @@ def test_a_pass_for_each_head_is_a_vmap(variables):
 
 
 @pytest.mark.slow
-def test_steps_of_decoding_are_patched_as_the_whole_pass():
+def test_steps_of_decoding_are_captured_and_patched_as_the_whole_pass():
     settings = BlockSettings(norm_first=True, attention=AttentionSettings(qk_norm=RMSNorm))
     model, inputs = Transformer(V, V, D, H, 1, 1, F, settings=settings), (SOURCE, TARGET)
     variables = drawn(model, *inputs)

@@ -74,7 +74,7 @@ def test_the_softmax_is_computed_in_float32_for_narrower_types_too(dtype):
     np.testing.assert_array_equal(scaled_dot_product(q, k, jnp.ones((2, 1), dtype))[1], 0.5)
 
 
-def test_multihead_attention_agrees_with_pytorch():
+def test_multihead_attention_and_its_maps_agree_with_pytorch():
     """For gradients and self-attention see test_encoder.py and test_encoder_decoder.py."""
     torch.manual_seed(3)
     module = torch.nn.MultiheadAttention(D, H, batch_first=True)
@@ -91,7 +91,7 @@ def test_multihead_attention_agrees_with_pytorch():
     np.testing.assert_allclose(attention, maps.detach(), atol=1e-5)
 
 
-def test_inputs_may_be_of_other_widths_than_the_embedding():
+def test_the_input_and_the_memory_may_be_of_other_widths_than_the_embedding():
     run = functools.partial(MultiheadAttention(D, H).init_with_output, return_attention=True)
     shapes = jax.eval_shape(run, jax.random.key(0), draw(B, T, D + 4), draw(B, S, D_MEMORY))
     (output, attention), params = jax.tree.map(lambda leaf: leaf.shape, shapes)
@@ -100,7 +100,7 @@ def test_inputs_may_be_of_other_widths_than_the_embedding():
     assert (output, attention) == ((B, T, D), (B, H, T, S))
 
 
-def test_kernels_start_xavier_uniform():
+def test_kernels_start_xavier_uniform_those_of_queries_keys_and_values_as_one_kernel_and_biases_at_zero():
     width = 256
     init = jax.jit(MultiheadAttention(width, 8).init)
     params = init(jax.random.key(0), np.zeros((1, 1, width), np.float32))["params"]

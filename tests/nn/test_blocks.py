@@ -49,7 +49,7 @@ def test_dropout_prob_is_a_shorthand_for_that_of_the_settings(make):
     assert make().dropout_prob == (0.1 if isinstance(make(), Transformer) else 0)
 
 
-def test_models_pass_their_settings_to_their_parts():
+def test_stacks_and_models_pass_their_settings_to_their_parts():
     settings = BlockSettings(dropout_prob=0.3, norm_first=True, activation=nn.gelu, layer_norm_epsilon=1e-5)
     for stack in (TransformerEncoder, TransformerDecoder):
         assert [layer.settings for layer in stack(L, D, H, F, settings=settings).bind({}).layers] == [settings] * L
@@ -131,7 +131,7 @@ class AttentionOnlyDecoderBlock(DecoderBlock):
         return self.cross_attn_residual(x, lambda h: self.cross_attn(h, memory, memory_mask), train=train)
 
 
-def test_custom_blocks_decode_as_in_the_full_pass():
+def test_the_transformer_uses_custom_blocks_in_the_full_pass_and_in_cached_decoding():
     blocks = {"encoder_block": ParallelBlock, "decoder_block": AttentionOnlyDecoderBlock}
     model = Transformer(11, 13, D, H, 1, 1, F, **blocks)
     rng = np.random.default_rng(1)

@@ -18,7 +18,7 @@ def is_kept(rate: float, key: jax.Array) -> np.ndarray:
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.9])
-def test_the_keep_rate_is_as_asked(rate):
+def test_the_keep_rate_is_as_asked_and_the_mean_unbiased(rate):
     output = is_kept(rate, jax.random.key(0))
     standard_error = np.sqrt(rate * (1 - rate) / X.size)
     assert abs((output != 0).mean() - (1 - rate)) < 4 * standard_error
@@ -32,7 +32,7 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.corrcoef((a != 0).ravel(), (b != 0).ravel())[0, 1])
 
 
-def test_draws_are_uncorrelated():
+def test_positions_steps_and_keys_are_uncorrelated():
     rate, base = 0.5, jax.random.key(3)
     mask = is_kept(rate, jax.random.fold_in(base, 7))
     bound = 5 / np.sqrt(X.size)  # five standard errors of a correlation of independent draws

@@ -83,7 +83,7 @@ def test_the_content_of_the_padding_changes_nothing(params):
     assert np.abs(run(SOURCE, TARGET, unmasked) - run(other, TARGET, unmasked)).max() > 1e-3
 
 
-def test_no_position_sees_a_later_one(params):
+def test_no_position_sees_a_later_one_and_all_see_the_source(params):
     """Change one token at a time; a position depends on the token if its logits change."""
 
     def changes(sequence, position, of_source):
@@ -99,7 +99,7 @@ def test_no_position_sees_a_later_one(params):
     assert np.all([changes(SOURCE, position, True) for position in range(S)])
 
 
-def test_the_defaults_are_those_of_the_base_model():
+def test_the_feature_form_and_the_defaults_are_those_of_the_base_model():
     model = Transformer()
     assert (model.num_encoder_layers, model.num_decoder_layers, model.model_dim, model.num_heads) == (6, 6, 512, 8)
     assert (model.dim_feedforward, model.dropout_prob) == (2048, 0.1)

@@ -148,7 +148,7 @@ def test_texts_in_a_row_are_as_alone(positions):
 
 
 @pytest.mark.slow
-def test_layers_see_the_keys_of_their_windows():
+def test_layers_see_the_keys_of_their_windows_and_the_kinds_are_repeated():
     model = model_with(num_layers=3, attention_kinds=(AttentionKind(window=2), AttentionKind()))
     maps = jax.jit(lambda params: model.apply(params, TOKENS, method="get_attention_maps"))(drawn(model, TOKENS))
     causal = np.tri(T, dtype=bool)
@@ -174,7 +174,7 @@ def test_kinds_of_attention_that_layers_cannot_have_are_an_error(more, message):
         AttentionKind(window=0)
 
 
-def test_a_tied_model_has_one_matrix_beside_its_blocks():
+def test_the_parameters_are_one_matrix_and_the_blocks():
     assert drawn(MODEL, TOKENS)["params"].keys() == {"embedding", "decoder"}
     assert drawn(model_with(tie_embeddings=False), TOKENS)["params"].keys() == {"embedding", "decoder", "output_layer"}
     untied = model_with(embeddings=EmbeddingSettings(ties_output=False))

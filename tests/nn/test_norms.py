@@ -23,7 +23,7 @@ def test_values_agree_with_pytorch_at_any_mean(mean):
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 0.25])
-def test_rms_norm_divides_by_the_root_mean_square(epsilon):
+def test_rms_norm_divides_by_the_root_mean_square_and_keeps_the_mean(epsilon):
     x = (3 + np.random.default_rng(0).normal(size=(B, T, D))).astype(np.float32)
     scale = np.random.default_rng(1).normal(size=D).astype(np.float32)
     wide = x.astype(np.float64)

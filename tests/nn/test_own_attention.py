@@ -78,7 +78,7 @@ def block_with(kind: type[MultiheadAttention]) -> type[CausalBlock]:
 @pytest.mark.parametrize(
     ("kind", "positions"), [(OwnAttention, ALiBiPositions()), (OwnAttentionByName, RotaryPositions())]
 )
-def test_a_subclass_that_projects_for_itself_works_everywhere(kind, positions):
+def test_maps_capture_patch_and_decoding_work_with_a_subclass_that_projects_for_itself(kind, positions):
     settings = BlockSettings(positions=positions)
     plain = TransformerLM(V, D, H, 1, F, settings=settings)
     own = plain.clone(block=block_with(kind))
@@ -174,7 +174,7 @@ def with_weights(q, k, v, mask, bias, dropout):
     return dot_product_attention(q, k, v, mask, bias, return_attention=True)
 
 
-def test_a_function_that_returns_weights_too_has_maps():
+def test_a_function_that_returns_weights_too_has_maps_that_can_be_captured_and_patched():
     plain, own = attention_by("plain"), attention_by(with_weights)
     variables = drawn(plain, X)
 

@@ -59,7 +59,7 @@ def transformer(settings: BlockSettings) -> Transformer:
 # Attention.
 
 
-def test_operands_are_normalised_in_each_head():
+def test_queries_and_keys_are_normalised_in_each_head():
     module = MultiheadAttention(D, H, settings=AttentionSettings(num_kv_heads=2, qk_norm=RMSNorm))
     variables = drawn(module, X)
     params = variables["params"]
@@ -74,7 +74,7 @@ def test_operands_are_normalised_in_each_head():
     np.testing.assert_allclose(same, weights, atol=1e-4)  # but for the epsilon, the length of a query is gone
 
 
-def test_rotary_attention_is_the_softmax_of_rotated_operands():
+def test_rotary_attention_is_the_softmax_of_rotated_queries_and_keys():
     kind = RotaryPositions(base=13.0)
     module = MultiheadAttention(D, H, positions=kind)
     variables = drawn(module, X)
@@ -121,7 +121,7 @@ def test_a_function_of_ones_own_computes_the_attention():
         module.apply(variables, X, return_attention=True)
 
 
-def test_learned_parts_of_attention_start_without_effect():
+def test_learned_position_biases_start_at_zero_and_norms_at_one():
     module = MultiheadAttention(D, H, settings=AttentionSettings(qk_norm=RMSNorm), positions=RelativePositions())
     params = jax.jit(module.init)(jax.random.key(0), X)["params"]
     assert not params["attention_positions"]["embedding"].any()
@@ -153,7 +153,7 @@ def test_only_a_model_without_positions_is_permutation_equivariant(positions):
     assert difference < 1e-5 if type(positions) is NoPositions else difference > 1e-3
 
 
-def test_one_table_of_learned_positions_serves_both_stacks():
+def test_learned_positions_are_added_and_shared_by_source_and_target():
     model = transformer(BlockSettings(positions=LearnedPositions()))
     params = drawn(model, SOURCE, TARGET)
     table = params["params"]["positional_encoding"]["embedding"]
@@ -195,7 +195,7 @@ def test_cached_decoding_equals_the_full_pass_for_every_pair_of_parts(row):
             np.testing.assert_allclose(logits, full[:, position], atol=1e-5)
 
 
-def test_a_prefix_makes_room_for_itself_alone():
+def test_a_prefix_makes_room_for_itself_and_the_cache_grows():
     model = transformer(BlockSettings(positions=RotaryPositions()))
     params = drawn(model, SOURCE, TARGET)
     cache = applied(model, params, SOURCE, prefix=TARGET[:, :3], method="start_decoding")
@@ -205,7 +205,7 @@ def test_a_prefix_makes_room_for_itself_alone():
     np.testing.assert_allclose(logits, full[:, 3], atol=1e-5)
 
 
-def test_several_positions_at_once_see_no_later_ones():
+def test_several_positions_at_once_see_those_before_them_and_not_the_later_ones():
     block = DecoderBlock(D, H, F, settings=BlockSettings(positions=RelativePositions(4, 5)))
     memory = DRAWS.normal(size=(B, S, D)).astype(np.float32)
     params = drawn(block, X, memory)
@@ -216,7 +216,7 @@ def test_several_positions_at_once_see_no_later_ones():
     np.testing.assert_allclose(np.concatenate([first, rest], axis=1), expected, atol=1e-5)
 
 
-def test_all_buckets_of_a_decoder_are_for_earlier_keys():
+def test_all_buckets_of_a_decoder_are_for_earlier_keys_and_half_of_an_encoders():
     settings = BlockSettings(positions=RelativePositions(4, 5))
     for kind, inputs in ((DecoderBlock, (X, X)), (CausalBlock, (X,)), (EncoderBlock, (X,))):
         block = kind(D, H, F, settings=settings)

@@ -9,7 +9,7 @@ from transformer_jax import PositionalEncoding
 from transformer_jax.nn.positions import sinusoidal_table
 
 
-def test_values_are_those_of_the_papers_angles():
+def test_even_dimensions_are_sines_and_odd_ones_cosines_of_the_papers_angles():
     table = sinusoidal_table(11, 6)
     for pos in range(11):
         for i in range(3):
@@ -29,7 +29,7 @@ def test_positions_far_out_keep_their_phase():
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_positions_are_added_in_the_inputs_type(dtype):
+def test_positions_are_added_in_the_inputs_type_and_are_no_parameters(dtype):
     x = jnp.ones((2, 5, 6), dtype)
     encoding = PositionalEncoding(6)
     assert encoding.init(jax.random.key(0), x) == {}

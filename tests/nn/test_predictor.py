@@ -20,7 +20,7 @@ def params():
     return drawn(MODEL, X)
 
 
-def test_the_maps_are_those_of_the_forward_pass(params):
+def test_the_maps_are_those_of_the_forward_pass_mask_and_all(params):
     mask = np.asarray(padding_mask(VALID))
     maps_of = functools.partial(MODEL.apply, method="get_attention_maps")
 
@@ -48,7 +48,7 @@ def test_no_key_is_needed_outside_training_also_not_for_the_maps(params):
     assert np.abs(dropped - compiled(MODEL)(params, X)).max() > 1e-2
 
 
-def test_the_output_network_drops_its_share():
+def test_the_output_network_drops_a_quarter_and_scales_the_rest():
     """All parameters are zero except those that make the output norm return ones and pass these on as logits."""
     model = TransformerPredictor(D, D, H, 1, dropout_prob=0.25)
     x = np.zeros((101, T, FEATURES), np.float32)

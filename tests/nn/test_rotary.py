@@ -42,7 +42,7 @@ def test_each_text_of_a_padded_batch_is_rotated_by_its_own_positions(kind):
 
 
 @pytest.mark.parametrize("dtype", [FLOAT16, jnp.bfloat16])
-def test_half_precision_is_rotated_in_float32(dtype):
+def test_half_precision_is_rotated_in_float32_and_rounded_once(dtype):
     x = jnp.asarray(X, dtype)
     turned = rotate(x, 4000, 4000 + T, RotaryPositions())
     assert turned.dtype == dtype

@@ -51,7 +51,7 @@ def test_a_stack_has_the_parameters_of_one_layer(plain):
     assert not any("layers_1" in path for path in flatten_dict(drawn))
 
 
-def test_activations_are_those_of_unshared_layers():
+def test_activations_have_the_names_and_values_of_unshared_layers():
     plain, case = ENCODER_DECODER, shared(ENCODER_DECODER)
     output, seen = jax.jit(lambda v: capture(case.model, v, *case.inputs, names=["*"]))(case.variables)
     expected, of_apart = jax.jit(lambda v: capture(plain.model, v, *plain.inputs, names=["*"]))(
@@ -105,7 +105,7 @@ def test_cached_decoding_equals_the_full_pass():
         np.testing.assert_allclose(logits, full[:, position], atol=1e-5)
 
 
-def test_attribution_sums_to_the_logits():
+def test_attribution_sums_to_the_logits_and_norms_fold():
     case = shared(language_model(SETTINGS["pre_norm"]))
     attribute = functools.partial(attribute_logits, of=lambda logits: logits[0, -1])
     parts = jax.jit(lambda v: attribute(case.model, v, *case.inputs))(case.variables)

@@ -53,7 +53,7 @@ def ours(our_maps, rxnmapper):
     return mapper_of(our_maps, rxnmapper)
 
 
-def test_a_pass_is_that_of_transformers(rxnmapper, theirs):
+def test_logits_and_streams_and_maps_are_those_of_transformers(rxnmapper, theirs):
     model, variables = from_transformers(rxnmapper)
     rng = np.random.default_rng(0)
     tokens, types = rng.integers(model.vocabulary_size, size=(3, 47)), rng.integers(2, size=(3, 47))
@@ -114,7 +114,7 @@ def modules_of(directory: Path, *names: str) -> list[ModuleType]:
     return [importlib.import_module(f"{spec.name}.{name}") for name in names]
 
 
-def test_only_one_head_keeps_the_bonds_of_the_products(ours):
+def test_one_head_keeps_the_bonds_of_the_products_and_no_other_does(ours):
     share, bonds = bonds_kept(ours, list(REACTIONS.values()))
     assert bonds == 134
     by_layer, others = share[:, HEAD], np.delete(share, HEAD, axis=1)

@@ -82,7 +82,7 @@ def rewrite_record(directory: Path, step: int, change) -> None:
         (LOSS, {11: 3.0, 7: 3.0, 13: NAN}, 11),
     ],
 )
-def test_the_best_is_the_later_of_equal_values(criterion, values, best):
+def test_the_best_is_the_later_of_equal_values_and_never_nan(criterion, values, best):
     assert best_step(values, criterion) == best
 
 
@@ -93,7 +93,7 @@ def test_the_best_is_the_later_of_equal_values(criterion, values, best):
         (LOSS, (0.9, 0.5, 0.5, NAN, None, None), 3, [3, 5, 6]),
     ],
 )
-def test_the_best_is_kept_beside_the_newest(tmp_path, criterion, values, best, kept):
+def test_the_newest_are_kept_and_the_best_evaluated_one(tmp_path, criterion, values, best, kept):
     checkpoints = saved(tmp_path, values, criterion)
     assert (checkpoints.best_step, checkpoints.steps) == (best, kept)
     checkpoints.close()
@@ -107,7 +107,7 @@ def test_the_best_is_kept_beside_the_newest(tmp_path, criterion, values, best, k
 # They come back as they were.
 
 
-def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
+def test_a_checkpoint_comes_back_bit_for_bit_with_its_key_its_metrics_and_its_progress(tmp_path):
     origin = {"settings": {"lr": 0.5}, "data": "0123"}
     checkpoints = Checkpoints(tmp_path, ACCURACY, origin=origin)
     assert (checkpoints.newest(state(0)), checkpoints.best_step, checkpoints.origin()) == (None, None, None)
@@ -195,7 +195,7 @@ def test_orbax_alone_opens_a_checkpoint_as_the_documents_say(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("number", [OLDEST_FORMAT - 1, FORMAT + 1])
-def test_another_format_is_never_passed_over(pair, number):
+def test_another_format_is_an_error_that_names_both_and_is_not_passed_over(pair, number):
     rewrite_record(pair, 2, lambda record: {"digest": "0123", "format": number})
     checkpoints = opened(pair)
     message = f"step 2 in {pair} has format {number}; this version reads {FORMAT} and {OLDEST_FORMAT}"
@@ -222,7 +222,7 @@ def as_format_4(directory: Path, step: int, digest: str) -> None:
     rewrite_record(directory, step, change)
 
 
-def test_a_checkpoint_with_a_digest_of_its_arrays_still_opens(pair):
+def test_a_checkpoint_with_a_digest_of_its_arrays_still_opens_and_is_evaluated(pair):
     for step in (1, 2):
         as_format_4(pair, step, digest_of_arrays(without_typed_keys(state(step))))
     checkpoints = opened(pair)
@@ -258,7 +258,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning(pair, damage):
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning_and_is_not_the_best(pair, damage):
     DAMAGES[damage](pair / "2")
     for read in (lambda found: found.newest(state(0)), lambda found: found.best()):
         checkpoints = opened(pair)
@@ -294,7 +294,7 @@ def test_a_checkpoint_under_another_steps_name_is_noticed(pair):
         assert opened(pair).newest().step == 1
 
 
-def test_the_next_writer_removes_half_written_checkpoints(pair):
+def test_half_written_checkpoints_of_a_killed_process_are_ignored_and_the_next_writer_removes_them(pair):
     (pair / "2").rename(pair / "2.orbax-checkpoint-tmp")
     (pair / "1.bak").mkdir()  # a user's copy
     assert Checkpoints(pair, ACCURACY, create=False).steps == [1]
@@ -303,7 +303,7 @@ def test_the_next_writer_removes_half_written_checkpoints(pair):
     assert sorted(path.name for path in pair.iterdir()) == ["1", "1.bak"]
 
 
-def test_when_all_are_damaged_nothing_is_deleted(pair):
+def test_when_all_are_damaged_that_is_an_error_and_nothing_is_deleted(pair):
     for step in "12":
         DAMAGES["all emptied"](pair / step)
     with (

@@ -38,7 +38,7 @@ def begin(parent: Path, data: str = "", **settings) -> None:
         run.checkpoints.save(3, STATE, {})
 
 
-def test_it_holds_what_the_config_says(tmp_path):
+def test_it_holds_the_settings_and_the_checkpoints_of_the_configs_criterion(tmp_path):
     with RunDirectory(config(tmp_path, lr=0.25, best_by="val/loss:min"), "Task") as run:
         assert run.path == tmp_path / "Task"
         assert (run.settings["task"], run.settings["lr"]) == ("Task", 0.25)
@@ -93,7 +93,7 @@ def test_a_divergence_is_marked_until_the_run_is_resumed_or_begun_anew(tmp_path)
 # The lock.
 
 
-def test_it_is_locked_until_it_is_closed(tmp_path):
+def test_it_is_locked_until_it_is_closed_and_may_be_closed_twice(tmp_path):
     run = RunDirectory(config(tmp_path), "Task")
     with pytest.raises(InputError, match="Task is in use by another process"):
         RunDirectory(config(tmp_path), "Task")

@@ -54,7 +54,7 @@ def listed(capsys, *arguments: object) -> list[dict]:
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_run_is_described_by_its_checkpoints(tmp_path):
+def test_a_run_is_described_by_its_newest_and_its_best_checkpoint(tmp_path):
     begin(tmp_path, "a").close()
     run = read_run(tmp_path / "a")
     assert (run.task, run.name, run.path, run.state) == ("Task", "a", str(tmp_path / "a"), "interrupted")
@@ -66,7 +66,7 @@ def test_a_run_is_described_by_its_checkpoints(tmp_path):
     assert run.time == max(path.stat().st_mtime for path in (tmp_path / "a", *(tmp_path / "a").rglob("*")))
 
 
-def test_the_state_is_running_while_it_is_held(tmp_path):
+def test_the_state_is_running_while_it_is_held_and_then_what_its_files_say(tmp_path):
     run = RunDirectory(TrainingConfig(checkpoint_dir=tmp_path), "Task")
     path = tmp_path / "Task"
     assert (read_run(path).state, read_run(path).steps) == ("running", 0)
@@ -83,7 +83,7 @@ def test_the_state_is_running_while_it_is_held(tmp_path):
     assert (finished.best_metric, finished.best_value, finished.seconds) == ("val/loss", 0.25, 10.0)
 
 
-def test_listing_changes_no_file(tmp_path):
+def test_listing_changes_no_file_and_holds_no_lock(tmp_path):
     with begin(tmp_path, "a") as run:
         run.checkpoints.wait()
         before = contents(tmp_path)
@@ -117,7 +117,7 @@ def three(tmp_path_factory) -> Path:
         (lambda run: [f.unlink() for f in run.rglob("record/metadata")], "the checkpoint of step "),
     ],
 )
-def test_a_damaged_run_is_shown_with_the_reason(damage, reason, three, tmp_path, capsys):
+def test_a_damaged_run_is_shown_with_the_reason_and_hides_no_other(damage, reason, three, tmp_path, capsys):
     shutil.copytree(three, tmp_path, dirs_exist_ok=True)
     damage(tmp_path / "b")
     runs = listed(capsys, tmp_path)
@@ -128,7 +128,7 @@ def test_a_damaged_run_is_shown_with_the_reason(damage, reason, three, tmp_path,
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["name", "a", "b", "c"]
 
 
-def test_a_damaged_checkpoint_beside_others_is_passed_over(three, tmp_path, capsys):
+def test_a_damaged_checkpoint_beside_others_is_passed_over_and_orbaxs_files_are_no_run(three, tmp_path, capsys):
     shutil.copytree(three / "a", tmp_path / "sweep" / "a")
     (tmp_path / "sweep" / "a" / "checkpoints" / "7" / "record" / "metadata").write_text("{")
     (tmp_path / "sweep" / "a" / "checkpoints" / "config.json").write_text("{}")
@@ -152,7 +152,7 @@ def test_the_settings_that_differ_among_the_runs_of_a_task_are_listed(tmp_path, 
     assert rows[1:] == [["adam_b1", "0.9", "0.5"], ["lr", "0.25", "0.5"], ["own", "3"]]
 
 
-def test_runs_are_listed_as_the_flags_say(tmp_path, capsys):
+def test_runs_are_sorted_and_filtered(tmp_path, capsys):
     for number, (name, loss) in enumerate({"a": 0.5, "b": 0.125, "c": None, "d": 0.25}.items()):
         config = TrainingConfig(checkpoint_dir=tmp_path, name=name)
         with RunDirectory(config, "Other" if name == "d" else "Task") as run:
@@ -246,7 +246,7 @@ def hostile(parent: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("flags", [[], ["--csv"], ["--columns", "data,name"], ["--diff"], ["--columns", "no"]])
-def test_texts_of_files_are_shown_with_escapes(flags, tmp_path, capsys, monkeypatch):
+def test_texts_of_files_are_shown_with_escapes_and_cut(flags, tmp_path, capsys, monkeypatch):
     paths = [str(hostile(tmp_path, name)) for name in ("a", "bb")]
     monkeypatch.setattr(sys, "argv", ["runs", *(paths if flags == ["--diff"] else [str(tmp_path)]), *flags])
     with contextlib.suppress(SystemExit):  # of the error

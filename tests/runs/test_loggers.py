@@ -98,14 +98,14 @@ def test_an_open_tensorboard_forgets_what_the_killed_process_wrote_after_the_che
     assert [(event.step, event.value) for event in reader.Scalars("train/loss")] == [(10, 10.0), (20, 20.0), (30, -1.0)]
 
 
-def test_csv_has_a_line_for_each_value_with_all_of_its_digits(tmp_path):
+def test_csv_has_a_header_and_a_line_for_each_value_with_all_of_its_digits(tmp_path):
     logger = CsvLogger(tmp_path)
     logger.log(3, {"train/loss": 1 / 3, "val/loss": 2.0})
     logger.close()
     assert (tmp_path / FILE).read_text() == f"step,name,value\n3,train/loss,{1 / 3!r}\n3,val/loss,2.0\n"
 
 
-def test_tensorboards_reader_lists_what_was_logged(tmp_path):
+def test_tensorboards_reader_lists_curves_under_scalars_and_pictures_under_images(tmp_path):
     picture = np.arange(6, dtype=np.uint8).reshape(2, 3) * 40
     logger = TensorBoardLogger(tmp_path)
     logger.log(5, {"train/loss": 0.5})
@@ -118,7 +118,7 @@ def test_tensorboards_reader_lists_what_was_logged(tmp_path):
     np.testing.assert_array_equal(Image.open(io.BytesIO(image.encoded_image_string)), picture)
 
 
-def test_the_settings_are_those_of_the_last_start(tmp_path):
+def test_the_settings_are_there_once_as_text_and_for_hparams_those_of_the_last_start(tmp_path):
     settings = {"task": "Sort", "lr": 0.25, "num_layers": 3, "resume": True, "data": None}
     for settings["lr"] in (0.25, 0.5):
         logger = TensorBoardLogger(tmp_path)

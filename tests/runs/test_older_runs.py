@@ -75,7 +75,7 @@ def in_own_directory(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_of_an_earlier_commit_is_resumed(name, tmp_path):
+def test_a_run_of_an_earlier_commit_is_opened_before_and_after_it_is_resumed(name, tmp_path):
     older = unpacked(name, tmp_path)
     results = json.loads((older.path / "results.json").read_text())
     load_run(older.path)
@@ -112,7 +112,7 @@ def test_what_reads_a_run_of_an_earlier_commit_agrees_on_its_settings(tmp_path, 
 
 
 @pytest.mark.slow
-def test_a_run_of_an_earlier_commit_is_used_as_a_new_one(tmp_path):
+def test_a_run_of_an_earlier_commit_is_evaluated_again_and_trained_further(tmp_path):
     saved, older = unpacked(SAVED, tmp_path / "saved"), unpacked("reverse_before_optimizers", tmp_path)
     results, params = json.loads((older.path / "results.json").read_text()), load_run(older.path).params
     with without_events():

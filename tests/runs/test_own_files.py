@@ -25,7 +25,7 @@ def opened(parent: Path, **settings) -> RunDirectory:
 
 @pytest.mark.parametrize("settings", [{}, {"resume": False}, AFRESH, {"pretrained": "reverse"}])
 @pytest.mark.parametrize("name", ["b.png", "metrics.csv", "config.json", "checkpoints/theirs", "checkpoints/7/state"])
-def test_a_directory_of_other_files_stays_as_it_is(tmp_path, name, settings):
+def test_a_directory_of_other_files_is_refused_and_stays_as_it_is(tmp_path, name, settings):
     directory = run_path(TrainingConfig(checkpoint_dir=tmp_path, **settings), "Task")
     file = directory / name
     file.parent.mkdir(parents=True)
@@ -52,7 +52,7 @@ def test_a_file_is_removed_whatever_ends_a_line_in_its_name(tmp_path, odd):
         assert not (run.path / f"a{odd}b.txt").exists()
 
 
-def test_a_run_that_begins_anew_removes_only_what_the_one_before_wrote(tmp_path):
+def test_a_run_that_begins_anew_removes_what_the_one_before_wrote_and_nothing_else(tmp_path):
     with opened(tmp_path) as run:
         run.checkpoints.save(3, STATE, {})
         run.save_figure("maps.png", Figure())
@@ -72,7 +72,7 @@ def test_a_run_that_begins_anew_removes_only_what_the_one_before_wrote(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["maps.png", "samples.txt", "results.json", ".results.json.tmp", ".files"])
-def test_the_target_of_a_link_in_the_place_of_a_file_stays(tmp_path, name):
+def test_a_link_in_the_place_of_a_file_is_replaced_and_its_target_stays(tmp_path, name):
     outside = tmp_path / "outside"
     outside.write_text("{}")
     with opened(tmp_path) as run:
@@ -119,7 +119,7 @@ def test_curves_are_not_written_or_cut_through_a_link(tmp_path, size):
     assert outside.read_text() == "theirs"
 
 
-def test_what_could_not_be_read_again_is_not_written(tmp_path):
+def test_a_state_and_results_that_could_not_be_read_again_are_not_written(tmp_path):
     with opened(tmp_path) as run:
         run.checkpoints.save(3, STATE, {"callbacks": "x" * MAX_JSON_BYTES})
         with pytest.raises(InputError, match="metadata would have .* bytes; it may have at most"):

@@ -23,7 +23,7 @@ from transformer_jax.tasks import ReverseTrainer
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_not_trained_again(tmp_path_factory, tmp_path, capsys):
+def test_a_finished_run_is_evaluated_again_and_not_trained_again(tmp_path_factory, tmp_path, capsys):
     finished = copied_run(tmp_path_factory, "ReverseTask", tmp_path)
     before = load_run(finished).params
     results = json.loads((finished / "results.json").read_text())
@@ -116,7 +116,7 @@ except InputError as error:
 
 
 @pytest.mark.slow
-def test_a_checkpoint_for_which_there_is_no_room_leaves_the_others(tmp_path):
+def test_a_checkpoint_for_which_there_is_no_room_is_an_error_that_names_the_path_and_the_others_stay(tmp_path):
     process = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True)
     (line,) = process.stderr.splitlines()
     assert line.startswith(f"a checkpoint can't be written to {tmp_path} (")

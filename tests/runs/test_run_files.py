@@ -14,7 +14,7 @@ from transformer_jax.runs.settings import read_settings
 
 
 @pytest.mark.slow
-def test_the_list_of_runs_says_what_the_results_say(tmp_path_factory):
+def test_results_hold_every_metric_and_their_origin_and_the_list_says_the_same(tmp_path_factory):
     directory = finished_run(tmp_path_factory, "ReverseTask")
     found, run = json.loads((directory / "results.json").read_text()), read_run(directory)
     assert found["val"].keys() == found["test"].keys() == {"loss", "accuracy"}
@@ -33,7 +33,7 @@ def git(directory: Path, *arguments: str) -> str:
     return process.stdout.strip()
 
 
-def test_the_commit_is_that_of_the_repository(tmp_path, monkeypatch):
+def test_the_commit_is_that_of_the_repository_and_says_whether_files_were_changed(tmp_path, monkeypatch):
     (tmp_path / "__init__.py").write_text("")
     assert git_commit(tmp_path) is None
     for arguments in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "one"), ("tag", "v1")):

@@ -92,7 +92,7 @@ SHORT = REVERSE | {"num_layers": 1, "max_epochs": 1, "train_size": 21, "warmup":
 
 
 @pytest.mark.slow
-def test_a_run_of_other_parts_is_opened_with_any_implementation(tmp_path, capsys):
+def test_a_run_of_other_parts_is_opened_with_them_anywhere_and_scored_with_any_implementation(tmp_path, capsys):
     parts = {"positions": "relative", "norm": "rms", "feed_forward": "geglu", "num_kv_heads": 1, "qk_norm": True}
     settings = SHORT | parts | {"checkpoint_dir": tmp_path}
     blockwise, results = tj.train_reverse(**settings | {"quiet": False}, verbose=True, attention="blockwise")

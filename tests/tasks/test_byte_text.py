@@ -22,7 +22,7 @@ def test_every_character_of_unicode_comes_back():
     assert decode(Tokenizer().encode(text, delimited=True)) == text
 
 
-def test_decoding_gives_the_text_before_the_end():
+def test_decoding_stops_at_end_skips_padding_and_replaces_bytes_that_are_no_utf8():
     assert decode([START, 65, PAD, 66, END, 67, END]) == "AB"
     assert decode([END, 65]) == decode([]) == ""
     assert decode(np.array([START, 0xC3, 0xA9, END, PAD])) == "é"

@@ -29,7 +29,7 @@ def test_a_field_keeps_its_marks_where_a_task_gives_it_another_default(name, mar
 
 @pytest.mark.parametrize("exponent", [12, 5000])
 @pytest.mark.parametrize("name", sorted(CONFIGS.keys() - {"AnomalyConfig"}))  # which only holds what others share
-def test_an_integer_beyond_its_bound_is_one_line(name, exponent):
+def test_every_integer_has_a_bound_and_one_line_says_so(name, exponent):
     for field in dataclasses.fields(CONFIGS[name]):
         if field.type is int:
             with pytest.raises(InputError, match=rf"\b{field.name} is ") as caught:

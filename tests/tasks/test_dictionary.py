@@ -38,7 +38,7 @@ def assert_metrics(trainer, rows, metrics, width):
 
 
 @pytest.mark.slow
-def test_a_transcoder_that_was_interrupted_ends_as_if_it_had_not_been(rows, tmp_path, monkeypatch):
+def test_a_transcoder_that_was_interrupted_ends_as_if_it_had_not_been_and_opens_again(rows, tmp_path, monkeypatch):
     sizes = {"model_dim": 3, "output_dim": 2}  # it learns the last columns from the first
     whole, results = train(rows, tmp_path / "whole", **sizes)
     of_evaluation = DictionaryTrainer.dataset_metrics
@@ -64,7 +64,7 @@ def test_a_transcoder_that_was_interrupted_ends_as_if_it_had_not_been(rows, tmp_
 
 
 @pytest.mark.slow
-def test_training_explains_variance(rows, tmp_path):
+def test_training_explains_variance_and_gates_count_in_the_loss(rows, tmp_path):
     trainer, results = train(rows, tmp_path, k=None, sparsity=0.1, max_epochs=60, lr=0.01, eval_every=30)
     error = assert_metrics(trainer, rows, results["test"], 5)
     assert results["test"]["explained_variance"] > 0.8

@@ -64,7 +64,7 @@ def test_more_steps_than_can_be_counted_are_refused_before_training(tmp_path):
         ({"seeds": "0..1"}, "fit trains a single run; use train_and_test for seeds and sweep"),
     ],
 )
-def test_fit_refuses_all_but_one_training(tmp_path, settings, message):
+def test_fit_trains_one_run_and_nothing_else(tmp_path, settings, message):
     trainer = ReverseTrainer(ReverseConfig(checkpoint_dir=tmp_path / "runs", **REVERSE, **settings))
     data = reverse_data(trainer.config)
     with pytest.raises(InputError, match=message):

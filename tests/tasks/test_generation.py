@@ -152,7 +152,7 @@ def test_with_scaled_rotary_positions_a_text_may_be_longer_than_max_position_emb
 
 
 @pytest.mark.slow
-def test_only_without_the_file_the_keys_of_config_json_count(made):
+def test_without_the_file_the_keys_of_config_json_count_and_with_it_none_of_them(made):
     directory = made("marian", {})
     (directory / GENERATION).unlink()
     config = json.loads((directory / "config.json").read_text())
@@ -168,7 +168,7 @@ def test_only_without_the_file_the_keys_of_config_json_count(made):
 
 
 @pytest.mark.slow
-def test_a_call_has_the_last_word(made):
+def test_a_call_has_the_last_word_and_draws_are_those_of_the_seed(made):
     directory = made("gpt2", {"do_sample": True, "temperature": 5.0, "max_new_tokens": 13, "typical_p": 1.0})
     run = load_transformers(directory)
     first, again, other = (run.predict(TEXT, seed=seed) for seed in (0, 0, 1))
@@ -207,7 +207,7 @@ def test_errors_of_the_tokenizer_are_one_line(made):
         run.predict("w3 x")
 
 
-def test_a_text_with_its_continuation_is_the_text_of_all_tokens(made):
+def test_a_text_and_its_continuation_are_the_text_of_all_tokens(made):
     """With a tokenizer of Llama's kind, which removes the space before the first word of a text."""
     directory = made("llama", {})
     pieces = tokenizers.Tokenizer(BPE({letter: number for number, letter in enumerate(LETTERS)}, []))
@@ -274,7 +274,7 @@ def test_a_key_that_is_not_supported_is_an_error_where_it_would_change_the_text(
         of({"max_length": 5}).num_new(5)
 
 
-def test_settings_of_draws_that_are_not_given_are_those_of_generate():
+def test_draws_have_the_settings_that_the_call_and_the_file_lack_from_generate():
     assert generation_of({"top_p": 0.5}, {"temperature": 0.7}, is_translator=False) == Generation(
         do_sample=True, temperature=0.7, top_k=50, top_p=0.5
     )

@@ -28,7 +28,7 @@ def reverser():
     return load_run("reverse")
 
 
-def test_the_answer_to_a_sequence_is_a_sequence(reverser):
+def test_a_sequence_is_answered_with_a_sequence_and_a_batch_with_a_batch(reverser):
     assert reverser.predict(SEQUENCE).tolist() == SEQUENCE[::-1]
     batch = [SEQUENCE, SEQUENCE[::-1]]
     assert reverser.predict(batch).tolist() == batch[::-1]
@@ -102,7 +102,7 @@ def translator():
 
 
 @pytest.mark.slow
-def test_the_answer_to_a_text_is_a_text(translator):
+def test_a_text_is_answered_with_a_text_and_a_list_with_a_list(translator):
     assert translator.predict("March 3, 2004") == "2004-03-03"
     assert translator.predict(["March 3, 2004", "3. Mai 2017"]) == ["2004-03-03", "2017-05-03"]
     assert translator.predict(("3. Mai 2017",)) == ["2017-05-03"]
@@ -199,7 +199,7 @@ def test_inputs_of_any_other_form_are_an_error(request, trainer, inputs, message
         ("digits", np.ones((10, 64), np.float32), "SetAnomalyTask_digits returned probabilities .* for row 0"),
     ],
 )
-def test_parameters_of_nan_give_no_answer(name, given, message):
+def test_parameters_of_nan_give_no_answer_no_maps_and_no_page(name, given, message):
     opened = load_run(name)
     opened.params = jax.tree.map(lambda leaf: np.full_like(leaf, NAN), opened.params)
     examples = opened.examples(given)
@@ -214,7 +214,7 @@ def test_parameters_of_nan_give_no_answer(name, given, message):
         opened.attention(given)
 
 
-def test_results_are_printed_in_one_line(reverser):
+def test_results_are_one_line_with_their_shapes_and_maps_are_pictures_in_a_notebook(reverser):
     size = sum(leaf.size for leaf in jax.tree.leaves(reverser.params))
     assert repr(reverser) == f"<ReverseTrainer of ReverseTask: {size:,} parameters>"  # of unknown steps
     assert repr(reverser.inspected) == "Inspected(TransformerPredictor)"

@@ -153,7 +153,7 @@ def test_a_predict_that_takes_something_else_than_batches_is_an_error_that_names
 
 @pytest.mark.slow
 @pytest.mark.parametrize("overrides", [True, False])
-def test_padding_at_either_end_is_left_out_of_every_answer(overrides):
+def test_padding_at_either_end_has_no_label_no_answer_and_no_attention_and_maps_have_the_stacks_name(overrides):
     trainer_class = Padded if overrides else type("Plain", (Padded,), {"writes_predictions": False})
     trainer = with_params(trainer_class)
     rows = np.array([[0, 0, 3, 1, 4], [5, 2, 6, 0, 0], [1, 2, 3, 4, 5]], np.int32)
@@ -253,7 +253,7 @@ def test_a_value_that_names_no_trainer_is_a_one_line_error(saved, tmp_path, monk
 
 
 @pytest.mark.slow
-def test_a_quiet_run_prints_only_what_its_own_code_prints(tmp_path, capsys):
+def test_a_quiet_run_prints_what_its_own_code_prints_and_names_its_trainer(tmp_path, capsys):
     def report(trainer, data):
         print("mine")
         return {}
@@ -282,7 +282,7 @@ class OwnParts(LargestTrainer):
 
 
 @pytest.mark.slow
-def test_a_training_without_maps_ends_with_answers(tmp_path, capsys):
+def test_a_training_begins_with_what_own_parts_replace_and_ends_with_answers_though_there_are_no_maps(tmp_path, capsys):
     train_and_test(OwnParts, LargestConfig(checkpoint_dir=tmp_path), largest_data)
     _, positions, maps, *later = capsys.readouterr().out.splitlines()
     assert positions == "Positions: OwnPositions(), which replaces --positions sinusoidal"
@@ -387,7 +387,7 @@ class Kept(OfFile):
         return {"classes.json": json.dumps(self.classes())}
 
 
-def test_a_file_that_the_model_needs_is_kept_with_it(tmp_path):
+def test_a_file_that_the_model_needs_is_kept_with_it_and_its_absence_is_an_error_that_says_how(tmp_path):
     data = tmp_path / "numbers.json"
     data.write_text("[2, 3, 5, 7, 11]", encoding="utf-8")
     for trainer_class in (OfFile, Kept):

@@ -151,7 +151,7 @@ def test_encoders_answer_as_in_transformers(masked, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["causal", "translator", "masked"])
-def test_maps_have_the_models_tokens(kind, request):
+def test_maps_and_answers_have_the_models_tokens(kind, request):
     run = load_transformers(request.getfixturevalue(kind))
     maps = run.attention(TEXT)
     stack = "decoder" if kind == "causal" else "encoder"
@@ -179,7 +179,7 @@ def test_the_table_of_activations_names_those_that_models_have(causal, tmp_path)
     assert set(named) <= there
 
 
-def test_the_commands_take_the_directory(causal, tmp_path, capsys):
+def test_the_commands_write_the_page_and_answer(causal, tmp_path, capsys):
     page = tmp_path / "page.html"
     inspection.carry_out(inspection.read_command([str(causal), TEXT, "--output", str(page)]))
     assert TEXT in capsys.readouterr().out

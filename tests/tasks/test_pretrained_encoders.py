@@ -23,7 +23,7 @@ def command(directory, lines, capsys):
     return [line.split("\t")[1:3] for line in capsys.readouterr().out.splitlines()[1:]]
 
 
-def test_tokens_are_labelled_as_by_the_pipeline_of_transformers(tmp_path, capsys):
+def test_tokens_have_labels_and_commands_print_entities_as_the_pipeline_of_transformers(tmp_path, capsys):
     names = dict(enumerate(["O", "B-PER", "I-PER", "I-LOC"]))
     model, tokenizer = saved(tmp_path, "BertForTokenClassification", id2label=names)
     tokenizer.add_special_tokens({"cls_token": "[CLS]", "sep_token": "[SEP]"})
@@ -60,7 +60,9 @@ def test_tokens_are_labelled_as_by_the_pipeline_of_transformers(tmp_path, capsys
         ({}, {"activation_fn": "torch.nn.modules.activation.Tanh"}, torch.tanh),
     ],
 )
-def test_a_single_class_gives_a_score_as_the_files_say(config, of_sentences, function, tmp_path, capsys):
+def test_a_single_class_gives_texts_and_pairs_a_score_as_the_files_say(
+    config, of_sentences, function, tmp_path, capsys
+):
     model, tokenizer = saved(tmp_path, "BertForSequenceClassification", num_labels=1, **config)
     if of_sentences:
         (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(of_sentences))
@@ -192,7 +194,7 @@ def test_a_text_is_cut_to_the_tokenizers_limit_alone(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["DistilBert", "MPNet"])
-def test_an_encoder_without_token_types_reads_pairs(kind, tmp_path):
+def test_an_encoder_without_token_types_answers_pairs_with_maps_and_embeds_texts(kind, tmp_path):
     names, pair = dict(enumerate("abc")), ("w4 w11", "w5 w6")
     model, tokenizer = saved(tmp_path / "classes", f"{kind}ForSequenceClassification", id2label=names)
     run, expected = load_transformers(tmp_path / "classes"), logits_of(model, tokenizer, *pair).softmax(-1)

@@ -49,7 +49,7 @@ def test_ten_epochs_reverse_every_sequence(whole_run):
 
 
 @pytest.mark.slow
-def test_the_run_directory_has_whole_curves(whole_run):
+def test_the_run_directory_has_curves_a_picture_and_checkpoints(whole_run):
     directory, printed = whole_run
     scalars = read_scalars(directory)
     epochs_end_and_every_50_steps = sorted({*range(50, 3901, 50), *range(390, 3901, 390)})

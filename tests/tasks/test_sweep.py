@@ -34,7 +34,7 @@ def test_seeds_are_a_range_or_a_list(text, seeds):
     assert {run.point for run in runs} == {""}
 
 
-def test_a_grid_has_a_run_for_each_combination():
+def test_a_grid_has_a_run_for_each_combination_and_each_seed_and_the_seed_changes_fastest():
     runs = runs_of(sweep=("lr=1e-3,3e-4", "num-layers=1,2"), seeds="0,5")
     assert [run.config.name for run in runs] == [
         f"lr={lr},num_layers={layers},seed{seed}" for lr in (0.001, 0.0003) for layers in (1, 2) for seed in (0, 5)
@@ -79,7 +79,7 @@ def results(accuracy: float, steps: int = 10) -> dict:
     }  # fmt: skip
 
 
-def test_the_summary_is_over_every_number_that_all_runs_have(tmp_path):
+def test_the_summary_has_mean_and_sample_deviation_of_every_number_that_all_runs_have(tmp_path):
     runs = runs_of(seeds="0..2")
     summary = write_summary(tmp_path, runs, [results(0.25), results(0.5), results(0.75, steps=4)])
     assert summary == read_summary(tmp_path)
@@ -95,7 +95,7 @@ def test_the_summary_is_over_every_number_that_all_runs_have(tmp_path):
     assert write_summary(tmp_path, runs, lacking)["mean"] == {"val": {"loss": pytest.approx(4 / 3)}, "test": test}
 
 
-def test_the_summary_of_a_grid_is_over_the_seeds_of_each_point(tmp_path):
+def test_with_a_grid_mean_and_deviation_are_of_each_point_over_its_seeds(tmp_path):
     runs = runs_of(sweep=("lr=1,2",), seeds="0,1")
     summary = write_summary(tmp_path, runs, [results(0.25), results(0.75), results(0.5), FloatingPointError("NaN")])
     assert summary["mean"]["lr=1.0"]["val"] == {"accuracy": 0.5, "loss": 1.0}
@@ -123,7 +123,7 @@ class Stopping(ReverseTrainer):
 
 
 @pytest.mark.slow
-def test_each_run_of_a_sweep_that_stopped_is_that_of_a_single_command(tmp_path_factory, tmp_path, capsys):
+def test_a_sweep_that_stopped_goes_on_and_each_run_is_that_of_a_single_command(tmp_path_factory, tmp_path, capsys):
     alone = finished_run(tmp_path_factory, "ReverseTask")  # of the defaults: seed 42, lr 5e-4
     config = ReverseConfig(checkpoint_dir=tmp_path, sweep=("lr=5e-4",), seeds="0,42", **REVERSE)
     with pytest.raises(KeyboardInterrupt):
@@ -142,7 +142,7 @@ def test_each_run_of_a_sweep_that_stopped_is_that_of_a_single_command(tmp_path_f
     assert other["test"] != same["test"] == json.loads((alone / "results.json").read_text())["test"]
 
 
-def test_after_a_run_that_diverges_the_others_go_on(tmp_path, capsys):
+def test_a_run_that_diverges_is_named_and_the_others_go_on(tmp_path, capsys):
     def diverge(config):
         config.checkpoint_dir.mkdir(exist_ok=True)
         raise FloatingPointError(f"the loss is {config.seed}")

@@ -52,7 +52,7 @@ def tokenizer(request):
     return train_tokenizer(request.param, [TEXT])
 
 
-def test_every_text_comes_back(tokenizer):
+def test_every_text_comes_back_and_its_tokens_have_its_bytes(tokenizer):
     for text in (TEXT, HARD, "", "<0x41>"):
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == text
@@ -86,7 +86,7 @@ def test_a_tokenizer_is_the_same_after_a_file(tmp_path):
         assert read.encode(text).tolist() == trained.encode(text).tolist()
 
 
-def test_what_is_known_from_the_training_is_one_token():
+def test_words_and_characters_of_the_training_are_one_token_each():
     words = train_tokenizer("words", [TEXT])
     assert words.labels(words.encode("The lazy fox")) == ["The", " lazy", " fox"]
     characters = train_tokenizer("characters", [TEXT])
@@ -101,7 +101,7 @@ def test_words_that_are_rarer_than_a_least_count_are_written_as_bytes():
         train_tokenizer("words:7+", [TEXT, "the fox", "The quick fox"])
 
 
-def test_a_long_text_is_as_small_as_its_vocabulary_allows(tokenizer):
+def test_a_long_text_is_as_small_as_its_vocabulary_allows_and_must_come_back(tokenizer):
     content = np.frombuffer((TEXT * 2000).encode(), np.uint8)  # more than one part
     ids = tokenizer.encode_file(content, "the text")
     assert (ids.dtype, tokenizer.to_bytes(ids)) == (np.uint16, content.tobytes())
@@ -118,7 +118,7 @@ def test_a_tokenizer_that_changes_the_text_can_not_score_bits_per_byte():
             PieceTokenizer(pieces).encode_file(np.frombuffer(b"XYZ", np.uint8), "the text")
 
 
-def test_truncation_in_a_tokenizer_file_is_disabled(tmp_path):
+def test_truncation_and_padding_in_a_tokenizer_file_are_disabled(tmp_path):
     pieces = tokenizers.Tokenizer.from_str(train_tokenizer("characters", [TEXT]).file)
     pieces.enable_truncation(5)
     pieces.enable_padding(length=7)
@@ -173,7 +173,7 @@ def of_words():
 
 
 @pytest.mark.parametrize("make", [of_llama, of_bert, of_t5, of_words, *KINDS, None])
-def test_a_text_with_its_continuation_is_the_text_of_all_tokens(make):
+def test_a_text_and_its_continuation_are_the_text_of_all_tokens(make):
     tokenizer = Tokenizer() if make is None else train_tokenizer(make, [TEXT]) if make in KINDS else make()
     for text in ("the cats on the cat", "the cat, on 日 .", "the"):
         encoded = tokenizer.encode(text)
@@ -277,7 +277,7 @@ def test_bits_per_byte_are_the_tokens_losses_over_the_bytes_of_the_text(fox, tmp
 
 
 @pytest.mark.slow
-def test_a_run_keeps_its_tokenizer(fox, tmp_path, monkeypatch):
+def test_a_run_keeps_its_tokenizer_goes_on_with_it_bitwise_and_opens_with_it(fox, tmp_path, monkeypatch):
     settings = TINY | SHORT | {"data": fox, "tokenizer": "bpe:300", "max_epochs": 3}
     whole, results = train_language_model(checkpoint_dir=tmp_path / "whole", **settings)
     with monkeypatch.context() as patched:
@@ -316,7 +316,7 @@ def test_a_run_keeps_its_tokenizer(fox, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_model_of_transformers_is_trained_further(fox, tmp_path):
+def test_a_model_of_transformers_is_trained_further_and_written_back(fox, tmp_path):
     sizes = transformers.GPT2Config(vocab_size=307, n_embd=16, n_layer=1, n_head=2, n_positions=13)
     theirs = transformers.GPT2LMHeadModel(sizes)
     theirs.save_pretrained(tmp_path / "gpt2")

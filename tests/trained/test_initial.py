@@ -56,7 +56,7 @@ def assert_same(one, other) -> None:
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-def test_with_everything_else_frozen_the_parameters_are_those_of_the_run(trained, tmp_path):
+def test_with_everything_else_frozen_the_parameters_are_those_of_the_run_and_the_source_is_recorded(trained, tmp_path):
     settings = config(tmp_path, init_from=str(trained), freeze="encoder,input_layer,*/bias")
     trainer, results = train_and_test(OwnTrainer, settings, reverse_data)
     before, after = (flatten_dict(params, sep="/") for params in (load_run(trained).params, trainer.params))

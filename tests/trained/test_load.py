@@ -129,7 +129,7 @@ def test_a_file_of_the_model_that_was_changed_or_removed_is_named(name, tmp_path
     RunDirectory(config, "ReverseTask", files=files).close()
 
 
-def test_what_is_no_run_is_an_error(tmp_path):
+def test_what_is_no_run_is_an_error_and_nothing_is_made(tmp_path):
     with pytest.raises(InputError, match="holds no run"):
         load_run(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()

@@ -74,7 +74,9 @@ def test_a_run_reaches_its_own_accuracies_again_beside_it_and_stays_as_it_was(co
     ],
     ids=["reverse", "digits", "dates"],
 )
-def test_each_experiment_evaluates_a_model_that_ships(request, tmp_path, arguments, task, least, pictures):
+def test_each_experiment_shows_its_numbers_and_pictures_with_a_model_that_ships(
+    request, tmp_path, arguments, task, least, pictures
+):
     name = request.node.callspec.id
     outcome = call(*arguments, "--pretrained", name, "--checkpoint-dir", tmp_path)
     assert (outcome.status, outcome.stderr) == (0, "")
@@ -90,7 +92,7 @@ def test_each_experiment_evaluates_a_model_that_ships(request, tmp_path, argumen
     assert sorted(path.stem for path in directory.glob("*.png")) == pictures
 
 
-def test_a_model_that_does_not_fit_is_refused(copied, tmp_path):
+def test_a_model_that_does_not_fit_is_refused_and_nothing_is_made(copied, tmp_path):
     runs = {"checkpoint_dir": tmp_path / "runs"}
     run = {**runs, **DATA, "pretrained": str(copied)}
     in_training = "as in the training of .*ReverseTask$"

@@ -46,7 +46,7 @@ def test_the_published_reverse_model_solves_its_task_with_the_logits_of_the_form
         np.testing.assert_allclose(jax.jit(model.apply)(*wide), expected, rtol=0, atol=1e-5)
 
 
-def test_a_name_is_downloaded_once(tmp_path, published):
+def test_a_name_is_downloaded_once_and_knows_its_heads(tmp_path, published):
     cache_dir = tmp_path / "not" / "yet"
     with serve({"/a.ckpt": FLAX}) as (url, requests):
         published(f"{url}/a.ckpt")
@@ -61,7 +61,7 @@ def test_a_name_is_downloaded_once(tmp_path, published):
         load_pretrained("reverse-jax", cache_dir=cache_dir, num_heads=11)
 
 
-def test_a_failed_download_leaves_no_file(tmp_path, published):
+def test_a_failed_download_says_what_to_do_and_leaves_no_file(tmp_path, published):
     published(UNREACHABLE)
     with pytest.raises(InputError, match=rf"reverse-jax could not be downloaded from http.*; {BY_HAND}") as error:
         load_pretrained("reverse-jax", cache_dir=tmp_path)

@@ -44,7 +44,7 @@ def test_a_name_opens_a_small_model_from_any_directory_that_knows_nothing_of_the
     np.testing.assert_array_equal(load_run("reverse").predict(inputs), inputs[:, ::-1])
 
 
-def test_a_name_is_the_model_but_a_path_a_directory(tmp_path, monkeypatch):
+def test_a_name_is_the_model_and_a_path_the_directory_of_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(SHIPPED / "dates", tmp_path / "reverse")
     assert load_run("./reverse").name == load_run(Path("reverse")).name == "TranslationTask"
@@ -72,7 +72,7 @@ def saved(tmp_path_factory) -> Path:
     return directory
 
 
-def test_a_saved_model_is_opened_by_safetensors_too(saved):
+def test_a_saved_model_is_opened_by_us_and_by_safetensors_and_says_what_it_is(saved):
     original, made = load_run("reverse"), load_run(saved)
     assert jax.tree.structure(made.params) == jax.tree.structure(original.params)
     jax.tree.map(np.testing.assert_array_equal, made.params, original.params)
@@ -86,7 +86,7 @@ def test_a_saved_model_is_opened_by_safetensors_too(saved):
     assert card.startswith("# ReverseTask\n\nA model of transformer-jax, trained with the defaults.")
 
 
-def test_the_card_says_how_the_run_went(tmp_path):
+def test_the_card_has_the_flags_and_the_metrics_of_the_run(tmp_path):
     trainer = load_run("reverse")
     trainer.config = dataclasses.replace(trainer.config, lr=0.25, num_devices=2)
     here = {"settings": {"checkpoint_dir": "/of/this/machine"}, "number": np.float32(1)}
@@ -101,7 +101,7 @@ def test_the_card_says_how_the_run_went(tmp_path):
     assert (tmp_path / "again" / "README.md").read_text() == card
 
 
-def test_a_model_replaces_only_a_saved_one(saved, tmp_path):
+def test_a_model_replaces_a_saved_one_and_nothing_else(saved, tmp_path):
     for name in ("README.md", "notes.txt"):  # files of others
         (tmp_path / name).touch()
         with pytest.raises(InputError, match=rf"which holds {name}; it must be empty, or hold nothing but a model"):

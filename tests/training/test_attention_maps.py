@@ -22,7 +22,7 @@ def maps() -> LabelledMaps:
     )
 
 
-def test_the_last_kind_is_drawn_whole(maps):
+def test_the_last_kind_is_drawn_with_all_its_layers_and_heads(maps):
     axes = [ax for ax in maps.plot().axes if ax.get_title()]  # the others are bars of colours
     assert len(axes) == 7 * 5
     assert [label.get_text() for label in axes[0].get_xticklabels()] == ["a", "␣", "65E5"]
@@ -51,7 +51,7 @@ def test_several_inputs_are_drawn_in_one_figure(maps):
 
 
 @pytest.mark.parametrize("hides", [True, False])
-def test_keys_that_a_causal_mask_hides_have_no_colour(hides):
+def test_keys_that_a_causal_mask_hides_have_no_colour_and_the_picture_says_so(hides):
     weights = np.tril(np.ones((2, 3, 3), np.float32)) / np.array([[1], [2], [3]], np.float32)
     weights[0, 0, 2] = 0 if hides else 0.25
     labelled = LabelledMaps({"decoder": [weights]}, {"decoder": "abc"}, {"decoder": "abc"})
@@ -78,7 +78,7 @@ def test_what_is_not_there_is_an_error(maps, arguments, message):
         maps.plot(**arguments)
 
 
-def test_words_are_drawn_as_they_are():
+def test_numbers_and_words_are_drawn_as_they_are():
     assert [drawable(label) for label in (3, 0, "start", "é", "·")] == ["3", "0", "start", "é", "·"]
 
 

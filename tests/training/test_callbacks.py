@@ -20,7 +20,7 @@ class Log(list):
         self.append((step, dict(scalars)))
 
 
-def test_training_is_logged_as_means_since_the_last_entry():
+def test_training_is_logged_every_few_steps_and_at_the_end_of_an_epoch_as_means_since_the_last_entry():
     entries = Log()
     action = LogMetrics(entries.log, every=2, steps_per_epoch=5)
     for step, (loss, weight) in enumerate([(1, 1), (6, 3), (4, 2), (0, 2), (10, 5)], start=1):
@@ -84,12 +84,12 @@ def test_training_stops_after_some_evaluations_without_a_better_one(mode, patien
     assert (wanted.index(True) + 1 if True in wanted else None) == stops_after
 
 
-def test_a_first_gradient_of_zero_is_said_and_a_later_one_is_not():
+def test_only_a_first_gradient_of_zero_is_said():
     def zero(number):
         return Step(number, sums(3.0) | {"gradient_norm": (0.0, 1.0)}, 1.0)
 
     check_finite(zero(2))
-    with pytest.warns(InputWarning, match="gradient_norm is 0 at step 1; loss must depend on the parameters"):
+    with pytest.warns(InputWarning, match="gradient_norm is 0 at step 1; does loss depend on the parameters"):
         check_finite(zero(1))
 
 
@@ -120,6 +120,6 @@ def test_a_callback_that_cannot_be_called_is_refused_when_it_is_defined(name, me
         type("Own", (Callback,), {name: method})
 
 
-def test_a_batch_in_which_nothing_counts_is_no_divergence():
+def test_a_batch_in_which_nothing_counts_is_no_divergence_and_is_named():
     with pytest.raises(InputError, match="the batch of step 7 has the weight 0 in loss: loss_function excludes every"):
         check_finite(Step(7, sums(0.0, weight=0.0), seconds=1.0))

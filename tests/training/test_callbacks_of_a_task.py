@@ -83,7 +83,7 @@ def trained(tmp_path_factory) -> Trainer:
     return fit(trainer_for(tmp_path_factory.mktemp("trained"), Trainer, log_every=1, log_norms=True))
 
 
-def test_a_callback_gets_every_event(trained):
+def test_a_callback_gets_every_step_every_evaluation_and_the_end(trained):
     callback = trained.callback
     assert [number for number, _ in callback.steps] == list(range(1, STEPS + 1))
     curve = read_scalars(trained.run.path)["train/loss"]
@@ -161,7 +161,9 @@ def test_a_checkpoint_keeps_the_state_that_a_callback_had_then(tmp_path, monkeyp
         fit(trainer_for(tmp_path / "other", kind))
 
 
-def test_a_stopped_run_is_not_trained_further(tmp_path, capsys):
+def test_a_stopped_run_is_not_trained_further_is_quiet_and_its_lowest_loss_is_the_best_without_accuracy(
+    tmp_path, capsys
+):
     for _ in range(2):
         trainer = fit(trainer_for(tmp_path, Stopped, logger="csv", quiet=True))
         results = trainer.test(loader(23), loader(11))
@@ -186,7 +188,7 @@ def test_an_error_of_a_callback_is_not_one_of_the_runs_directory(tmp_path):
         fit(trainer_for(tmp_path, Lost))
 
 
-def test_a_metric_of_the_whole_set_chooses_the_best_model(tmp_path):
+def test_a_metric_of_the_whole_set_chooses_the_best_model_and_the_results_say_what_the_hooks_made(tmp_path):
     class WithF1(ReverseTrainer):
         dataset_metric_names = ("f1",)
 
@@ -223,7 +225,7 @@ def test_a_run_goes_on_only_with_the_data_that_it_began_with(trained):
             Trainer(trained.config).fit(train_loader, val_loader)
 
 
-def test_a_resumed_run_gives_the_callback_its_state_back(trained):
+def test_a_resumed_run_gives_the_callback_its_state_back_and_a_with_block_keeps_its_directory(trained):
     with Trainer(trained.config) as other:
         fit(other)
         assert (other.callback.restored, other.callback.steps) == ({"steps": STEPS}, [])
@@ -233,7 +235,7 @@ def test_a_resumed_run_gives_the_callback_its_state_back(trained):
     fit(Trainer(trained.config))
 
 
-def test_after_load_run_the_tasks_own_data_are_tested(trained):
+def test_after_load_run_the_tasks_own_data_are_tested_and_nothing_is_written(trained):
     class WithData(ReverseTrainer):
         @staticmethod
         def load_data(config):

@@ -23,7 +23,7 @@ def choose(given, **settings):
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
-def test_all_arrays_replace_the_fresh_ones(tmp_path, scan_layers):
+def test_all_arrays_replace_the_fresh_ones_and_the_key_stays(tmp_path, scan_layers):
     trainer, (train, _) = trainer_for(tmp_path, scan_layers=scan_layers, ema=0.5), loaders()
     fresh = create_programs(trainer.compiled, train, 15).initial_state()
     given = jax.tree.map(lambda array: np.full(array.shape, 2.0, np.float32), unstack_layers(fresh.params))
@@ -45,7 +45,7 @@ def test_arrays_that_are_not_taken_over_are_newly_initialized(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, params, fresh | given)
 
 
-def test_every_array_that_is_not_taken_is_listed():
+def test_a_part_is_taken_where_it_is_asked_for_and_every_other_array_is_listed():
     given = tree({"encoder": MODEL["encoder"], "output": {"kernel": (5, 11)}, "head": {"bias": (2,)}}, 2.0)
     del given["encoder"]["bias"]
     begin = choose(given, init_from="a", init_only="encoder/kernel")

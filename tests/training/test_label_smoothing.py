@@ -28,7 +28,7 @@ def of_torch(logits: torch.Tensor, smoothing: float, **options) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
-def test_losses_are_those_of_pytorch_with_padding(smoothing):
+def test_losses_and_gradients_are_those_of_pytorch_with_padding(smoothing):
     logits = logits_of(259)
     inputs = torch.tensor(logits, requires_grad=True)
     expected = of_torch(inputs, smoothing)
@@ -59,7 +59,7 @@ LANGUAGE_MODEL = LanguageModelTrainer(LanguageModelConfig(label_smoothing=0.1), 
     ("trainer", "inputs", "targets"),
     [(TRANSLATOR, PairInputs(TARGETS, TARGETS), TARGETS), (LANGUAGE_MODEL, TARGETS, np.where(REAL, TARGETS, -1))],
 )
-def test_only_training_smooths_the_loss(trainer, inputs, targets):
+def test_training_smooths_the_loss_and_evaluation_does_not(trainer, inputs, targets):
     batch = Batch(inputs, targets, np.ones(B, bool))
     trained = trainer.loss_function({}, batch, None, train=True)
     evaluated = trainer.loss_function({}, batch, None, train=False)

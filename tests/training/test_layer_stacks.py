@@ -36,7 +36,7 @@ def params():
     return encoder.init(jax.random.key(1), np.zeros((2, 5, D), np.float32))["params"]
 
 
-def test_stacked_layers_are_drawn_apart(params):
+def test_layers_are_stacked_along_a_leading_axis_and_drawn_apart(params):
     shapes = {path: leaf.shape for path, leaf in flatten_dict(params, sep="/").items()}
     assert {path.split("/")[0] for path in shapes} == {"stacked_layers"}
     assert shapes["stacked_layers/feed_forward/expand/kernel"] == (L, D, F)
@@ -44,14 +44,14 @@ def test_stacked_layers_are_drawn_apart(params):
     assert np.abs(kernels[0] - kernels[1]).max() > 0.1
 
 
-def test_stacked_layers_have_the_gradients_of_those_apart():
+def test_layers_apart_and_stacked_have_the_same_gradients_in_both_stacks_of_a_transformer():
     model, variables, inputs = tiny_models.encoder_decoder(BlockSettings(scan_layers=True))
     gradient = jax.jit(jax.grad(lambda variables: (model.apply(variables, *inputs) ** 2).sum()))
     found, expected = unstack_layers(gradient(variables)), gradient(unstack_layers(variables))
     assert_close(found, expected, 1e-5)
 
 
-def test_stacking_a_state_again_is_bitwise_exact(params):
+def test_unstacking_and_stacking_a_state_is_bitwise_exact(params):
     params = {"net": {"encoder": params, "head": {"kernel": jnp.ones((5, 7))}}}
     optimizer = with_average(adam(lambda step: 0.1, weight_decay=0.1), 0.9)
     state = initial_state(params, optimizer, jax.random.key(0))
@@ -77,7 +77,7 @@ def trained(directory, stop_at=None, **settings):
         return jax.tree.map(np.asarray, unstack_layers(loop.state).replace(key=None))
 
 
-def test_a_run_goes_on_with_or_without_the_loop(tmp_path):
+def test_a_run_goes_on_with_the_loop_and_without_it(tmp_path):
     settings = {"weight_decay": 0.1, "ema": 0.9}
     expected = trained(tmp_path / "whole", **settings)
     for step, has_loop in ((2, True), (4, False), (6, True)):

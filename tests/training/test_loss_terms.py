@@ -98,7 +98,7 @@ def test_terms_are_those_of_pytorch_however_a_batch_is_divided(tmp_path, setting
     assert curves["val/error", 3] == pytest.approx(output.mean().item(), rel=1e-5)
 
 
-def test_over_steps_the_loss_is_the_sum_of_the_terms():
+def test_over_steps_the_loss_is_the_sum_of_the_terms_and_a_term_without_elements_counts_as_zero():
     terms = {"a": 2.0, "b": 1.0}
     steps = [with_loss({"a": (3.0, 1.0), "b": (0.0, 0.0)}, terms), with_loss({"a": (3.0, 2.0), "b": (5.0, 1.0)}, terms)]
     assert [tuple(map(float, step["loss"])) for step in steps] == [(6.0, 1.0), (8.0, 1.0)]
@@ -107,7 +107,7 @@ def test_over_steps_the_loss_is_the_sum_of_the_terms():
 
 
 @pytest.mark.parametrize("returned", [{"a": (1.0, 1.0)}, {"a": (1.0, 1.0), "b": (1.0, 1.0), "loss": (1.0, 1.0)}])
-def test_a_loss_function_returns_each_term_alone(returned):
+def test_a_loss_function_returns_each_term_and_no_loss(returned):
     with pytest.raises(
         InputError, match=r"it must return each of loss_terms \(a, b\), and no loss, which is their sum"
     ):

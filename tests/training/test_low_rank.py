@@ -118,7 +118,7 @@ def regression(directory, **settings):
     return Regression(dataclasses.replace(config, **settings))
 
 
-def test_training_is_that_of_pytorch(tmp_path):
+def test_training_is_that_of_pytorch_with_optimizer_state_for_adapters_and_fresh_arrays_alone(tmp_path):
     trainer = regression(tmp_path)
     loaders = make_loader(ArrayDataset(X, Y), B, drop_last=True), make_loader(ArrayDataset(X, Y), B)
     given = trainer.initial_params(jax.random.key(3), X[:1])
@@ -174,7 +174,7 @@ def test_a_wrong_value_is_one_clear_line(lora, message):
     assert "\n" not in str(caught.value)
 
 
-def test_later_patterns_decide():
+def test_later_patterns_decide_and_fresh_arrays_are_trained_unless_frozen():
     params = predictor()[1]["params"]
     lora = "encoder:2,*/query_proj:1,encoder/layers_0/*norm*:full"
     state = adapted(params, lora, init_only="encoder,input_layer", freeze="*/bias")
@@ -221,7 +221,7 @@ def base(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scan_layers", [False, True])
-def test_a_tuned_run_is_used_as_any_other(base, tmp_path, capsys, scan_layers):
+def test_a_run_is_resumed_opened_saved_and_tuned_further(base, tmp_path, capsys, scan_layers):
     settings = TUNED | {"checkpoint_dir": tmp_path, "init_from": str(base), "scan_layers": scan_layers}
     whole, results = train_reverse(**settings, name="whole")
     count = sum(map(np.size, jax.tree.leaves(whole.adapters))) - 8  # without the factors

@@ -48,7 +48,7 @@ def test_means_weigh_each_step_by_what_it_counted():
     assert means([{"accuracy": (9.0, 10.0)}, {"accuracy": (0.0, 2.0)}]) == {"accuracy": pytest.approx(9 / 12)}
 
 
-def test_the_sums_of_steps_come_back_by_step():
+def test_the_sums_of_steps_come_back_by_step_and_name():
     first = {"loss": (1.5, 2), "accuracy": (np.float32(3.0), 4.0)}
     second = {"accuracy": (7.0, 8.0), "loss": (5.5, 6)}
     stacked = SumsOfSteps.zeros(3, first).with_step(0, first).with_step(1, second)

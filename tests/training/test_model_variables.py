@@ -111,7 +111,7 @@ def test_batch_norm_trains_as_in_pytorch_over_the_rows_of_all_devices(tmp_path, 
 
 
 @pytest.mark.slow
-def test_variables_are_resumed_to_the_bit(tmp_path):
+def test_variables_are_resumed_to_the_bit_saved_and_begun_with(tmp_path):
     settings = {"accumulate": 2, "ema": 0.9, "best_by": "val/ema_loss:min", "log_norms": True}
     whole = fit(trainer_for(tmp_path / "whole", **settings))
     begun = trainer_for(tmp_path / "begun", **settings, checkpoint_every=2, steps_per_call=2)

@@ -97,7 +97,7 @@ SETTINGS = {"weight_decay": 0.5, "adam_b1": 0.8, "adam_b2": 0.95}
 
 
 @pytest.mark.parametrize("name", get_args(Optimizer))
-def test_an_optimizer_is_that_of_optax(name):
+def test_an_optimizer_is_that_of_optax_with_its_own_defaults_and_the_settings_that_it_takes(name):
     def schedule(step):
         return 0.1 * (step + 1)
 
@@ -124,7 +124,7 @@ def test_an_optimizer_of_whole_arrays_is_refused_for_stacked_layers():
 
 
 @pytest.mark.slow
-def test_muon_updates_the_kernels_of_hidden_layers_alone():
+def test_muon_updates_the_kernels_of_hidden_layers_and_adam_the_rest():
     hidden = {"self_attn", "cross_attn", "feed_forward"}
     for case in (
         encoder_decoder(MODELS["post_rms"], tied=False, num_layers=1),  # with learned positions
@@ -172,7 +172,7 @@ def test_muon_updates_each_matrix_alone_so_that_stacked_layers_change_as_separat
         (optimizer_of(OptimizationSettings(optimizer="muon", weight_decay=0.5), lambda _: 0.1), 3.0),
     ],
 )
-def test_frozen_parameters_have_no_state(optimizer, gradient):
+def test_frozen_parameters_stay_and_have_no_state(optimizer, gradient):
     frozen = with_frozen(optimizer, "a/kernel")
     new, state = updated(frozen, PARAMS, gradient)
     np.testing.assert_array_equal(new["a"]["kernel"], PARAMS["a"]["kernel"])
@@ -237,7 +237,7 @@ PATHS = ["encoder/layers_0/norm/scale", "encoder/layers_0/dense/kernel", "encode
         ("*", {0, 1, 2, 3}),
     ],
 )
-def test_patterns_choose_arrays(patterns, chosen):
+def test_patterns_choose_arrays_and_modules(patterns, chosen):
     assert matching(patterns, PATHS, "freeze") == {PATHS[index] for index in chosen}
 
 

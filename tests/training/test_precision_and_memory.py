@@ -42,7 +42,7 @@ def gradients_of(config: ReverseConfig, num_parts: int = 1):
     return jax.jit(lambda state: gradients_and_sums(state, BATCH, None, task.batch_loss, num_parts))(state)
 
 
-def test_options_that_save_memory_change_no_gradient():
+def test_parts_of_a_batch_and_computing_activations_again_change_no_gradient_dropout_and_padding_included():
     expected, _ = gradients_of(CONFIG)
     for remat, num_parts in (("dots", 4), ("all", 2)):
         found, sums = gradients_of(dataclasses.replace(CONFIG, remat=remat), num_parts)
@@ -115,7 +115,7 @@ def types_in(program: str, operation: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("dtype", "short"), [("float32", "f32"), ("bfloat16", "bf16")])
-def test_only_products_are_in_the_chosen_type(dtype, short):
+def test_the_model_multiplies_in_the_chosen_type_and_softmax_loss_and_gradients_are_float32(dtype, short):
     task = ReverseTrainer(dataclasses.replace(CONFIG, dtype=dtype))
     params = drawn(task.model, jnp.zeros((1, 5, 3)))["params"]
     state = initial_state(params, update_rule(task, 50).optimizer, jax.random.key(5))

@@ -25,7 +25,9 @@ def clock(monkeypatch) -> list[float]:
 
 
 @pytest.mark.parametrize(("num_steps", "left"), [(600, "01:32"), (140, "00:00"), (100_000, "5:32:52")])
-def test_a_line_is_printed_every_ten_seconds(monkeypatch, capsys, num_steps, left):
+def test_a_line_is_printed_every_ten_seconds_with_the_time_left_and_the_status_is_that_of_the_latest_step(
+    monkeypatch, capsys, num_steps, left
+):
     now = clock(monkeypatch)
     lines = Progress(100, num_steps, quiet=False)
     assert lines.status() == ""
@@ -37,7 +39,9 @@ def test_a_line_is_printed_every_ten_seconds(monkeypatch, capsys, num_steps, lef
 
 
 @pytest.mark.parametrize(("shell", "has_bar"), [(None, False), (types.SimpleNamespace(kernel=1), True)])
-def test_a_notebook_is_known_by_its_kernel(monkeypatch, capsys, shell, has_bar):
+def test_a_notebook_gets_a_bar_and_a_process_that_only_imports_its_packages_does_not(
+    monkeypatch, capsys, shell, has_bar
+):
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
     Progress(0, 7, quiet=False).close()
@@ -75,11 +79,11 @@ def test_a_terminal_gets_a_bar_with_the_latest_values_unless_it_is_to_be_quiet(m
         ("accuracy", float("nan"), "nan%"),
     ],
 )
-def test_no_number_is_rounded_to_what_it_is_not(name, value, text):
+def test_shares_are_in_percent_and_no_number_is_rounded_to_what_it_is_not(name, value, text):
     assert format_metric(name, value) == text
 
 
-def test_the_table_has_a_line_for_each_array():
+def test_the_table_has_a_line_for_each_array_and_the_total():
     table = parameter_table({"a": {"bias": np.ones(7), "kernel": np.ones((2, 500))}}).splitlines()
     assert [line.split() for line in table] == [
         ["a/bias", "(7,)", "7"],

@@ -20,7 +20,7 @@ from transformer_jax.training.schedules import SCHEDULES, Plateau, after_evaluat
 
 
 @pytest.mark.parametrize("step", [0, 1, 49, 50, 51, 1000, 1999, 2000, 3000])
-def test_the_product_of_warmup_with_cosine(step):
+def test_the_product_of_warmup_and_cosine(step):
     expected = 3e-4 * 0.5 * (1 + np.cos(np.pi * min(step, 2000) / 2000)) * min(1, step / 50)
     assert float(cosine_warmup_schedule(3e-4, 50, 2000)(step)) == pytest.approx(expected, abs=1e-10)
 
@@ -96,7 +96,7 @@ def test_one_cycle_has_the_rates_of_pytorch(num_steps):
     np.testing.assert_allclose(found, rates_of_pytorch(scheduler, num_steps), rtol=1e-5, atol=1e-7)
 
 
-def test_one_cycle_needs_steps_before_its_peak():
+def test_one_cycle_needs_steps_before_and_after_its_peak():
     with pytest.raises(
         InputError, match=r"max_iters is 3, and pct_start is 0.3; pct_start \* max_iters must be above 1"
     ):
@@ -140,7 +140,7 @@ class Stalling(ReverseTrainer):
 
 
 @pytest.mark.slow
-def test_a_reduced_rate_is_resumed_to_the_bit(tmp_path):
+def test_a_reduced_rate_scales_the_updates_is_logged_and_resumed_to_the_bit(tmp_path):
     settings = {
         "schedule": "reduce_on_plateau", "lr_patience": 0, "lr_factor": 0.5, "eval_every": 1, "warmup": 0, "lr": 0.01,
         "best_by": "val/loss:min", "log_every": 1, "ema": 0.9,

@@ -65,7 +65,7 @@ def test_a_step_is_adam_on_the_clipped_gradient_of_the_mean_loss(clip):
     np.testing.assert_allclose(new.opt_state[0].mu["layer"]["kernel"], 0.2 * clipped, rtol=1e-5, atol=1e-8)
 
 
-def test_parts_add_up_to_the_batch():
+def test_gradients_and_sums_of_parts_add_up_to_those_of_the_batch():
     state, batch = state_at(0, rule().optimizer), pad_batch(SAMPLES, 8)
     in_parts, whole = (
         jax.jit(lambda num_parts=num_parts: gradients_and_sums(state, batch, jnp.zeros(()), loss_function, num_parts))()
@@ -91,7 +91,7 @@ def test_padded_rows_change_neither_the_update_nor_the_metrics():
         )
 
 
-def test_draws_depend_on_the_key_at_each_step():
+def test_draws_are_a_function_of_the_key_and_the_step():
     step = jax.jit(lambda *args: train_step(*args, loss_function=loss_function, rule=rule()))
     initial = state_at(0, rule().optimizer)
 
@@ -104,7 +104,7 @@ def test_draws_depend_on_the_key_at_each_step():
     assert loss(3) != loss(3, seed=1)
 
 
-def test_the_optimizer_is_given_the_mean_loss_of_the_step():
+def test_the_optimizer_is_given_the_mean_loss_and_the_number_of_the_step():
     given = {}
 
     def update(updates, state, params, **more):

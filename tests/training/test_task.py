@@ -63,7 +63,7 @@ def test_what_a_model_sows_reaches_the_loss(dtype, tolerance):
     np.testing.assert_allclose(losses, expected, rtol=tolerance)
 
 
-def test_adapters_are_an_override_of_one_method():
+def test_adapters_are_an_override_of_one_method_and_alone_have_gradients_where_the_rest_is_frozen():
     task = Adapted(TrainingConfig(freeze="Dense_0", num_devices=1))
     params = task.initial_params(jax.random.key(0), X)
     dense = params["Dense_0"]

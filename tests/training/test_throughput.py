@@ -36,7 +36,7 @@ from transformer_jax.training.checks import profiled_steps
 
 
 @pytest.mark.usefixtures("without_type_checks")  # the runner is a simple one
-def test_an_entry_is_about_the_time_since_the_last_one():
+def test_an_entry_holds_examples_flops_and_the_seconds_of_waiting_since_the_last_one():
     entries = []
     runner = SimpleNamespace(flops_per_step=1e6, devices=own_device(), rows_per_step=7)
 
@@ -62,14 +62,14 @@ def test_an_entry_is_about_the_time_since_the_last_one():
     assert second["throughput/seconds_waiting_for_data"] == 15 / 8
 
 
-def test_a_compiled_program_knows_its_costs():
+def test_the_flops_of_a_program_are_those_of_its_products_and_its_memory_is_that_of_its_arrays():
     compiled = BackgroundProgram(lambda state, batch: (batch @ state, state.sum()))
     compiled.begin_to_compile(np.ones((31, 17), np.float32), np.ones((64, 31), np.float32)).result()
     assert compiled.flops == pytest.approx(2 * 64 * 31 * 17, rel=0.05)  # and the sum's additions
     assert compiled.memory.held == 4 * (31 * 17 + 64 * 31)
 
 
-def test_flops_inside_loops_are_counted():
+def test_flops_are_counted_in_loops_branches_and_gradients_on_any_backend():
     weights, x = np.ones((31, 31), np.float32), np.ones((7, 31), np.float32)
 
     def loop(weights, x):
@@ -141,7 +141,7 @@ def test_a_profile_that_is_not_two_steps_of_the_training_is_an_error_before_it(t
     ("steps", "expected"),
     [("2:7", [4, 8]), ("1:2", [4, 8]), ("4:8", [4, 8]), ("5:6", [8, 12]), ("3:100", [4, 12]), ("100:200", [])],
 )
-def test_a_trace_holds_whole_calls(tmp_path, monkeypatch, steps, expected):
+def test_a_trace_holds_whole_calls_and_at_least_one(tmp_path, monkeypatch, steps, expected):
     """Of three calls of four steps."""
     traced, lines, done = [], [], 0
     monkeypatch.setattr(jax.profiler, "start_trace", lambda directory: traced.append(done))
@@ -218,7 +218,9 @@ def test_on_an_accelerator_programs_are_kept_unless_a_directory_is_given(monkeyp
 
 
 @pytest.mark.slow
-def test_a_run_measures_what_is_asked_for(tmp_path, capsys, monkeypatch):
+def test_a_run_says_its_memory_logs_its_throughput_and_writes_the_trace_that_is_asked_for(
+    tmp_path, capsys, monkeypatch
+):
     ticks = itertools.count()  # a clock that goes on by one second whenever it is read
     monkeypatch.setattr(stopwatch, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
     trainer = fit(trainer_for(tmp_path, log_every=3, profile="2:7", steps_per_call=5, verbose=True))

@@ -49,7 +49,7 @@ def compiled_gradients(trainer: LanguageModelTrainer, batch: Batch = BATCH):
     ("fields", "smoothing"),
     [({"tie_embeddings": False}, 0.0), ({"embeddings": EmbeddingSettings(output_bias=True, output_scale=0.5)}, 0.1)],
 )
-def test_a_loss_in_parts_has_the_gradients_of_the_plain_one(monkeypatch, fields, smoothing):
+def test_a_loss_in_parts_has_the_gradients_of_the_plain_one_and_never_all_logits(monkeypatch, fields, smoothing):
     trainer = trainer_of(num_devices=1)
     trainer = trainer_of(trainer.model.clone(**fields), num_devices=1, label_smoothing=smoothing)
     gradients, sums, text = compiled_gradients(trainer)
@@ -62,7 +62,9 @@ def test_a_loss_in_parts_has_the_gradients_of_the_plain_one(monkeypatch, fields,
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_on_accelerators_the_same_cross_entropy_scatters_nothing(monkeypatch, smoothing):
+def test_on_accelerators_the_cross_entropy_and_its_gradient_are_the_same_and_nothing_is_scattered(
+    monkeypatch, smoothing
+):
     logits = 5 * np.random.default_rng(0).normal(size=(B, T, V)).astype(np.float32)
 
     def program():

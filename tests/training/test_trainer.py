@@ -44,7 +44,7 @@ def compilations():
 
 
 @pytest.mark.slow
-def test_an_evaluation_counts_every_element_once(tmp_path, compilations):
+def test_an_evaluation_counts_every_element_once_and_compiles_once(tmp_path, compilations):
     trainer = trainer_for(tmp_path)
     trainer.params = create_programs(trainer.compiled, loader(1), num_steps=100).initial_state().params
     trainer.evaluate(loader(1))
@@ -151,7 +151,7 @@ class Diverges(ReverseTrainer):
 
 
 @pytest.mark.slow
-def test_a_step_that_is_not_finite_keeps_the_last_good_checkpoint(tmp_path):
+def test_a_step_that_is_not_finite_stops_the_training_and_keeps_the_last_good_checkpoint(tmp_path):
     trainer = trainer_for(tmp_path, Diverges, eval_every=1, log_every=50, steps_per_call=3)
     with pytest.raises(FloatingPointError, match="loss is nan at step 12"):
         fit(trainer)
@@ -164,7 +164,9 @@ def test_a_step_that_is_not_finite_keeps_the_last_good_checkpoint(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_epoch_leaves_nothing_behind(tmp_path, compilations):
+def test_after_an_epoch_nothing_is_compiled_or_stays_on_the_device_and_a_resumed_run_has_one_state(
+    tmp_path, compilations
+):
     def arrays() -> int:
         gc.collect()
         return len(jax.live_arrays())
@@ -190,7 +192,7 @@ def test_an_epoch_leaves_nothing_behind(tmp_path, compilations):
 
 
 @pytest.mark.slow
-def test_minutes_are_counted_from_the_last_checkpoint(tmp_path, monkeypatch):
+def test_checkpoints_are_made_when_their_minutes_are_over_and_counted_from_the_last_one(tmp_path, monkeypatch):
     clock = count()  # a minute goes by each time that it is read: once before each call, and when a checkpoint is saved
     monkeypatch.setattr("transformer_jax.fit.journal.time", SimpleNamespace(monotonic=lambda: 60 * next(clock)))
     trainer = trainer_for(tmp_path, checkpoint_minutes=3, steps_per_call=1, eval_every=3)
@@ -201,7 +203,7 @@ def test_minutes_are_counted_from_the_last_checkpoint(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_average_is_chosen_by_its_own_metric(tmp_path):
+def test_the_average_is_evaluated_beside_the_parameters_chosen_by_its_own_metric_and_resumed_to_the_bit(tmp_path):
     settings = {"ema": 0.9, "best_by": "val/ema_loss:min", "lr": 0.01, "eval_every": 1}
     whole = fit(trainer_for(tmp_path / "whole", **settings))
     results = whole.test(loader(23), loader(11))
@@ -222,7 +224,7 @@ def test_the_average_is_chosen_by_its_own_metric(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_training_of_a_number_of_steps_ends_within_an_epoch(tmp_path):
+def test_a_training_of_a_number_of_steps_ends_within_an_epoch_and_is_resumed_to_the_bit(tmp_path):
     settings = {"max_steps": 8, "eval_every": 1, "log_every": 50, "logger": "csv", "steps_per_call": 3}
     whole = fit(trainer_for(tmp_path / "whole", **settings))
     assert whole.steps == 8
@@ -254,7 +256,7 @@ def test_a_models_file_that_cannot_be_written_leaves_the_runs_directory_to_other
 
 
 @pytest.mark.parametrize(("split", "value"), [("val", np.nan), ("test", np.nan), ("test", np.inf)])
-def test_a_metric_that_is_not_finite_is_no_result(tmp_path, split, value):
+def test_a_metric_that_is_not_finite_is_an_error_and_no_result(tmp_path, split, value):
     class Broken(ReverseTrainer):
         """Its loss is not finite on the set of 3 sequences."""
 
@@ -281,7 +283,7 @@ class BareTask(Task):
 
 
 @pytest.mark.slow
-def test_a_task_is_fitted_without_a_trainer(tmp_path):
+def test_a_task_is_fitted_without_a_trainer_and_its_config_stays_the_same_object(tmp_path):
     trainer = fit(trainer_for(tmp_path / "trainer", logger="csv"))
     config = trainer_for(tmp_path / "task", logger="csv").config
     task = BareTask(config, trainer.model)

@@ -56,7 +56,7 @@ def test_a_published_config_opens_or_names_the_key_that_is_refused(name, tmp_pat
     assert is_of_transformers(tmp_path)
 
 
-def test_the_table_of_the_docs_has_each_published_config():
+def test_the_table_of_the_docs_has_each_published_config_and_the_refused_keys():
     table = (REPOSITORY / "docs" / "pretrained.md").read_text().partition("## Published configs")[2].splitlines()
     for name, (_, expected) in PUBLISHED.items():
         (row,) = [line for line in table if line.startswith(f"| `{name}` |")]
@@ -106,7 +106,7 @@ def test_a_published_config_opens_with_the_published_number_of_parameters(tmp_pa
             "ForSequenceClassification; it must end in one of For",
         ),
         (OPUS, {"architectures": ["MarianForCausalLM"]}, "is MarianForCausalLM; it must end in one of Model"),
-        (NEOX, {"partial_rotary_factor": 0.5}, "partial_rotary_factor in .* is 0.5; it must be one of 0.25, None"),
+        (NEOX, {"partial_rotary_factor": 0.5}, "partial_rotary_factor in .* is 0.5; it must be rotary_pct, 0.25"),
         (NEOX, {"head_dim": 32}, "head_dim in .* is 32; it must be one of 64, None"),
         (VIT, {"head_dim": 32}, "head_dim in .* is 32; it must be one of 64"),
         (GPT2, {"hidden_size": 64}, "hidden_size in .* is 64; it must be one of 768, None"),  # it wins there
@@ -150,7 +150,7 @@ def test_a_key_that_would_change_the_result_is_an_error(config, more, message, t
         (GEMMA3, {"layer_types": ["full_attention"] * 4 + ["sliding_attention"]}, [(None, None)] * 4 + [(512, 1e4)]),
     ],
 )
-def test_layers_see_what_the_config_says(config, more, expected, tmp_path):
+def test_windows_and_positions_of_layers_are_those_of_the_config(config, more, expected, tmp_path):
     model = opened(config | {"layer_types": None, "num_hidden_layers": 5} | more, tmp_path)
     found = []
     for kind in kinds_of(model):
@@ -170,7 +170,7 @@ def test_entries_that_transformers_ignores_change_nothing(config, more, tmp_path
     assert repr(opened(config | more, tmp_path)) == repr(opened(config, tmp_path))
 
 
-def test_the_first_berts_are_told_by_their_class_or_their_keys(tmp_path):
+def test_the_first_berts_have_no_model_type_and_are_told_by_their_class_or_their_keys(tmp_path):
     named = opened(GOOGLE | {"model_type": "bert"}, tmp_path)
     assert repr(opened(GOOGLE, tmp_path)) == repr(named)
     assert repr(opened(GOOGLE | {"architectures": ["BertForMaskedLM"], "type_vocab_size": 2}, tmp_path)) == repr(named)

@@ -82,7 +82,7 @@ def test_a_pytorch_file_holds_a_state_dict_bare_or_with_hyperparameters(tmp_path
 
 
 @ZIPS
-def test_tensors_of_every_form_are_read(tmp_path, zipped):
+def test_tensors_of_every_form_and_type_are_read(tmp_path, zipped):
     draws = torch.randn(7, 5, 3, generator=torch.Generator().manual_seed(0))
     tensors = {
         "transposed": draws.clone().transpose(0, 2),

@@ -50,7 +50,7 @@ def on_drawn_models(*families, number=NUM_MODELS):
 
 
 @on_drawn_models(*FAMILIES)
-def test_a_pass_with_its_gradients_is_that_of_transformers(family, pick):
+def test_logits_residual_streams_attention_and_gradients_are_those_of_transformers(family, pick):
     theirs = drawn(family, pick)
     model, variables = opened(theirs)
     arguments, named = inputs_of(model, pick)
@@ -83,7 +83,7 @@ def test_a_pass_with_its_gradients_is_that_of_transformers(family, pick):
 
 @pytest.mark.parametrize("length", [13, 29])  # shorter and longer than in training
 @pytest.mark.parametrize("rope", [DYNAMIC, YARN, YARN | {"factor": 1.0}, YARN_LATER, YARN | {"rope_theta": 3.0}])
-def test_scaled_rotary_positions_are_those_of_transformers(rope, length, tmp_path):
+def test_scaled_rotary_positions_are_those_of_transformers_in_a_pass_and_in_a_step(rope, length, tmp_path):
     config = transformers.LlamaConfig(head_dim=12, max_position_embeddings=17, rope_parameters=dict(rope))
     config.save_pretrained(tmp_path)
     theirs = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config)
@@ -168,7 +168,7 @@ def test_a_model_of_no_family_is_not_written(tmp_path):
         save_transformers(tmp_path, model, variables["params"])
 
 
-def test_a_model_replaces_only_one_of_transformers(tmp_path):
+def test_a_model_replaces_one_of_transformers_and_nothing_else_and_goes_through_no_link(tmp_path):
     model, variables, _ = ours("gpt2")
     outside, directory = tmp_path / "outside.json", tmp_path / "model"
     outside.write_text('{"model_type": "bert"}')
@@ -316,7 +316,7 @@ def test_of_two_entries_for_rotary_positions_the_older_one_wins_as_in_transforme
     assert found.settings.positions.base == config.rope_parameters["rope_theta"] == ROPE["rope_theta"]
 
 
-def test_a_model_keeps_what_its_original_has_beside_the_weights(tmp_path):
+def test_with_its_original_a_model_keeps_tokenizer_and_ids_and_the_names_of_its_classes(tmp_path):
     theirs = drawn("bert", Random(13))
     assert type(theirs).__name__ == "BertForSequenceClassification"
     names = {str(number): f"kind {number}" for number in range(5)}
@@ -480,7 +480,7 @@ def test_arrays_that_are_left_over_or_other_than_their_copy_are_named(gpt2_files
         from_transformers(tmp_path, dtype="float16")
 
 
-def test_files_of_other_versions_are_read(tmp_path):
+def test_files_in_parts_and_names_of_older_versions_are_read(tmp_path):
     theirs = drawn("bert", Random(0))
     theirs.save_pretrained(tmp_path, max_shard_size="3KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
@@ -605,7 +605,7 @@ def test_arrays_are_split_over_devices(family, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["llama", "t5"])
-def test_a_pass_with_split_arrays_is_that_of_one_device(family, tmp_path):
+def test_a_pass_with_split_arrays_is_that_of_transformers(family, tmp_path):
     theirs = drawn(family, Random(1))
     theirs.save_pretrained(tmp_path)
     model, split = from_transformers(tmp_path, sharding=functools.partial(halves, -1))

@@ -68,7 +68,7 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
     ],
     ids=["attention", "block", "stack", "pair with norms"],
 )
-def test_the_round_trip_from_pytorch_is_exact(module, model):
+def test_from_pytorch_and_back_is_exact(module, model):
     state = drawn(module)
     params = params_from_torch(model, state)
     assert_same(params_to_torch(model, params), state)
@@ -84,7 +84,7 @@ def test_every_floating_type_stays_what_it_is(dtype):
     assert_same(params_to_torch(encoder(), params), state)
 
 
-def test_what_is_imported_or_exported_is_a_copy():
+def test_imported_parameters_and_exported_tensors_are_copies():
     module = torch_encoder()
     state = drawn(module)
     params = params_from_torch(encoder(), state)
@@ -95,7 +95,7 @@ def test_what_is_imported_or_exported_is_a_copy():
     assert all(leaf.all() for leaf in jax.tree.leaves(params))
 
 
-def test_a_file_serves_as_well_as_a_state_dict(tmp_path):
+def test_a_file_and_arrays_serve_as_well_as_a_state_dict(tmp_path):
     state = drawn(torch_encoder())
     arrays = {name: tensor.numpy() for name, tensor in state.items()}
     torch.save(state, tmp_path / "encoder.pt")

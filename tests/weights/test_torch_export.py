@@ -101,7 +101,7 @@ def test_an_encoder_decoder_gives_the_same_logits(tmp_path):
 MASKS = [(S, S), (B, S, S), (B, 1, S), (B, H, S, S), (1, H, S, 1), (B, 1, 1, S)]
 
 
-def test_a_mask_of_any_rank_means_the_same(tmp_path):
+def test_a_mask_of_any_rank_and_type_means_the_same(tmp_path):
     model, x = predictor(num_layers=1), draw(B, S, FEATURES)
     variables, module = exported(tmp_path, model, x)
     for shape, dtype in zip(MASKS, itertools.cycle((bool, np.int32)), strict=False):
@@ -123,7 +123,7 @@ def test_an_activation_computes_the_same(tmp_path, activation):
     np.testing.assert_allclose(found, activation(x), rtol=0, atol=3e-6)
 
 
-def test_a_model_of_odd_sizes_is_exported(tmp_path):
+def test_an_odd_width_no_layers_and_bfloat16_are_exported(tmp_path):
     model, x = TransformerPredictor(7, 2, 1, 0), draw(B, S, FEATURES)
     params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), drawn(model, x)["params"])
     module = loaded(export_torch(model, params, tmp_path))
@@ -132,7 +132,7 @@ def test_a_model_of_odd_sizes_is_exported(tmp_path):
     assert_close(run_torch(module, x), model.apply({"params": wide}, x), 1e-5)
 
 
-def test_gradients_are_the_same_also_where_a_row_is_padding_alone(tmp_path):
+def test_logits_and_gradients_are_the_same_also_where_a_row_is_padding_alone(tmp_path):
     model = transformer(PRE_NORM, final_norm=False)  # against the order's default
     inputs, variables, module = translated(model, tmp_path)
     weights = draw(B, T, V, seed=2)
@@ -153,7 +153,7 @@ def test_gradients_are_the_same_also_where_a_row_is_padding_alone(tmp_path):
     assert abs(named["decoder.layers.1.multihead_attn.in_proj_weight"][2 * D :]).max() > 1e-4
 
 
-def test_dropout_has_the_models_rates(tmp_path):
+def test_dropout_is_off_and_has_the_models_rates_where_it_is_turned_on(tmp_path):
     model = predictor(BlockSettings(dropout_prob=0.25), num_layers=1, input_dropout_prob=0.125)
     _, module = exported(tmp_path, model, draw(B, S, FEATURES))
     rates = {name: part.p for name, part in module.named_modules() if isinstance(part, torch.nn.Dropout)}
@@ -243,7 +243,7 @@ def test_a_translation_ends_with_the_end_token_or_at_max_length(tmp_path):
     np.testing.assert_array_equal(alone, free[first, : ended[first].argmax() + 1])
 
 
-def test_an_export_replaces_only_an_earlier_one(tmp_path):
+def test_an_export_replaces_an_earlier_one_and_no_other_file(tmp_path):
     model, x = predictor(num_layers=1), draw(B, S, FEATURES)
     params = drawn(model, x)["params"]
     for directory in (tmp_path / "new" / "er", str(tmp_path / "new" / "er")):

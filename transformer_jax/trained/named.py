@@ -42,7 +42,6 @@ from transformer_jax.trees import Params
 from transformer_jax.weights.huggingface.hub import local_directory
 from transformer_jax.weights.huggingface.pretrained import (
     TOKENIZER,
-    dropout_of,
     from_transformers,
     is_of_transformers,
     model_of_config,
@@ -134,8 +133,6 @@ def _settings_of_transformers(config_class: ConfigClass, directory: Path) -> Val
     for field in dataclasses.fields(config_class):
         if field.name in kept and field.default is not None:
             settings[field.name] = str(directory / TOKENIZER)
-    if config_class.dropout_prob is None:  # the task takes that of the files
-        settings |= dropout_of(directory / CONFIG)
     model = model_of_config(directory / CONFIG)
     for name, setting in SIZES.items():  # the model's class decides which fields it has
         size = getattr(model, name, None)

@@ -56,7 +56,7 @@ def test_every_answer_is_right(name):
 
 @of_each
 @pytest.mark.parametrize("size", [2, 13])
-def test_a_program_of_any_size_is_right_at_every_length(name, size):
+def test_a_program_is_compiled_for_every_size_and_right_at_every_length(name, size):
     circuit = CIRCUITS[name](size, seed=size)
     for length in {circuit.task.min_length, size // 2 + 2, circuit.task.max_length}:
         if circuit.task.min_length <= length <= circuit.task.max_length:
@@ -92,7 +92,7 @@ def test_working_heads_attend_where_the_circuit_says(name):
 
 
 @of_each
-def test_idle_parts_change_no_logit(name):
+def test_idle_heads_and_units_change_no_logit(name):
     circuit = made(name)
     tokens = drawn(name, num=101)
     logits = circuit.logits(tokens)

@@ -73,7 +73,7 @@ def test_the_order_of_the_transcoders_changes_no_edge():
 
 
 @pytest.mark.parametrize(("name", "settings", "kind"), CASES)
-def test_an_edge_is_what_a_node_adds_to_the_sum(name, settings, kind):
+def test_values_are_sums_of_edges_and_an_edge_is_what_a_node_adds(name, settings, kind):
     model, variables, x = one_text(name, settings)
     transcoders = drawn_transcoders(kind, "decoder" if name == "language model" else "encoder")
     graph = attribution_graph(model, variables, x, transcoders=transcoders, position=3, batch=5)
@@ -108,7 +108,7 @@ def test_an_edge_is_what_a_node_adds_to_the_sum(name, settings, kind):
         assert abs(changes / SHARE).max() > 0.05
 
 
-def test_pruning_keeps_what_has_most_influence_over_all_paths():
+def test_influence_is_that_of_all_paths_and_pruning_keeps_the_largest():
     model, variables, x = one_text("predictor", "pre_norm")
     transcoders = drawn_transcoders("plain", "encoder")
     graph = attribution_graph(model, variables, x, transcoders=transcoders)

@@ -24,7 +24,7 @@ def case(model):
 
 
 @pytest.mark.parametrize(("k", "output_dim"), [(3, None), (9, None), (3, 2)])  # of the 9 largest some are below 0
-def test_top_k_is_its_formula(k, output_dim):
+def test_top_k_is_its_formula_of_an_autoencoder_and_of_a_transcoder(k, output_dim):
     model = SparseDictionary(11, 5, output_dim=output_dim, k=k)
     variables, params, directions = case(model)
     x = X if output_dim else X - params["decoder_bias"]
@@ -43,7 +43,7 @@ def test_ties_still_select_exactly_k_features():
     assert (features > 0).sum(-1).tolist() == [3, 3]
 
 
-def test_a_gated_autoencoder_is_its_formula():
+def test_a_gated_autoencoder_and_its_loss_are_their_formulas():
     model = SparseDictionary(11, 5)
     variables, params, directions = case(model)
     projected = (X - params["decoder_bias"]) @ params["encoder"]
@@ -62,7 +62,7 @@ def test_a_gated_autoencoder_is_its_formula():
 
 
 @pytest.mark.parametrize("model", [SparseDictionary(11, 5, k=3), SparseDictionary(11, 5)])
-def test_directions_keep_norm_1(model):
+def test_directions_have_norm_1_and_gradients_orthogonal_to_them_and_the_encoder_begins_as_their_transpose(model):
     bound = model.bind(model.init(jax.random.key(0), X))
     np.testing.assert_allclose(jnp.linalg.norm(bound.directions, axis=1), 1, rtol=1e-6)
     np.testing.assert_allclose(bound.encoder, bound.directions.T, atol=1e-6)

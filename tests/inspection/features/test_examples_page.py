@@ -51,7 +51,7 @@ def test_each_feature_has_its_best_examples_coloured_by_it(dates, dictionary):
     assert largest == sorted(largest, reverse=True)
 
 
-def test_the_page_has_the_features_that_are_chosen(dates, dictionary):
+def test_features_are_chosen_and_mistakes_are_named(dates, dictionary):
     examples = dates.examples(TEXTS[:1])
     page = feature_page(dates.fitted, dictionary, NAME, examples, features=[7, 2])
     assert re.findall(r"Feature (\d+)", page.text) == ["7", "2"]

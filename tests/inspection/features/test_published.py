@@ -154,7 +154,7 @@ def test_per_layer_transcoders_of_circuit_tracer(tmp_path, kind):
         assert_same(layer(X), (features @ weights["W_dec"] + weights["b_dec"] + skip, features))
 
 
-def test_a_cross_layer_transcoder_writes_to_no_earlier_layer(tmp_path):
+def test_a_cross_layer_transcoder_writes_its_layer_and_those_after_it(tmp_path):
     layers = [tracer_layer(layer, 2 - layer, threshold=torch.linspace(0, 0.5, FEATURES)) for layer in (0, 1)]
     found = load_transcoders(tracer(tmp_path, layers, "W_enc"))
     x = [torch.tensor(X), torch.tensor(draw(2, 7, WIDTH, seed=4))]

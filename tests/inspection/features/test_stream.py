@@ -38,7 +38,7 @@ def quick_stream(copies: int, names=("hidden",), factor: float = 1.0, **options)
     return ActivationStream(model, loader, names, **options)
 
 
-def test_a_stream_has_what_capture_has_without_padding():
+def test_a_stream_has_what_capture_has_padding_is_left_out_and_several_activations_stand_side_by_side():
     case, names = encoder_decoder(), ["decoder.layers.1.output", "decoder.layers.0.attention.output"]
     source, target, _ = case.inputs
     lengths = np.array([5, 3])
@@ -55,7 +55,7 @@ def test_a_stream_has_what_capture_has_without_padding():
     np.testing.assert_allclose(in_order(rows, 0, 0), np.concatenate([both[0], both[1, :3]]), atol=1e-6)
 
 
-def test_the_seed_determines_every_chunk():
+def test_chunks_are_a_function_of_the_seed_and_their_number():
     stream = quick_stream(5, chunk=2, seed=3)
     chunks = list(stream)
     assert len(stream) == 3
@@ -78,7 +78,7 @@ def test_a_file_has_the_rows_of_data_in_any_form(tmp_path):
         np.testing.assert_allclose(in_order(written, 0, 0), expected, rtol=1e-2 if name == "bfloat16" else 1e-3)
 
 
-def test_a_file_appears_only_when_it_is_complete(tmp_path, monkeypatch):
+def test_a_file_has_all_rows_and_appears_only_when_it_is_complete(tmp_path, monkeypatch):
     stream, path = quick_stream(7, chunk=2, valid=lambda x, y: x[..., 0] > 0), tmp_path / "rows.npy"
     expected, chunks = list(stream), ActivationStream.chunks
 

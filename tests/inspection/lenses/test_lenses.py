@@ -121,7 +121,7 @@ class LinearBlock(CausalBlock):
         return x + self.dense(x)
 
 
-def test_in_a_linear_model_only_the_lens_itself_is_exact(tmp_path):
+def test_in_a_linear_model_the_lens_is_exact_after_every_block_and_a_rotated_one_is_not(tmp_path):
     model = TransformerLM(V, D, 3, L, 17, block=LinearBlock)
     variables = drawn(model, TEXTS)
     inspected = Inspected(model, variables)
@@ -140,7 +140,7 @@ def test_in_a_linear_model_only_the_lens_itself_is_exact(tmp_path):
     np.testing.assert_allclose(*values, rtol=1e-4)
 
 
-def test_the_divergence_of_the_tuned_lens_falls_from_that_of_the_logit_lens(inspected, tmp_path):
+def test_the_tuned_lens_begins_as_the_logit_lens_and_its_divergence_falls_until_it_stops(inspected, tmp_path):
     begin = Lens(jnp.stack([jnp.eye(D)] * 2), jnp.zeros((2, D)), jnp.arange(2), 0)
     expected = inspected.apply(logit_lens, TEXTS)[1:]
     np.testing.assert_allclose(inspected.apply(lens_logits, TEXTS, lens=begin), expected, atol=1e-5)
@@ -175,7 +175,7 @@ def test_a_fit_that_was_interrupted_continues_to_the_same_bits(fit, inspected, t
     assert contents[0] == contents[1]
 
 
-def test_our_files_of_lenses_have_the_form_of_published_ones(tmp_path):
+def test_published_lenses_load_and_ours_have_their_form(tmp_path):
     rng = np.random.default_rng(0)
     maps = rng.normal(size=(2, D, D)).astype(np.float32)
     published = {

@@ -34,14 +34,14 @@ def test_only_the_run_is_required():
         (".", [], "config.json"),
     ],
 )
-def test_for_invalid_inputs_nothing_is_written(tmp_path, run, words, message):
+def test_invalid_runs_and_inputs_are_errors_and_nothing_is_written(tmp_path, run, words, message):
     with pytest.raises((InputError, OSError), match=message):
         carry_out(command(run, words, tmp_path / "page.html"))
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
-def test_numbers_are_printed_beside_the_page(tmp_path, capsys):
+def test_numbers_are_printed_with_the_probability_of_each_and_the_page_is_written(tmp_path, capsys):
     carry_out(command("reverse", NUMBERS, tmp_path / "page.html"))
     title, answer, parts, written = capsys.readouterr().out.splitlines()
     assert title == " ".join(NUMBERS)

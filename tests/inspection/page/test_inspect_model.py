@@ -51,7 +51,7 @@ def logits_of(case, *inputs):
     return np.asarray(applied(case.model, case.variables, *inputs), np.float32)[0]
 
 
-def test_positions_have_the_names_of_the_tokens(page, content):
+def test_positions_and_answers_have_the_names_of_the_tokens(page, content):
     logits = logits_of(CAUSAL, CLEAN)
     probabilities = np.asarray(jax.nn.softmax(logits)).max(-1)
     assert [part.text for part in page.answers[0].parts] == [WORDS[index] for index in logits.argmax(-1)]

@@ -58,7 +58,7 @@ def test_images_in_files_are_digits_whether_ink_is_dark_or_light(tmp_path):
     assert example.answer(trainer.forward(example.inputs)[0]).text == "image 1"  # a one among zeros
 
 
-def test_images_of_colours_are_never_inverted(tmp_path):
+def test_images_of_colours_are_resized_and_never_inverted(tmp_path):
     from PIL import Image
 
     for name, colour in (("light.png", (250, 240, 230)), ("dark.png", (10, 20, 30))):
@@ -153,7 +153,7 @@ def test_a_task_without_hooks_has_numbers_as_labels(plain):
 
 
 @pytest.mark.slow
-def test_hostile_texts_are_shown_as_text(browser, plain, tmp_path):
+def test_hostile_texts_are_shown_as_text_and_a_task_words_its_answer(browser, plain, tmp_path):
     plain[1].save(tmp_path / "inspection.html")
     with opened(browser, tmp_path / "inspection.html") as (page, problems, requests):
         assert page.title() == page.locator("h1").inner_text() == HOSTILE

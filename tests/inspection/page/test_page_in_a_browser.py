@@ -56,7 +56,7 @@ def choose_head(page) -> None:
     shown_map(page, "cross", LAYER, HEAD)
 
 
-def test_the_weights_of_a_chosen_head_are_those_that_numpy_says(browser, dates, file):
+def test_a_head_is_chosen_by_mouse_and_its_weights_are_those_that_numpy_says(browser, dates, file):
     trainer, made = dates
     weights = trainer.maps_of(made.examples[1]).maps["cross"][LAYER][HEAD]  # [T S]
     with opened(browser, file) as (page, problems, requests):
@@ -115,7 +115,7 @@ def induction(tmp_path_factory):
     return file
 
 
-def test_the_heads_that_work_are_coloured(browser, induction):
+def test_the_heads_that_work_are_coloured_and_the_first_map_is_of_the_one_that_matters_most(browser, induction):
     said = CIRCUIT.logits(TOKENS).argmax(-1)
     (without,) = ablate_heads(
         CIRCUIT.model, CIRCUIT.variables, *CIRCUIT.inputs(TOKENS), metric=lambda y: (y.argmax(-1) == said).mean()
@@ -159,7 +159,7 @@ def assert_labels_stand_apart(page, inside):
 
 
 @pytest.mark.parametrize("width", [360, 1100, 3840])
-def test_at_every_width_the_maps_are_whole(browser, induction, width):
+def test_at_every_width_the_maps_are_whole_and_labels_stand_apart(browser, induction, width):
     height = width * 9 // 16 if width > 1000 else 800
     with opened(browser, induction, width=width, height=height) as (page, problems, *_):
         assert_whole(page, "#attention .map-box", ".table-box")
@@ -179,7 +179,7 @@ def test_at_every_width_the_maps_are_whole(browser, induction, width):
         assert problems == []
 
 
-def test_all_tabs_are_read_by_keys(browser, induction):
+def test_tabs_are_chosen_by_arrow_keys_and_their_numbers_read_by_keys(browser, induction):
     (tokens,) = TOKENS
     with opened(browser, induction) as (page, problems, *_):
         choose_tab(page, "Lens")
@@ -234,7 +234,7 @@ def test_the_lines_of_a_query_are_the_weights_of_its_map(browser, induction):
 
 
 @pytest.mark.parametrize("width", [360, 3840])
-def test_views_of_arrays_are_read_by_keys_at_every_width(browser, tmp_path, width):
+def test_views_of_arrays_are_whole_and_read_by_keys(browser, tmp_path, width):
     rng = np.random.default_rng(0)
     tokens = [f"token{number}" for number in range(40)]
     weights, values = rng.dirichlet(np.ones(40), (12, 12, 40)), rng.normal(size=(2, 40))
@@ -264,7 +264,7 @@ def test_views_of_arrays_are_read_by_keys_at_every_width(browser, tmp_path, widt
             assert problems == []
 
 
-def test_values_beyond_the_colours_leave_the_others_told_apart(browser, tmp_path):
+def test_values_beyond_the_colours_are_named_and_the_others_told_apart(browser, tmp_path):
     values = np.random.default_rng(0).uniform(1, 2, size=(5, 7))
     values[1:, 0] = [-24758, 24000, 23000, 22000]
     show_grid(values, ["<s>", *"abcdef"]).save(tmp_path / "grid.html")
@@ -284,7 +284,7 @@ def test_values_beyond_the_colours_leave_the_others_told_apart(browser, tmp_path
         assert problems == []
 
 
-def test_a_chosen_node_of_a_graph_lists_its_edges(browser, tmp_path):
+def test_a_chosen_node_of_a_graph_lists_its_edges_and_leads_to_the_others(browser, tmp_path):
     nodes = nodes_of(["feature", "error", "token", "logit"], [0, 0, 0, 1], [0, 1, 0, 1], [7, 0, 0, 2], [1.5, 0, 0, 3])
     edges = np.zeros((4, 4))
     edges[0, 2], edges[3, 0], edges[3, 1] = 1.25, 2.5, -0.5

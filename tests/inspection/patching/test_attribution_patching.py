@@ -47,7 +47,7 @@ def test_integrated_gradients_tend_to_what_patching_a_whole_activation_restores(
     assert errors[1] < errors[0] / 8  # as 1 / N
 
 
-def test_edges_are_the_derivatives_of_paths_with_the_same_ends():
+def test_edges_are_the_derivatives_of_paths_with_the_same_senders_and_receivers():
     case, corrupted = clean_and_corrupted(SETTINGS["pre_rms_grouped"], num_layers=3)
     near = case.inputs[0] + 1e-6 * (corrupted[0] - case.inputs[0])
     arguments = *case, (near,)

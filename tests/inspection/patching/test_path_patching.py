@@ -14,7 +14,7 @@ FIRST, SECOND, LAST = (f"encoder.layers.{layer}.attention" for layer in range(3)
 
 
 @pytest.mark.parametrize(("settings", "through"), [("post_norm", True), ("pre_rms_grouped", False)])
-def test_paths_between_sets_are_those_of_passes_made_by_hand(settings, through):
+def test_paths_between_sets_of_heads_feed_forwards_and_logits_are_those_of_passes_made_by_hand(settings, through):
     case, corrupted = clean_and_corrupted(SETTINGS[settings], num_layers=3)
     of_model = case.model, case.variables
     outputs, written = f"{FIRST}.head_outputs", "encoder.layers.0.feed_forward.output"

@@ -23,7 +23,7 @@ MODEL = {"model_dim": 12, "num_heads": 3, "num_layers": 2}
 SMALL = {"set_size": 5, **MODEL}
 
 
-def test_the_digits_are_split_per_class():
+def test_the_digits_are_split_per_class_and_completely():
     digits = digits_table()
     everything = np.sort(np.concatenate([digits.train, digits.val, digits.test]))
     np.testing.assert_array_equal(everything, np.arange(1797))
@@ -48,7 +48,7 @@ def test_25_epochs_of_the_command_find_the_odd_digit_in_97_of_100_sets(tmp_path)
 
 
 @pytest.mark.slow
-def test_the_report_counts_mistakes(tmp_path_factory):
+def test_the_report_counts_mistakes_and_draws_sets(tmp_path_factory):
     directory = finished_run(tmp_path_factory, "SetAnomalyTask_digits")
     results = json.loads((directory / "results.json").read_text())
     assert 0 < results["train_acc"] < 1

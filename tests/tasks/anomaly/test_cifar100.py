@@ -49,14 +49,16 @@ def assert_is_the_original(splits, original):
         assert split.digest == hashlib.md5(content).hexdigest()
 
 
-def test_an_archive_put_by_hand_gives_the_images_in_it(tmp_path, original, archive):
+def test_images_are_those_on_disk_and_an_archive_put_by_hand_is_unpacked(tmp_path, original, archive):
     assert_is_the_original(load_cifar100(original), original)
     (tmp_path / "cifar-100-python.tar.gz").write_bytes(archive)
     assert_is_the_original(load_cifar100(tmp_path), original)
 
 
 @pytest.mark.parametrize("failure", ["unreachable", "other content"])
-def test_after_a_failed_download_the_next_one_may_succeed(tmp_path, original, archive, monkeypatch, failure):
+def test_a_failed_download_says_what_to_do_and_the_next_one_may_succeed(
+    tmp_path, original, archive, monkeypatch, failure
+):
     with serve({"/a.tar.gz": archive[:-9] + b"!" * 9}) as (url, _):
         if failure != "unreachable":
             monkeypatch.setattr(f"{miniature.CIFAR100}.url", f"{url}/a.tar.gz")
@@ -111,7 +113,7 @@ def compute(data_dir, splits, resolution=16) -> list[int]:
     return computed
 
 
-def test_features_are_computed_once(tmp_path, splits):
+def test_features_are_computed_once_and_written_as_the_tutorial_does(tmp_path, splits):
     assert compute(tmp_path, splits) == [10, 10, 1, 7]
     assert compute(tmp_path, splits) == []
     files = sorted((tmp_path / "cifar100_features").iterdir())
@@ -137,7 +139,7 @@ def test_features_of_other_images_resolution_or_network_are_computed_again(tmp_p
     assert compute(tmp_path, other, 13) == [10, 10, 1, 7]
 
 
-def test_a_damaged_cache_is_no_reason_to_compute_for_hours(tmp_path, splits):
+def test_a_damaged_cache_is_an_error_and_no_reason_to_compute_for_hours(tmp_path, splits):
     compute(tmp_path, splits)
     path = tmp_path / "cifar100_features" / "train_set_features.npz"
     path.write_bytes(path.read_bytes()[:-1000])
@@ -145,7 +147,7 @@ def test_a_damaged_cache_is_no_reason_to_compute_for_hours(tmp_path, splits):
         features_of_splits(splits, tmp_path, None, 16)
 
 
-def test_ready_files_are_taken_if_they_are_of_these_images(tmp_path, splits):
+def test_ready_files_are_taken_if_they_have_a_row_for_each_image_and_are_of_these(tmp_path, splits):
     for records, size, message in (
         ([{}, {}], 21, None),
         ([{}, {}], 20, r"train_set_features.npz has shape \(20, 512\); it must be \(21, 512\), one row for each image"),

@@ -72,7 +72,7 @@ def test_what_is_no_file_of_features_is_refused_in_one_line(tmp_path, kind):
     assert "\n" not in str(caught.value)
 
 
-def test_only_a_table_in_float32_stays_in_its_file(tmp_path):
+def test_a_table_in_float32_stays_in_its_file_and_others_are_converted(tmp_path):
     expected = fingerprint([], FEATURES)
     for array in (FEATURES, FEATURES.astype(float), FEATURES.astype(">f4"), np.asfortranarray(FEATURES)):
         np.save(tmp_path / "features.npy", array)

@@ -54,7 +54,7 @@ def test_the_fingerprint_of_the_data_does_not_depend_on_where_the_table_lies(con
 
 
 @pytest.mark.slow
-def test_a_run_from_the_host_ends_bitwise_as_one_from_the_device(config):
+def test_a_run_from_the_host_ends_bitwise_as_one_from_the_device_and_has_no_pictures_of_images(config):
     host, results = train_anomaly(config, features_on="host")
     assert host.constants is None
     config = dataclasses.replace(config, features_on="device", name="device")

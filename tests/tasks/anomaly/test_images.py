@@ -34,7 +34,7 @@ def test_these_formats_are_read(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", [*WRONG, "missing.png"])
-def test_other_files_are_refused_in_one_line(tmp_path, monkeypatch, name):
+def test_others_and_damaged_ones_are_refused_in_one_line(tmp_path, monkeypatch, name):
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("another program was started"))
     path = tmp_path / name
     if name in WRONG:
@@ -91,7 +91,7 @@ def test_a_directory_without_folders_of_images_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_pictures_show_the_images_of_the_features(tmp_path, capsys):
+def test_pictures_and_examples_show_the_images_of_the_features(tmp_path, capsys):
     colours = write_folders(tmp_path / "images")
     np.save(tmp_path / "features.npy", colours / 255)
     np.save(tmp_path / "labels.npy", LABELS)

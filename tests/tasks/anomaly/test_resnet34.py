@@ -78,7 +78,7 @@ def test_features_are_those_of_pytorch_with_downloaded_weights(tmp_path, of_pyto
     np.testing.assert_allclose(found, expected, atol=3e-4 * spread)
 
 
-def test_a_download_of_weights_that_failed_leaves_nothing(tmp_path, monkeypatch):
+def test_weights_that_cannot_be_downloaded_say_what_to_do_and_leave_nothing(tmp_path, monkeypatch):
     data_dir = tmp_path / "data"
     monkeypatch.setitem(URLS, "resnet34", f"{UNREACHABLE}/w.h5?dl=1")
     with pytest.raises(InputError, match=r"^ResNet-34's ImageNet weights could not be downloaded from ") as caught:

@@ -71,7 +71,7 @@ def test_an_epoch_uses_each_image_once_as_the_anomaly():
     np.testing.assert_array_equal(anomalies, np.arange(len(LABELS)))
 
 
-def test_only_training_draws_anew_each_epoch():
+def test_training_draws_anew_each_epoch_and_testing_never():
     def batch(sets, epoch):
         return sets.__getitems__(EpochIndices([5, 2], epoch)).stacked[0]
 
@@ -82,7 +82,7 @@ def test_only_training_draws_anew_each_epoch():
     np.testing.assert_array_equal(batch(test, 0), batch(test, 1))
 
 
-def test_an_item_is_that_of_the_tutorial():
+def test_an_item_is_the_tutorials_features_indices_and_label():
     dataset = SetAnomalyDataset(FEATURES, LABELS, seed=3)
     assert len(dataset) == len(LABELS)
     features, indices, label = dataset[13]

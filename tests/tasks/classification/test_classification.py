@@ -47,7 +47,7 @@ def run(tmp_path_factory):
     return trainer, results
 
 
-def test_a_run_has_scores_beside_those_of_simple_models(run):
+def test_a_run_has_scores_a_confusion_matrix_and_predictions(run):
     trainer, results = run
     assert sorted(trainer.labels) == ["is blue", "is green", "is red"]
     files = {path.name for path in trainer.run.path.iterdir()}
@@ -60,7 +60,7 @@ def test_a_run_has_scores_beside_those_of_simple_models(run):
     assert np.mean([row[4] == "1" for row in rows]) == pytest.approx(own["accuracy"])
 
 
-def test_other_texts_of_a_batch_change_no_probability(run):
+def test_padding_order_and_batch_change_no_probability(run):
     trainer, _ = run
     texts = ["red 1", "blue 2345678", "g", "green", "red 1"]
     alone = [trainer.answers(trainer.examples([text]))[0] for text in texts]
@@ -74,7 +74,7 @@ def test_other_texts_of_a_batch_change_no_probability(run):
     np.testing.assert_allclose(logits, trainer.logits_of(data.splits.test[:1]), atol=1e-5)
 
 
-def test_a_run_is_saved_for_transformers(run, tmp_path, capsys):
+def test_a_run_is_opened_predicted_and_saved_for_transformers(run, tmp_path, capsys):
     trainer = load_run(run[0].run.path)
     texts = ["red 1", "blue ü 2", "green 3 and much more text than fits"]
     assert trainer.predict(texts) == run[0].predict(texts)
@@ -116,7 +116,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_losses_are_those_of_pytorch_with_the_scores_of_scikit_learn(kind, tmp_path):
+def test_losses_and_scores_are_those_of_pytorch_and_scikit_learn(kind, tmp_path):
     settings, labels = KINDS[kind]
     data = written(tmp_path / "data.tsv", labels)
     config = ClassificationConfig(
@@ -185,7 +185,7 @@ def test_a_head_with_labels_of_the_same_names_is_kept_in_its_order(tmp_path):
     np.testing.assert_array_equal(*kernels)
 
 
-def test_the_pooling_is_that_of_the_files_which_a_run_needs_no_more(tmp_path, monkeypatch):
+def test_the_pooling_is_that_of_the_files_and_a_run_needs_them_no_more(tmp_path, monkeypatch):
     saved(tmp_path / "mini", "BertModel")
     sentence_files(tmp_path / "mini", {"pooling_mode": "mean"})
     data = written(tmp_path / "data.tsv", [WORDS[number % 3] for number in range(40)])
@@ -207,7 +207,7 @@ def test_the_pooling_is_that_of_the_files_which_a_run_needs_no_more(tmp_path, mo
 
 
 @pytest.mark.parametrize("kind", ["DistilBert", "MPNet"])
-def test_an_encoder_without_token_types_is_fine_tuned_on_pairs(kind, tmp_path):
+def test_an_encoder_without_token_types_is_fine_tuned_on_pairs_and_saved(kind, tmp_path):
     saved(tmp_path / "base", f"{kind}ForMaskedLM")
     data = written(tmp_path / "data.tsv", [f"is {number % 2}" for number in range(40)])
     trainer, _ = train_classification(
@@ -234,6 +234,7 @@ def test_an_encoder_is_fine_tuned_with_the_dropout_of_its_files_in_the_places_of
     settings = {"data": data, "init_from": str(tmp_path / "base")}
     config = chosen_config(None, ClassificationConfig(), settings, ClassificationTrainer.name)
     config.check_idle()
+    config = config.regularized()
     assert (config.dropout_prob, config.attention_dropout) == (hidden, attention)
     ids = np.tile([2, 4, 5, 6, 7, 3], (3_001, 1))
     shapes, theirs = [], []

@@ -35,11 +35,11 @@ def read(tmp_path, content, *columns, several=False, name="file"):
         ('{"text": "It, too", "label": "good"}\n\n{"label": "not bad", "text": "two\\nlines "}', ()),
     ],
 )
-def test_each_kind_of_table_is_read(content, columns, tmp_path):
+def test_tables_of_spreadsheets_and_json_lines_are_read(content, columns, tmp_path):
     assert read(tmp_path, content, *columns) == GOOD
 
 
-def test_quotes_of_a_table_without_header_are_text(tmp_path):
+def test_a_table_without_header_has_text_and_label_and_its_quotes_are_text(tmp_path):
     assert read(tmp_path, 'a "b\t1\n"c\t0\n') == [(('a "b',), ("1",)), (('"c',), ("0",))]
 
 
@@ -184,10 +184,11 @@ def test_words_that_occur_once_are_bytes(tmp_path):
     assert tokenizer.encode("red ü").tokens == ["[CLS]", "red", *(f"<0x{byte:02X}>" for byte in " ü".encode()), "[SEP]"]
 
 
-def test_missing_dropout_in_a_config_is_that_of_transformers_and_distilberts_has_other_names(tmp_path):
+def test_dropout_of_a_config_is_that_of_its_family(tmp_path):
     for content, expected in (
         ({"dropout": 0.25, "attention_dropout": 0}, [0.25, 0]),
         ({"hidden_dropout_prob": 0.5}, [0.5, 0.1]),
+        ({"model_type": "albert"}, [0, 0]),
     ):
         (tmp_path / "config.json").write_text(json.dumps(content))
         assert [*dropout_of(tmp_path / "config.json").values()] == expected

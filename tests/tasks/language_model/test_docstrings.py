@@ -44,12 +44,12 @@ def library(root: Path, **files: str) -> Path:
     return root
 
 
-def test_docstrings_are_read_without_running_a_module(tmp_path):
+def test_docstrings_are_read_in_the_order_of_lines_each_once_and_without_running_a_module(tmp_path):
     root = library(tmp_path, json=JSON)
     assert library_docstrings(root) == ("First.\n\nIndented.", "Second.", "Third.", "Fourth \\d.")
 
 
-def test_only_the_librarys_own_modules_are_read(tmp_path):
+def test_only_the_librarys_own_modules_are_read_and_no_tests(tmp_path):
     others = dict.fromkeys(["email__test__x", "requests", "site-packages__json"], "'no'")
     root = library(tmp_path, json="'a'", email__parser="'b'", **others)
     assert set(library_docstrings(root)) == {"a", "b"}
@@ -74,7 +74,7 @@ def test_a_library_without_source_is_an_error(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_running_interpreters_library_is_large():
+def test_the_running_interpreters_library_is_large_and_known():
     found = library_docstrings()
     assert sum(map(len, found)) > 500_000
     assert {inspect.getdoc(json), inspect.getdoc(json.JSONDecoder)} <= set(found)

@@ -77,7 +77,7 @@ def test_a_text_is_continued_as_the_full_pass_would(trainer, length):
     assert trainer.predict(text, max_new=10, top_k=1) == whole[length : length + 10]
 
 
-def test_each_place_of_a_seed_has_its_own_draws(trainer):
+def test_draws_are_a_function_of_seed_and_place(trainer):
     texts = ["The", "The"]
     first, second = trainer.predict(texts, max_new=23, temperature=3.0)
     assert first != second
@@ -165,7 +165,7 @@ def test_logits_of_nan_are_an_error():
 
 
 @pytest.mark.slow
-def test_a_text_of_repetitions_is_learned(tmp_path, text, capsys):
+def test_a_text_of_repetitions_is_learned_and_the_run_keeps_all(tmp_path, text, capsys):
     settings = TINY | SHORT | {"max_epochs": 20, "eval_every": 20, "quiet": False, "top_k": 1}
     trainer, results = train_language_model(data=text, checkpoint_dir=tmp_path, **settings)
     printed = capsys.readouterr().out
@@ -186,7 +186,7 @@ def test_a_text_of_repetitions_is_learned(tmp_path, text, capsys):
 
 
 @pytest.mark.slow
-def test_commands_use_a_run_on_another_text(tmp_path_factory, tmp_path):
+def test_a_run_is_evaluated_on_another_text_continues_a_prompt_and_is_begun_from(tmp_path_factory, tmp_path):
     few = {"train_size": 70, "max_new": 5, "batch_size": 14}
     settings = [f"--{name.replace('_', '-')}={value}" for name, value in (LANGUAGE_MODEL | few).items()]
     run = finished_run(tmp_path_factory, "LanguageModelTask")

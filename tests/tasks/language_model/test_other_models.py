@@ -38,7 +38,7 @@ def test_the_table_is_in_the_order_of_the_bits():
     assert table({"this": 2.0, "xz": 1.25, "gzip": 8.5}) == "  xz    1.250\n  this  2.000\n  gzip  8.500"
 
 
-def test_prompts_are_beginnings_of_thirds():
+def test_prompts_are_beginnings_of_thirds_and_never_empty():
     text = bytes(range(250))
     assert prompts(as_text(text)) == [text[start : start + 40] for start in (0, 83, 166)]
     assert all(prompts(as_text(b"a")))

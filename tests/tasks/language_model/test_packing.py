@@ -38,7 +38,7 @@ def test_a_text_goes_into_the_first_window_with_room_for_it():
         rooms[window] -= size
 
 
-def test_windows_hold_whole_texts():
+def test_windows_hold_whole_texts_each_of_which_follows_a_line_feed_and_predicts_one():
     """Line feeds are commas here, as are targets that are not scored."""
     windows, found = PackedTexts(as_tokens(TEXTS), END, T), []
     for (tokens, positions), targets in (windows[number] for number in range(len(windows))):
@@ -65,7 +65,7 @@ SETTINGS = {type(kind).__name__: BlockSettings(positions=kind) for kind in IN_AT
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_a_packed_batch_computes_each_text_as_alone(settings):
+def test_logits_losses_and_gradients_are_those_of_each_text_alone(settings):
     """No position sees the padding at the right of a text that has a row of its own."""
     rng = np.random.default_rng(0)
     texts = [np.append(rng.integers(END, size=size), END) for size in (3, 1, 4, 0, 6)]
@@ -95,7 +95,7 @@ def test_a_packed_batch_computes_each_text_as_alone(settings):
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), gradient, gradient_alone)
 
 
-def test_pieces_are_those_of_each_line(tmp_path):
+def test_pieces_are_those_of_each_line_and_no_line_is_in_two_parts(tmp_path):
     """In a longer text, a tokenizer may join a line feed to what is around it."""
     path = tmp_path / "lines.txt"
     path.write_bytes(TEXTS * 40)
@@ -120,7 +120,7 @@ def test_settings_of_other_windows_have_no_effect():
 
 
 @pytest.mark.slow
-def test_a_run_on_lines_scores_each_alone(tmp_path):
+def test_lines_are_learned_scored_one_by_one_and_continued_to_their_ends(tmp_path):
     lines = ["The quick brown fox", "jumps over", "the lazy dog.", "", "A bee sees a sea and the seas see a bee"]
     path = tmp_path / "lines.txt"
     path.write_text("\n".join(lines * 60), encoding="utf-8")

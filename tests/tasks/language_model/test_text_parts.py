@@ -21,7 +21,7 @@ TEXT = np.frombuffer(BYTES, np.uint8)
     ],
     ids=["anywhere", "between documents"],
 )
-def test_the_end_of_a_text_is_held_out(ends, sizes):
+def test_the_end_of_a_text_is_held_out_and_no_byte_is_lost(ends, sizes):
     parts = split_text(TEXT, None if ends is None else np.array(ends))
     assert parts.sizes() == sizes
     assert np.concatenate(parts).tobytes() == BYTES

@@ -12,7 +12,7 @@ BYTES = np.random.default_rng(0).integers(256, size=211).astype(np.uint8).tobyte
 TEXT = np.frombuffer(BYTES, np.uint8)
 
 
-def test_the_targets_of_a_window_are_the_next_bytes():
+def test_a_window_is_a_part_of_the_text_and_its_targets_the_next_bytes():
     windows = RandomWindows(TEXT, 7, 5, seed=1)
     places = windows.places(0)
     for index, (inputs, targets) in enumerate(windows[index] for index in range(len(windows))):
@@ -22,7 +22,7 @@ def test_the_targets_of_a_window_are_the_next_bytes():
     assert inputs.dtype == targets.dtype == np.int32
 
 
-def test_the_places_of_an_epoch_are_drawn_from_its_seed():
+def test_places_are_a_function_of_seed_epoch_and_index():
     windows = RandomWindows(TEXT, 7, 5, seed=1)
     first = windows.places(3).copy()
     windows.places(4)
@@ -41,7 +41,7 @@ def test_every_place_is_drawn_up_to_the_last_one_equally_often():
 
 
 @pytest.mark.parametrize(("size", "stride"), [(211, 3), (211, 7), (211, 1), (7, 3), (8, 3), (13, 3)])
-def test_each_byte_is_scored_once_with_the_context_that_is_said(size, stride):
+def test_each_byte_is_scored_once_in_order_and_with_the_context_that_is_said(size, stride):
     windows = ScoredWindows(TEXT[:size], 7, stride)
     inputs, targets = windows.__getitems__(range(len(windows))).stacked
     assert bytes(targets[targets != UNSCORED].tolist()) == BYTES[:size]
@@ -57,7 +57,7 @@ def test_each_byte_is_scored_once_with_the_context_that_is_said(size, stride):
         np.testing.assert_array_equal(windows[number][0], one)
 
 
-def test_the_fingerprint_is_that_of_all_that_windows_are_made_of():
+def test_the_fingerprint_is_of_the_text_and_of_how_windows_are_made():
     def prints(text: bytes, seq_len: int = 7, other: int = 3) -> list[str]:
         part = np.frombuffer(text, np.uint8)
         return [RandomWindows(part, seq_len, 5, other).fingerprint(), ScoredWindows(part, seq_len, other).fingerprint()]

@@ -25,7 +25,7 @@ def num_targets(dataset) -> int:
     return sum(len(pair.target) + 1 for pair in dataset.pairs)  # with the end
 
 
-def test_a_batch_has_at_most_so_many_tokens_with_padding(config):
+def test_a_batch_has_at_most_so_many_tokens_with_padding_and_an_epoch_every_pair_once(config):
     loader = translation_data(config).train_loader
     batches = list(loader.epoch(1))
     shapes = [(*inputs.source.shape, inputs.target.shape[1]) for inputs, _ in batches]

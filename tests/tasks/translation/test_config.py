@@ -19,7 +19,7 @@ def test_the_numbers_of_dates_are_those_of_the_model_that_ships():
     assert TranslationConfig().max_translation == len("2017-01-03") + 1  # with its end
 
 
-def test_a_training_on_few_pairs_has_enough_steps():
+def test_a_training_on_few_pairs_has_enough_steps_and_not_too_many_evaluations():
     """For 200 pairs; 286 epochs are the least of 7 steps with 2000 in all; …; a million pairs."""
     expected = {2: (1000, 100, 50), 7: (286, 100, 14), 701: (3, 100, 1), 15_000: (1, 100, 1)}
     assert {steps: numbers(TranslationConfig(data=PAIRS).resolved(steps)) for steps in expected} == expected

@@ -34,7 +34,7 @@ def test_what_nobody_types_is_cleaned_off():
     assert dates.typed("3 января 2017 г.") == "3 января 2017 г."
 
 
-def test_pairs_are_the_same_in_every_run():
+def test_pairs_are_the_same_in_every_run_and_every_day_occurs_before_any_occurs_again():
     pairs = dates.date_pairs("test", 2 * 3652 + 1)
     assert pairs[:3] == dates.date_pairs("test", 3)
     assert pairs[:3] == [
@@ -63,7 +63,7 @@ def test_every_day_has_one_split():
 
 
 @pytest.mark.parametrize("split", dates.SPLITS)
-def test_pairs_say_days_of_their_split_in_each_form_in_turn(split):
+def test_pairs_are_of_days_of_their_split_and_say_them_in_each_form_in_turn(split):
     pairs = dates.date_pairs(split, 2 * 24 * 3)
     days = [datetime.date.fromisoformat(pair.target) for pair in pairs]
     assert len({day.toordinal() for day in days} & set(dates.days_of(split).tolist())) == len(pairs)

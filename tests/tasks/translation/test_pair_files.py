@@ -22,7 +22,7 @@ def file(tmp_path):
     return write
 
 
-def test_the_first_two_columns_are_read(file):
+def test_two_columns_are_read_further_ones_ignored_and_only_a_newline_ends_a_line(file):
     path = file("Go.\tVa !\tCC-BY 2.0\nRun!\t走れ\t\t\na\u2028b\x0bc\x85d\te\n".encode())
     assert read_pairs(path) == [TextPair("Go.", "Va !"), TextPair("Run!", "走れ"), TextPair("a\u2028b\x0bc\x85d", "e")]
 
@@ -65,7 +65,7 @@ NO_TAB = "no tab in the line; one must separate the source text from the target 
         (b"abcdefgh\ta\nb\tabcdefgh\n", ": no pairs left; all 2 are longer than max_bytes, 7"),
     ],
 )
-def test_bad_input_is_named_with_its_line(file, content, message):
+def test_bad_input_is_named_with_file_line_and_reason(file, content, message):
     path = file(content)
     with pytest.raises(InputError) as error:
         load_pairs(path, max_bytes=7)
@@ -85,7 +85,7 @@ def test_pairs_longer_than_the_limit_are_counted(file):
 LINES = b"a\tA\nb\tB\nc\tC\nd\tD\ne\tE\n"
 
 
-def test_sets_may_have_files_of_their_own(file):
+def test_files_of_their_own_are_the_validation_and_the_test_set(file):
     path, val, test = file(LINES), file(b"b\tB\nb\tBB\nx\tX\n", "val"), file(b"y\tY\nlong text\tY\n", "test")
     splits = load_pairs(path, val_path=val, test_path=test, max_bytes=7)
     assert [pair.target for pair in splits.val] == ["B", "BB", "X"]
@@ -116,7 +116,7 @@ def test_too_few_pairs_are_an_error(file, content, given, message):
         load_pairs(path, max_bytes=7, **{f"{name}_path": other for name in given})
 
 
-def test_a_source_is_in_one_split_with_all_its_targets(monkeypatch):
+def test_a_source_is_in_one_split_with_all_its_targets_and_the_split_is_a_function_of_their_order(monkeypatch):
     many_pairs = [TextPair(f"source {number % 307}", f"target {number}") for number in range(613)]
     train, val, test = ([int(pair.target.removeprefix("target ")) for pair in part] for part in split_pairs(many_pairs))
     order = np.random.default_rng(42).permutation(307)
@@ -134,7 +134,7 @@ def test_the_three_sets_share_at_most_four_shapes(file):
     assert train.shapes[-1] == (100, 55)
 
 
-def test_the_fingerprint_is_that_of_the_padded_pairs_in_their_order():
+def test_the_fingerprint_is_that_of_the_pairs_in_their_order_and_of_the_shape_to_which_they_are_padded():
     def fingerprint(*pairs, shape=(2, 3)):
         return PairDataset([TextPair(*pair) for pair in pairs], [Shape(*shape)], Tokenizers()).fingerprint()
 

@@ -48,7 +48,7 @@ def translator(copying) -> TranslationTrainer:
 
 
 @pytest.mark.slow
-def test_a_file_of_pairs_is_learned(copying):
+def test_a_file_of_pairs_is_learned_and_reported(copying):
     results = json.loads((copying / "results.json").read_text())
     assert results["exact_match"] >= 0.9
     assert results["char_error_rate"] <= 0.05
@@ -93,14 +93,14 @@ class NextByte(nn.Module):
 
 
 @pytest.mark.parametrize(("width", "penalty", "translation"), [(1, 0.0, "a"), (3, 0.0, "b"), (3, 5.0, "ad")])
-def test_the_search_is_that_of_the_settings(width, penalty, translation):
+def test_the_search_has_the_width_and_the_penalty_of_the_settings(width, penalty, translation):
     config = TranslationConfig(beam_width=width, length_penalty=penalty, **SMALL)
     trainer = TranslationTrainer(config, model=NextByte())
     trainer.params = {}
     assert trainer.predict(["x", "yz"]) == [translation] * 2
 
 
-def test_texts_are_searched_in_batches_of_similar_length(monkeypatch):
+def test_a_text_is_searched_alone_and_several_in_batches_of_similar_length_with_as_many_hypotheses(monkeypatch):
     trainer = TranslationTrainer(TranslationConfig(beam_width=5, num_devices=1, **SMALL), model=NextByte())
     trainer.params, shapes, translate = {}, [], trainer._translate
     monkeypatch.setattr(trainer, "_translate", lambda params, x: (shapes.append(x.shape), translate(params, x))[1])
@@ -130,7 +130,7 @@ def test_the_loss_counts_real_tokens_alone():
 
 
 @pytest.mark.slow
-def test_the_command_translates_with_any_model(copying):
+def test_the_command_translates_with_a_model_that_ships_and_with_another_search(copying):
     outcome = call(
         "translate.py", "--interactive", "--pretrained", "dates", stdin="16 января 1931\u202fг.\r\n3. Mai 2017"
     )

@@ -134,9 +134,18 @@ class ClassificationConfig(TrainingConfig):
         return Criterion("loss", "min") if self.regression else Criterion("accuracy", "max")
 
     def regularized(self) -> "ClassificationConfig":
-        """Fill in the dropout, and `label_smoothing` of classes, if they are None."""
+        """Fill in the dropout, and `label_smoothing` of classes, if they are None.
+
+        Raises:
+            InputError: the dropout in the files of `init_from` is not a probability.
+        """
         is_own = self.init_from is None and self.data is not None
         defaults = {"dropout_prob": 0.3 if is_own else 0.1, "attention_dropout": 0.0}
+        if self.init_from is not None and self.architecture is not None:
+            # only for such a model
+            from transformer_jax.weights.huggingface.pretrained import dropout_of
+
+            defaults = dropout_of(self.architecture)
         if self.problem == ONE_CLASS:
             defaults["label_smoothing"] = 0.1 if is_own else 0.0
         missing: dict[str, Any] = {
