@@ -444,8 +444,8 @@ def test_an_architecture_whose_head_is_not_supported_is_named(kind, end, tmp_pat
     drawn("gpt2", Random(0)).save_pretrained(tmp_path)
     arrays = load_file(tmp_path / "model.safetensors")
     save_file({**arrays, "score.weight": np.zeros((2, 3), np.float32)}, tmp_path / "model.safetensors")
-    with pytest.raises(InputError, match="^GPT2ForSequenceClassification in .* has score.weight, for which the model"):
-        from_transformers(damaged(tmp_path, tmp_path / "other", {"architectures": ["GPT2ForSequenceClassification"]}))
+    with pytest.raises(InputError, match="^GPT2LMHeadModel in .* has score.weight, for which the model"):
+        from_transformers(damaged(tmp_path, tmp_path / "other", {"architectures": ["GPT2LMHeadModel"]}))
 
 
 def test_a_model_is_written_only_for_a_family_that_honours_its_rotary_positions(tmp_path):
