@@ -41,7 +41,7 @@ class InputError(ValueError):
 
 
 class InputWarning(UserWarning):
-    """Warning that a result may be wrong, since an input is unlike those of the training, or a loss unlike a loss."""
+    """Warning that a result may be wrong: an input is unlike those of the training, or the first gradient is 0."""
 
 
 def shortened(value: object) -> str:
@@ -200,22 +200,23 @@ def check_method(owner: type, name: str, base: type) -> None:
     own, overridden = getattr(owner, name), getattr(base, name)
     if not (inspect.isfunction(own) and inspect.isfunction(overridden)):
         return
-    positional, by_keyword = [], []
+    positional: list[str] = []
+    by_keyword: dict[str, None] = {}
     for parameter in inspect.signature(overridden).parameters.values():
         if parameter.default is not parameter.empty:
             continue  # a caller may leave it out
         if parameter.kind is parameter.KEYWORD_ONLY:
-            by_keyword.append(parameter.name)
+            by_keyword[parameter.name] = None
         elif parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
             positional.append(parameter.name)
     has_no_self = isinstance(inspect.getattr_static(owner, name), staticmethod)
     if has_no_self and positional[:1] == ["self"]:
         del positional[0]
     try:
-        # a decorator's own arguments count, not those of what it wraps
-        inspect.signature(own, follow_wrapped=False).bind(*positional, **dict.fromkeys(by_keyword))
+        # of a decorated method, the function that the decorator returned
+        inspect.signature(own, follow_wrapped=False).bind(*positional, **by_keyword)
     except TypeError as error:
-        call = f"{name}({', '.join(positional + by_keyword)})"
+        call = f"{name}({', '.join([*positional, *(f'{each}=…' for each in by_keyword)])})"
         raise InputError(f"{owner.__name__}.{name} must take {call}: {error}") from None
 
 

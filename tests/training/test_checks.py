@@ -4,7 +4,6 @@ import dataclasses
 import functools
 
 import jax
-import optax
 import pytest
 
 from transformer_jax import InputError, TrainerModule, TrainingConfig, TransformerPredictor
@@ -74,19 +73,20 @@ def logged(function):
 
 
 @pytest.mark.parametrize(
-    "methods",
+    ("name", "method", "result"),
     [
-        {"model_inputs": staticmethod(lambda inputs: (inputs,))},
-        {"model_inputs": functools.partialmethod(lambda self, scale, inputs: (scale * inputs,), 2)},
-        {"model_inputs": logged(lambda self, inputs: (inputs,))},
-        {"model_inputs": lambda self, inputs, scale=2: (scale * inputs,)},
-        {"create_optimizer": lambda self, *args: optax.sgd(1.0)},
-        {"forward": lambda self, inputs: inputs},
-        {"evaluate": lambda self, loader, params=None: {}},
+        ("model_inputs", staticmethod(lambda inputs: (inputs,)), (2,)),
+        ("model_inputs", functools.partialmethod(lambda self, scale, inputs: (scale * inputs,), 3), (6,)),
+        ("model_inputs", logged(lambda self, inputs: (inputs,)), (2,)),
+        ("model_inputs", lambda self, inputs, scale=5: (scale * inputs,), (10,)),
+        ("create_optimizer", lambda self, *args: args, (2,)),
+        ("forward", lambda self, inputs: inputs, 2),
+        ("evaluate", lambda self, loader, params=None: {"loader": loader}, {"loader": 2}),
     ],
 )
-def test_a_hook_may_have_any_signature_that_takes_its_arguments(methods):
-    type("Own", (Trainer,), methods)(Config())
+def test_a_hook_may_have_any_signature_that_takes_its_arguments(name, method, result):
+    trainer = type("Own", (Trainer,), {name: method})(Config())
+    assert getattr(trainer, name)(2) == result
 
 
 def test_a_given_model_needs_no_create_model():

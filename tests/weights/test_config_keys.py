@@ -96,6 +96,11 @@ def test_a_published_config_opens_with_the_published_number_of_parameters(tmp_pa
         (LLAMA, {"rope_scaling": {"type": "longrope", "factor": 4.0}}, "rope_type in .* is 'longrope'"),
         (LLAMA, {"rope_scaling": {"type": "yarn", "factor": None}}, "factor in .* is None; it must be float"),
         (LLAMA, {"rope_scaling": {"type": "yarn", "factor": 4.0, "mscale": 0.7}}, "has mscale, which is not supported"),
+        (
+            LLAMA,
+            {"rope_parameters": {"full_attention": {"rope_theta": 5e5}}},
+            "has full_attention, which is not supporte",
+        ),
         (LLAMA, {"is_causal": False}, "has is_causal = False"),
         (BERT, {"pruned_heads": {"0": [1]}}, "has pruned_heads = "),
         (BERT, {"is_decoder": True}, "is_decoder in .* is True"),

@@ -59,7 +59,7 @@ def draw_tokens(
     logits, tokens = lax.top_k(logits, num_kept)  # [N num_kept], the most probable token first
     if top_p is not None and top_p < 1:  # at 1, rounding could exclude the last tokens
         probabilities = jax.nn.softmax(logits)
-        # of all more probable tokens; exactly 0 for the first, which is always kept
+        # The sum for all more probable tokens is exactly 0 for the first, which is always kept.
         more_probable = jnp.cumsum(probabilities, axis=-1) - probabilities
         logits = jnp.where(more_probable < max(top_p, _TINY), logits, -jnp.inf)
     drawn = jax.random.categorical(key, logits)  # [N], columns of `tokens`

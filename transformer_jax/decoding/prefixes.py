@@ -15,7 +15,7 @@ from transformer_jax.errors import check_sizes
 class AfterPrefix(NamedTuple):
     """Cache of a step function of `after_prefix`, with the last tokens of the prefixes."""
 
-    # of the step function passed to `after_prefix`; it contains all tokens of the prefixes but the last
+    # the cache of the step function passed to `after_prefix`, with all tokens of the prefixes but the last
     cache: Cache
     last_tokens: Int[ArrayLike, " N"]  # last tokens of the prefixes
 

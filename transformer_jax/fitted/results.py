@@ -81,7 +81,7 @@ def finish(
     results = {**results_of(fitted, metrics), "steps": steps, **more}
     if run is not None:
         by_name = flatten_dict(metrics, sep="/")  # such as `test/accuracy`
-        of_test = {name: value for name, value in by_name.items() if name.startswith("test/")}
+        of_test = {f"test/{name}": value for name, value in metrics["test"].items()}
         position = LogPosition(steps)
         with run.held(), run.writing():
             with open_loggers(task.create_loggers, run.path, position, run.settings) as loggers:

@@ -154,7 +154,7 @@ def composition_scores(
     transposed_qk = Factored(reader.qk.right.mT, reader.qk.left.mT)
     scores = {}
     for name, read in (("queries", reader.qk), ("keys", transposed_qk), ("values", reader.ov)):
-        # an axis for the heads of `read` beside that of the writer
+        # [writer's heads, reader's heads]
         product = Factored(written.left[:, None], written.right[:, None] @ read.left @ read.right)
         scores[name] = product.norms() / (written.norms()[:, None] * read.norms())
     return scores

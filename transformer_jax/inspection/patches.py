@@ -231,7 +231,7 @@ def _fitting(array: object, x: Array, site: ActivationSite, *, is_whole: bool) -
             "returns one, or a patch"
         ) from None
     if site.first is not None:
-        # Of an array for all positions of a text, the current ones. Its axes are counted from the end.
+        # An array for all positions of a text is cut to the current ones; it may lack leading axes.
         axis = site.letters.split().index("T") - x.ndim
         size = x.shape[axis]
         if given.ndim >= -axis and given.shape[axis] > size:

@@ -2,9 +2,8 @@
 
 import dataclasses
 import difflib
-import inspect
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -43,10 +42,6 @@ def check_task(
         raise InputError(
             f"{kind.__name__} lacks {', '.join(missing)}; a task must define it, see Task"
         )
-    if not takes_train(kind.loss_function):
-        raise InputError(
-            f"{kind.__name__}.loss_function has no argument train; it must take it by keyword"
-        )
     names = kind.dataset_metric_names
     has_metrics = kind.dataset_metrics is not Task.dataset_metrics
     if isinstance(names, str) or (has_metrics and not names):
@@ -81,12 +76,6 @@ def check_task(
 def check_result(task: Task, hook: str, result: object, hint: TypeHint) -> Any:
     """Return the result of a task's hook; an `InputError` that names the hook for other types."""
     return check_value(f"the result of {type(task).__name__}.{hook}", result, hint)
-
-
-def takes_train(function: Callable[..., object]) -> bool:
-    """Whether a function takes the keyword `train`."""
-    parameters = inspect.signature(function).parameters
-    return "train" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def check_targets(task: Task, output: object, loader: Loader) -> None:

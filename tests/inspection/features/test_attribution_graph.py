@@ -1,5 +1,7 @@
 """Attribution graphs: edges, completeness, pruning, and a circuit that is known."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -120,6 +122,8 @@ def test_influence_is_that_of_all_paths_and_pruning_keeps_the_largest():
     kinds = graph.nodes.kind
     tokens, errors = (influence[kinds == kind].sum() for kind in ("token", "error"))
     assert graph.replacement_score == pytest.approx(tokens / (tokens + errors), rel=1e-4)
+    with pytest.raises(InputError, match="probabilities that are NaN or infinite, so it has no influences"):
+        _ = dataclasses.replace(graph, probabilities=np.nan * graph.probabilities).influence
 
     pruned = graph.pruned(0.6, 0.9)
     places = {node.tolist()[:4]: number for number, node in enumerate(graph.nodes)}

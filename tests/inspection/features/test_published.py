@@ -202,6 +202,7 @@ def test_a_cross_layer_transcoder_writes_its_layer_and_those_after_it(tmp_path):
         ({"architecture": "transcoder"}, {}, "apply_b_dec_to_input of .* is true; a transcoder cannot have it"),
         ({"architecture": "jumprelu"}, {}, "it must have W_dec, W_enc, b_dec, b_enc, threshold"),
         ({}, {"b_enc": torch.ones(24)}, "b_enc .24,.; it must have .*, of one number of features"),
+        ({}, {"W_dec": torch.ones(12, 23), "b_dec": torch.ones(23)}, "W_dec .12, 23.*, of one number of features"),
     ],
 )
 def test_what_is_not_computed_is_refused(tmp_path, config, changed, message):

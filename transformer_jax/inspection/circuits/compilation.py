@@ -65,7 +65,7 @@ def compile_circuit(
     shapes = jax.eval_shape(model.init, jax.random.key(0), features)["params"]
     params = {path: np.zeros(leaf.shape) for path, leaf in flatten_dict(shapes, sep="/").items()}
 
-    # What the program and its decoys do; all other weights stay 0.
+    # Only the weights of the program and its decoys are not 0.
     _write_ends(program, answer, params)
     for (layer, number), head in program.heads.items():
         first = number * program.width

@@ -47,9 +47,10 @@ class AttributionGraph:
         It sums the products of shares along all paths; a share is the absolute value of an edge, divided by the sum of
         those of all edges to the same target.
         """
-        if not np.isfinite(self.edges).all():
+        if not (np.isfinite(self.edges).all() and np.isfinite(self.probabilities).all()):
             raise InputError(
-                "the graph has edges that are NaN or infinite, so it has no influences"
+                "the graph has edges or probabilities that are NaN or infinite, so it has no"
+                " influences"
             )
         shares = self._shares()
         total = np.zeros_like(self.probabilities)

@@ -185,7 +185,7 @@ def _fit(arrays: Stored) -> bool:
     """Whether the arrays have one number of features, and the decoder and its bias one width."""
     bias, decoder = arrays["b_enc"], arrays["W_dec"]
     numbers = {len(decoder), len(arrays.get("threshold", bias)), len(bias)}
-    have_one_number = numbers <= set(arrays["W_enc"].shape)  # [D F] or [F D]
+    have_one_number = len(numbers) == 1 and numbers <= set(arrays["W_enc"].shape)  # [D F], [F D]
     return have_one_number and decoder.shape[-1:] == arrays["b_dec"].shape
 
 

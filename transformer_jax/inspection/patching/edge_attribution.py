@@ -112,7 +112,7 @@ def attribute_edges(
 
 
 def _edge_ends(sites: Collection[str], stream: str) -> tuple[list[str], list[str]]:
-    """Return names of what heads and feed-forwards write, and of what receivers read, in the order of the pass."""
+    """Return the activations that senders write and those that receivers read, in the order of the pass."""
     hidden = [name for name in sites if name.endswith(".hidden")]
     networks = [f"{name.removesuffix('hidden')}output" for name in hidden]
     senders = [name for name in sites if name in networks or name.endswith(f".{OUTPUTS}")]

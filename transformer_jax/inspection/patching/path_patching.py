@@ -95,7 +95,7 @@ def patch_path(
     clean_output, values = clean_call.run([*kept, stream])
     corrupted_output, corrupted_values = corrupted_call.run([name for name, _ in written])
 
-    # What the receivers read if only the senders' outputs are corrupted.
+    # A pass in which only the senders' outputs are corrupted gives the receivers' inputs.
     sent: dict[str, list[Patch]] = {name: [swap(values[name])] for name in kept}
     for name, head in written:
         sent.setdefault(name, []).append(swap(corrupted_values[name], heads=head))

@@ -18,7 +18,7 @@ from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.config_keys import ConfigKeys
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # types of layers
-# Entries that scale: an error if the kind of positions did not take them. `transformers` ignores all others too.
+# Entries that change the positions: an error if nothing took them. `transformers` ignores all others too.
 UNSUPPORTED = {"factor", "mscale", "mscale_all_dim", FULL, SLIDING}
 
 
