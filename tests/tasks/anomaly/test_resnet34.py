@@ -14,9 +14,8 @@ from transformer_jax.tasks.anomaly.network_features import features_by
 from transformer_jax.tasks.anomaly.resnet34 import fetch_weights, resnet34, weights_file
 
 
-@pytest.fixture(scope="module")
-def of_pytorch():
-    """PyTorch's network with random weights and statistics, and its weights in the format of flaxmodels' file."""
+def network_of_pytorch() -> torch.nn.Module:
+    """PyTorch's network with random weights and statistics."""
     import torchvision  # takes seconds
 
     torch.manual_seed(3)
@@ -28,11 +27,11 @@ def of_pytorch():
             torch.nn.init.uniform_(module.bias, -0.5, 0.5)
     with torch.no_grad():
         model(torch.randn(16, 3, 71, 71))  # sets the statistics, so that what differs between images comes through
-    model.eval()
-    return model, published_weights(model)
+    return model.eval()
 
 
 def published_weights(model) -> bytes:
+    """Weights of PyTorch's network in the format of flaxmodels' file."""
     names = {"running_mean": "mean", "running_var": "var", "bias": "bias"}
     with h5py.File("weights", "w", driver="core", backing_store=False) as file:
         for key, value in model.state_dict().items():
@@ -59,16 +58,17 @@ def features_by_pytorch(model, images, resolution: int) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_features_are_those_of_pytorch_with_downloaded_weights(tmp_path, of_pytorch, monkeypatch):
-    model, weights = of_pytorch
+def test_features_are_those_of_pytorch_with_downloaded_weights(tmp_path, monkeypatch):
+    model = network_of_pytorch()
+    pages = {"/resnet34_weights.h5": published_weights(model)}
     data_dir = tmp_path / "data"
-    with serve({"/resnet34_weights.h5": weights}) as (url, requests):
+    with serve(pages) as (url, requests):
         monkeypatch.setitem(URLS, "resnet34", f"{url}/resnet34_weights.h5?dl=1")
         fetch_weights(data_dir)
         fetch_weights(data_dir)
     assert requests == ["/resnet34_weights.h5"]
     assert [path for path in data_dir.rglob("*") if path.is_file()] == [weights_file(data_dir)]
-    assert weights_file(data_dir).read_bytes() == weights
+    assert weights_file(data_dir).read_bytes() == pages.pop("/resnet34_weights.h5")  # 87 MB, not needed any more
 
     images = np.random.default_rng(2).integers(256, size=(13, 32, 32, 3), dtype=np.uint8)
     monkeypatch.setattr("transformer_jax.tasks.anomaly.network_features.BATCH_SIZE", 5)
