@@ -170,9 +170,11 @@ def test_an_error_is_a_sentence_and_names_the_flag_that_was_meant(arguments, mes
     [
         ("lr is 0; it must be above 0", "--lr is 0; it must be above 0"),
         ("a.toml: lr is 0", "a.toml: --lr is 0"),
+        ("sweep is lr=1,2 ema=3, seeds is 1", "--sweep is lr=1,2 ema=3, --seeds is 1"),
         ("settings: max_epochs was 2 and is 5, seed was 1", "settings: --max-epochs was 2 and is 5, --seed was 1"),
         ("other data: set overwrite=True, resume=False, name=…", "other data: set --overwrite, --no-resume, --name …"),
-        ("freeze has 'a', lr is None; a or None", "--freeze has 'a', lr is none; a or none"),
+        ("freeze has 'a', lr is None; a or None", "--freeze has 'a', --lr is none; a or none"),
+        ("schedule is a, norm is b, and max_steps is 3", "--schedule is a, --norm is b, and --max-steps is 3"),
         ("runs/norm_first=True,seed=1 is in use", "runs/norm_first=True,seed=1 is in use"),  # a path
         ("the data of this seed are new, and its name is long", "the data of this seed are new, and its name is long"),
     ],

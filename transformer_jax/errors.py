@@ -5,7 +5,6 @@ import dataclasses
 import difflib
 import inspect
 import operator
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
@@ -74,16 +73,6 @@ def meant(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean …?` with the known name that resembles an unknown one, or an empty string."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
     return f"; did you mean {near[0]}?" if near else ""
-
-
-def warn_of_length(name: str, length: int, trained: int) -> None:
-    """Warn of inputs whose length differs from that of all inputs in training."""
-    if length != trained:
-        warnings.warn(
-            f"{name} has length {length}; the model was trained on length {trained} only, and its answers may be wrong",
-            InputWarning,
-            stacklevel=4,  # the call of `predict`
-        )
 
 
 def check_whole(name: str, value: object, minimum: int, more: str = "") -> None:

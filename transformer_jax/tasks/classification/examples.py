@@ -140,7 +140,9 @@ def number_targets(texts: Texts) -> Targets:
     """The number that is the label of each text; an `InputError` if one is not."""
     numbers = []
     for each in texts:
-        with as_input_error(f"{each.place}: with --regression, labels must be numbers", ValueError):
+        with as_input_error(
+            f"{each.place}: with regression=True, labels must be numbers", ValueError
+        ):
             number = float(each.labels[0])
             if not abs(number) < LARGEST:  # nor NaN
                 raise ValueError(f"{number} is not finite in float32")
