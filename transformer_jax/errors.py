@@ -123,7 +123,8 @@ def check_value(name: str, value: object, hint: TypeHint) -> Any:
     try:
         return _converted(name, value, hint)
     except (TypeError, OverflowError):
-        raise InputError(f"{name} is {shortened(value)}; it must be {described(hint)}") from None
+        allowed = described(hint) + (", not a class" if isinstance(value, type) else "")
+        raise InputError(f"{name} is {shortened(value)}; it must be {allowed}") from None
 
 
 def _converted(name: str, value: Any, hint: TypeHint) -> Any:
