@@ -29,10 +29,10 @@ NAME = re.compile("^--[^=]+")  # of a flag
 ALL = "--help-all"
 # Words of a message that may be settings: with an underscore, not English, or with a verb (`seed was 1`).
 MENTION = re.compile(
-    r"(?<![\w./'-])((\w+_\w+|lr|ema|lora|seeds|sweep)(?![\w/'=-]|\.\w)"
+    r"(?<![\w./'-])((\w+_\w+|lr|ema|lora|warmup|milestones|accumulate|coordinator|seeds|sweep)(?![\w/'=-]|\.\w)"
     r"|(^|(?<=[:;,] )|(?<= and ))\w+(?= (is|has) )|\w+(?= was ))"
 )
-NONE = re.compile("(?<= (is|or) )None")  # as a command line spells it
+NONE = re.compile("((?<= (is|or|be) )|(?<= was ))None")  # as a command line spells it
 ASSIGNED = re.compile(
     r"(?<![\w./'-])(\w+)=(True|False|…|'[^']*')(?![\w/'=-]|\.\w)"
 )  # a setting with a value to set
