@@ -129,8 +129,8 @@ def class_targets(texts: Texts, labels: Sequence[str]) -> Targets:
             if label not in numbers:
                 raise InputError(
                     f"{each.place}: the label is {shortened(label)}; it must be one of"
-                    f" {shortened(', '.join(labels))}, the labels of the training texts, or those"
-                    " that the setting labels gives"
+                    f" {shortened(', '.join(labels))}, the labels of the training texts, of the"
+                    " setting labels, or of the run that is resumed (name=… begins another)"
                 )
             row[numbers[label]] = 1
     return targets
