@@ -261,7 +261,7 @@ class Task:
 
     # Functions made from the hooks.
 
-    def warn_of_length(self, inputs: Inputs) -> None:
+    def warn_of_length(self, inputs: Any) -> None:  # not checked yet
         """Warn, once for each length, of a batch that is longer or shorter than all inputs in training."""
         length, trained = length_of(inputs), self.trained_length
         is_taken = self.takes_shorter and length < trained
