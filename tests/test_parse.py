@@ -156,7 +156,7 @@ def test_the_file_of_settings_chooses_the_data_set_of_the_anomaly_task(write):
         ("--mix 1 x", "--mix is 'x'; it must be float"),
         ("--shuffled=3", "argument --shuffled/--no-shuffled: ignored explicit argument '3'"),
         ("--config nowhere.toml", "nowhere.toml can't be read: No such file"),
-        ("--config a.txt", "config is a.txt; it must be a TOML file, NAME.toml, or a run's config.json"),
+        ("--config a.txt", "--config is a.txt; it must be a TOML file, NAME.toml, or a run's config.json"),
         ("--config", "argument --config: expected one argument"),
     ],
 )
@@ -170,9 +170,13 @@ def test_an_error_is_a_sentence_and_names_the_flag_that_was_meant(arguments, mes
     [
         ("lr is 0; it must be above 0", "--lr is 0; it must be above 0"),
         ("a.toml: lr is 0", "a.toml: --lr is 0"),
+        ("sweep is lr=1,2 ema=3, seeds is 1", "--sweep is lr=1,2 ema=3, --seeds is 1"),
         ("settings: max_epochs was 2 and is 5, seed was 1", "settings: --max-epochs was 2 and is 5, --seed was 1"),
+        ("settings: init_from was None and is a", "settings: --init-from was none and is a"),
+        ("a divisor of batch_size / accumulate, 128", "a divisor of --batch-size / --accumulate, 128"),
         ("other data: set overwrite=True, resume=False, name=…", "other data: set --overwrite, --no-resume, --name …"),
-        ("freeze has 'a', lr is None; a or None", "--freeze has 'a', lr is none; a or none"),
+        ("freeze has 'a', lr is None; or be None", "--freeze has 'a', --lr is none; or be none"),
+        ("schedule is a, norm is b, and max_steps is 3", "--schedule is a, --norm is b, and --max-steps is 3"),
         ("runs/norm_first=True,seed=1 is in use", "runs/norm_first=True,seed=1 is in use"),  # a path
         ("the data of this seed are new, and its name is long", "the data of this seed are new, and its name is long"),
     ],

@@ -432,6 +432,7 @@ OTHERS = [
     (lambda: tj.train_and_test(tj.TrainerModule, 3, None), "config is 3; it must be TrainingConfig"),
     (lambda: tj.train_and_test(tj.TrainerModule, tj.ReverseConfig(), 3), "load_data is 3; it must be Callable"),
     (lambda: tj.load_run("reverse", "x"), "trainer_class is 'x'; it must be a class or None"),
+    (lambda: tj.train_reverse(tj.ReverseConfig), "; it must be ReverseConfig or None, not a class"),
     (lambda: tj.load_run("reverse", dict), "trainer_class is dict; it must be a subclass of TrainerModule"),
     (lambda: REVERSE(tj.TranslationConfig()), "config is TranslationConfig("),
     (lambda: tj.train_and_test(REVERSE, tj.ReverseConfig(), print), "the result of load_data is None; it must be Task"),

@@ -175,7 +175,7 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
     @property
     def takes_average(self) -> bool:
         """Whether the best parameters are those of the moving average, because `best_by` names one of its metrics."""
-        return self.ema is not None and self.criterion.metric.startswith(EMA)
+        return bool(self.ema) and self.criterion.metric.startswith(EMA)
 
     @property
     def logger_names(self) -> list[str]:
@@ -244,6 +244,8 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
             reasons |= dict.fromkeys(names, "distributed is False")
         if self.seeds is not None:
             reasons["seed"] = "seeds gives those of the runs"
+        if self.init_from is None:
+            reasons["init_only"] = "init_from is None"
         if self.max_steps is not None:
             reasons["max_epochs"] = f"max_steps is {self.max_steps}"
         if self.schedule in USED_BY_SCHEDULES:

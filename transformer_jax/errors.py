@@ -5,7 +5,6 @@ import dataclasses
 import difflib
 import inspect
 import operator
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
@@ -76,16 +75,6 @@ def meant(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def warn_of_length(name: str, length: int, trained: int) -> None:
-    """Warn of inputs whose length differs from that of all inputs in training."""
-    if length != trained:
-        warnings.warn(
-            f"{name} has length {length}; the model was trained on length {trained} only, and its answers may be wrong",
-            InputWarning,
-            stacklevel=4,  # the call of `predict`
-        )
-
-
 def check_whole(name: str, value: object, minimum: int, more: str = "") -> None:
     """Raise an `InputError` unless a value is an integer from `minimum` to `MAX_SIZE`; `more` ends the message."""
     try:
@@ -134,7 +123,8 @@ def check_value(name: str, value: object, hint: TypeHint) -> Any:
     try:
         return _converted(name, value, hint)
     except (TypeError, OverflowError):
-        raise InputError(f"{name} is {shortened(value)}; it must be {described(hint)}") from None
+        allowed = described(hint) + (", not a class" if isinstance(value, type) else "")
+        raise InputError(f"{name} is {shortened(value)}; it must be {allowed}") from None
 
 
 def _converted(name: str, value: Any, hint: TypeHint) -> Any:

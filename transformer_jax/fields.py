@@ -135,7 +135,7 @@ def from_text(name: str, text: str, hint: TypeHint) -> Any:
             return checked(name, meaning, hint)
         except InputError as error:
             errors.append(error)
-    raise InputError(str(errors[0]).replace(" or None", " or none"))
+    raise errors[-1 if text.lower() in WORDS else 0]
 
 
 def set_checked_fields(settings: object) -> None:

@@ -27,11 +27,12 @@ OTHER_NAMES: Mapping[str, str] = {
 }
 NAME = re.compile("^--[^=]+")  # of a flag
 ALL = "--help-all"
-# Words of a message that may be settings: with an underscore, or not English (`lr is 0`, `seed was 1`).
+# Words of a message that may be settings: with an underscore, not English, or with a verb (`seed was 1`).
 MENTION = re.compile(
-    r"(?<![\w./'-])(\w+_\w+(?![\w/'=-]|\.\w)|(^|(?<=: ))\w+(?= (is|has) )|\w+(?= was ))"
+    r"(?<![\w./'-])((\w+_\w+|lr|ema|lora|warmup|milestones|accumulate|coordinator|seeds|sweep)(?![\w/'=-]|\.\w)"
+    r"|(^|(?<=[:;,] )|(?<= and ))\w+(?= (is|has) )|\w+(?= was ))"
 )
-NONE = re.compile("(?<= (is|or) )None")  # as a command line spells it
+NONE = re.compile("((?<= (is|or|be) )|(?<= was ))None")  # as a command line spells it
 ASSIGNED = re.compile(
     r"(?<![\w./'-])(\w+)=(True|False|…|'[^']*')(?![\w/'=-]|\.\w)"
 )  # a setting with a value to set
@@ -147,7 +148,8 @@ def read_flags(
         hints |= type_hints(source)
     spelled = [NAME.sub(lambda name: name[0].replace("_", "-"), word) for word in arguments]
     given, unknown = parser.parse_known_args(spelled)
-    values = {name: _value(name, words, hints[name]) for name, words in vars(given).items()}
+    with naming_flags(sources[0]):
+        values = {name: _value(name, words, hints[name]) for name, words in vars(given).items()}
     return values, unknown
 
 

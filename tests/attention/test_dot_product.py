@@ -263,8 +263,8 @@ def test_explain_says_which_runs_and_why_the_others_do_not():
     ("options", "message"),
     [
         ({"implementation": "flash"}, "implementation is 'flash'; it must be one of auto, plain, blockwise, fused"),
-        ({"implementation": "fused"}, f"implementation is 'fused', which cannot run: {NO_KERNEL}"),
-        ({"implementation": "blockwise", "return_attention": True}, "'blockwise', which cannot run: it returns no"),
+        ({"implementation": "fused"}, f"fused attention cannot run: {NO_KERNEL}"),
+        ({"implementation": "blockwise", "return_attention": True}, "blockwise attention cannot run: it returns no"),
         ({"mask": Padding(np.ones((5, S), bool))}, r"Padding\(bool\[5, 13\]\) does not broadcast"),
         ({"mask": MaskFunction(lambda b, h, q, k: q - k)}, r"returned .*int32\[1, 1, 11, 13\]; it must return boo"),
         ({"mask": MaskFunction(lambda b, h, q, k: jnp.ones(4, bool))}, r"returned .*bool\[4\]; .* broadcasts to"),

@@ -27,6 +27,7 @@ from transformer_jax import (
     predict,
     train_and_test,
 )
+from transformer_jax.errors import InputWarning
 from transformer_jax.fields import setting
 from transformer_jax.inspection import __main__ as inspection_command
 from transformer_jax.inspection import ablation_table, inspection_page
@@ -252,14 +253,36 @@ def test_a_value_that_names_no_trainer_is_a_one_line_error(saved, tmp_path, monk
         assert "\n" not in str(caught.value)
 
 
+class Causal(LargestTrainer):
+    takes_shorter = True
+
+
+def answer(trainer, *batches):
+    for rows in batches:
+        trainer.predict(rows)
+        trainer.answers(trainer.examples(rows))
+
+
 @pytest.mark.slow
-def test_a_quiet_run_prints_what_its_own_code_prints_and_names_its_trainer(tmp_path, capsys):
+def test_a_quiet_run_prints_what_its_own_code_prints_and_names_its_trainer_and_lengths_get_one_warning(
+    tmp_path, capsys
+):
     def report(trainer, data):
         print("mine")
         return {}
 
-    train_and_test(LargestTrainer, LargestConfig(checkpoint_dir=tmp_path, quiet=True), largest_data, report)
+    config = LargestConfig(checkpoint_dir=tmp_path, quiet=True)
+    trainer, _ = train_and_test(LargestTrainer, config, largest_data, report)
     assert capsys.readouterr().out == "mine\n"
+    trainer.save(tmp_path / "saved")
+    for found in (trainer, load_run(tmp_path / "saved", LargestTrainer)):
+        with pytest.warns(InputWarning, match="^inputs has length 3; the model was trained on length 5 only") as caught:
+            answer(found, ROWS[:, :3], ROWS)
+        assert [warning.filename for warning in caught] == [__file__]
+    causal = load_run(tmp_path / "LargestTask", Causal)
+    with pytest.warns(InputWarning, match="^inputs has length 10; ") as caught:
+        answer(causal, ROWS[:, :3], np.tile(ROWS, 2))
+    assert [warning.filename for warning in caught] == [__file__]
     own = rf"load_run\(directory, LargestTrainer\), or --trainer {tiny_own_task.__file__}:LargestTrainer in a command$"
     with pytest.raises(InputError, match=own):
         load_run(tmp_path / "LargestTask")

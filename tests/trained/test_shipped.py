@@ -34,6 +34,7 @@ def test_a_name_opens_a_small_model_from_any_directory_that_knows_nothing_of_the
     assert shipped_models() == ["dates", "digits", "reverse"]
     assert (REPOSITORY / "checkpoints" / "pretrained").resolve() == SHIPPED.resolve()
     assert sum(path.stat().st_size for path in SHIPPED.rglob("*")) < 5e6
+    assert [load_run(name).trained_length for name in shipped_models()] == [0, 10, 16]
     for name in shipped_models():
         by_name, by_path = load_run(name), load_run(SHIPPED / name)
         assert (by_name.name, by_name.config) == (by_path.name, by_path.config)

@@ -98,7 +98,7 @@ def test_one_cycle_has_the_rates_of_pytorch(num_steps):
 
 def test_one_cycle_needs_steps_before_and_after_its_peak():
     with pytest.raises(
-        InputError, match=r"max_iters is 3, and pct_start is 0.3; pct_start \* max_iters must be above 1"
+        InputError, match=r"^one cycle of 3 steps cannot rise during 0.3 of them; this must be more than"
     ):
         one_cycle_schedule(0.5, 3)
 

@@ -224,10 +224,12 @@ def test_the_average_is_evaluated_beside_the_parameters_chosen_by_its_own_metric
 
 
 @pytest.mark.slow
-def test_a_training_of_a_number_of_steps_ends_within_an_epoch_and_is_resumed_to_the_bit(tmp_path):
-    settings = {"max_steps": 8, "eval_every": 1, "log_every": 50, "logger": "csv", "steps_per_call": 3}
+def test_a_training_of_a_number_of_steps_ends_within_an_epoch_and_is_resumed_to_the_bit(tmp_path, capsys):
+    settings = {"max_steps": 8, "eval_every": 1, "log_every": 50, "logger": "csv", "steps_per_call": 3, "ema": 0}
     whole = fit(trainer_for(tmp_path / "whole", **settings))
     assert whole.steps == 8
+    evaluations = [line for line in capsys.readouterr().out.splitlines() if ": validation " in line]
+    assert [line.partition(":")[0] for line in evaluations] == ["Epoch 1, step 5 of 8", "Epoch 2, step 8 of 8"]
     with (whole.run.path / "metrics.csv").open() as stream:
         curves = {(name, int(step)): float(value) for step, name, value in list(csv.reader(stream))[1:]}
     assert {(name, step) for name, step in curves if name.endswith("/loss")} == {

@@ -197,7 +197,7 @@ def _choose(request: AttentionRequest, implementation: str) -> Explanation:
     else:
         chosen, reason, otherwise = implementation, "it was requested", "another one was requested"
     if refusals[chosen]:
-        raise InputError(f"implementation is {chosen!r}, which cannot run: {refusals[chosen]}")
+        raise InputError(f"{chosen} attention cannot run: {refusals[chosen]}")
     others = {name: refusal or otherwise for name, refusal in refusals.items() if name != chosen}
     return Explanation(chosen, reason, others, request.logits_shape[-2:])
 

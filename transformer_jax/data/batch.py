@@ -37,6 +37,12 @@ def as_pair(samples: PyTree) -> Samples:
     raise InputError(f"a data set must return (inputs, targets); got {shortened(samples)}")
 
 
+def length_of(inputs: Any) -> int:  # not checked yet
+    """Return T, the size of the second axis of a batch's first array; 0 if there is no such axis."""
+    shape = np.shape(next(iter(jax.tree.leaves(inputs)), 0))
+    return shape[1] if len(shape) > 1 else 0
+
+
 def num_rows(tree: PyTree[ArrayLike]) -> int:
     """Return B, the length of the first axis, which all arrays of the tree share.
 

@@ -92,7 +92,7 @@ class TrainingLoop:
             ends_epochs = first_batch == 0 and epoch % self.config.eval_every == 0
             is_due = ends_epochs or self.step == self.num_steps
             if is_due and self._journal.evaluated_step < self.step:
-                self._evaluate_epoch(epoch)
+                self._evaluate_epoch(epoch + (first_batch > 0))  # from 1, also if it is unfinished
             if self.step >= step or any_of(self._journal.wants_to_stop):
                 return
             self._train_epoch(epoch, first_batch, step - self.step)
@@ -146,7 +146,7 @@ class TrainingLoop:
     def _evaluate_epoch(self, epoch: int) -> None:
         with self._stopwatch.during("eval"):
             metrics = self._evaluate(self.state.params)
-            if self.config.ema is not None:
+            if self.config.ema:
                 metrics_of_average = self._evaluate(average_of(self.state))
                 metrics |= {f"{EMA}{name}": value for name, value in metrics_of_average.items()}
         # Copies, since the next training step reuses the memory of the state.

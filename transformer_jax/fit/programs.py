@@ -126,7 +126,7 @@ def update_rule(task: Task, num_steps: int) -> UpdateRule:
         optimizer = with_frozen(optimizer, config.freeze)
     if config.schedule == PLATEAU:
         optimizer = with_plateau(optimizer)
-    if config.ema is not None:
+    if config.ema:
         optimizer = with_average(optimizer, config.ema)
     return UpdateRule(
         optimizer,

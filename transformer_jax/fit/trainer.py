@@ -14,7 +14,7 @@ import optax
 
 from transformer_jax.argument_checks import as_arrays, check_arguments
 from transformer_jax.config import TrainingConfig
-from transformer_jax.data.batch import Samples
+from transformer_jax.data.batch import Samples, length_of
 from transformer_jax.data.loader import GivenLoader, Loader
 from transformer_jax.devices.mesh import choose_devices
 from transformer_jax.devices.processes import quietly, say
@@ -209,6 +209,8 @@ class TrainerModule(Task):
         self.stopwatch.reset()
         warmup = self.config.warmup
         self.config = self.config.resolved(len(train_loader))
+        if not train_loader.has_groups:
+            self.trained_length = length_of(train_loader.example()[0])
         if self.config.warmup != warmup is not None:
             with quietly(self.config):
                 say(f"Warm-up: {self.config.warmup} steps, as the default, {warmup}, is too long")
@@ -231,6 +233,7 @@ class TrainerModule(Task):
 
     def forward(self, inputs: Inputs, *, params: Params | None = None) -> Any:
         """Return the model's output for a batch of the data set, as NumPy arrays; by the best parameters if None."""
+        self.warn_of_length(inputs)
         return self._with(params).forward(inputs)
 
     def attention(self, inputs: Any) -> Any:  # a task's own types; a `LabelledMaps`, or a list

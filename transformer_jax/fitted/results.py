@@ -138,6 +138,7 @@ def results_of(fitted: Fitted, metrics: Metrics) -> Json:
         "device": fitted.compiled.devices.kind,
         "num_devices": fitted.compiled.devices.mesh.size,
         "seed": task.config.seed,
+        "trained_length": task.trained_length,
         "criterion": str(task.config.criterion),
         "settings": settings,
         "model": description(task.model),  # which need not follow from the settings

@@ -228,7 +228,7 @@ def read_config_file(path: Path) -> ConfigFile:
         return ConfigFile(path, False, settings.pop("task", None), settings)
     if path.name != CONFIG:
         raise InputError(
-            f"config is {path}; it must be a TOML file, NAME.toml, or a run's {CONFIG}"
+            f"--config is {path}; it must be a TOML file, NAME.toml, or a run's {CONFIG}"
         )
     task, settings = read_settings(path.parent)
     return ConfigFile(path, True, task, settings)

@@ -94,7 +94,7 @@ def idle_with(architecture: Path | None, init_from: str | None) -> dict[str, str
     if architecture is None:
         return {}
     names = PARTS if init_from else SIZES | PARTS
-    return dict.fromkeys(names, "architecture defines the model")
+    return dict.fromkeys(names, "architecture is given, which defines the model")
 
 
 def architecture_of(file: Path | None, config: TrainingConfig, task: str) -> Architecture | None:

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from transformer_jax.argument_checks import as_array, check_arguments, check_scores, check_token_ids
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import ArrayDataset, Batch
-from transformer_jax.errors import check_probability, check_sizes, warn_of_length
+from transformer_jax.errors import check_probability, check_sizes
 from transformer_jax.fields import setting
 from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.nn.predictor import TransformerPredictor
@@ -148,7 +148,6 @@ class ReverseTrainer(TrainerModule):
         array = np.asarray(as_array("inputs", inputs))
         shape = "[T]" if array.ndim == 1 else "[B, T]"
         check_token_ids("inputs", array, self.config.num_categories, shape)
-        warn_of_length("inputs", array.shape[-1], self.config.seq_len)
         return np.atleast_2d(array).astype(np.int32)
 
 

@@ -21,7 +21,9 @@ SUMMARY = "summary.json"
 MEAN = "Mean of the runs"  # if only the seeds differ
 MAX_RUNS = 1000  # more are probably a typing error
 # results that are not averaged
-ABOUT_THE_RUN = frozenset({"seed", "num_devices", "settings", "model", "versions"})
+ABOUT_THE_RUN = frozenset(
+    {"seed", "num_devices", "settings", "model", "trained_length", "versions"}
+)
 
 
 class Member(NamedTuple):

@@ -82,6 +82,7 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     trainer = trainer_class(config)
     trainer.results = results  # with the number of steps
     trainer.params = params
+    trainer.trained_length = results.get("trained_length", 0)
     return trainer
 
 
@@ -141,7 +142,7 @@ def _best_params(
             f"{directory / CONFIG} was damaged or changed after the training: {changed[0][:200]}"
         )
     params: Params = best.state["params"]
-    if settings["ema"] is not None and criterion.metric.startswith(EMA):
+    if settings["ema"] and criterion.metric.startswith(EMA):
         _, variables = split_variables(params)
         params = join_variables(best.state["opt_state"]["average"], variables)
     return params

@@ -173,7 +173,7 @@ def with_criterion(config: TrainingConfig, names: Collection[str]) -> TrainingCo
     given = f"the loss function returns {', '.join(sorted(names)) or 'nothing'}"
     if "loss" not in names:
         raise InputError(f"{given}; it must return loss, which is minimised")
-    averaged = set() if config.ema is None else {f"{EMA}{name}" for name in names}
+    averaged = {f"{EMA}{name}" for name in names} if config.ema else set()
     taken = sorted((LOGGED_BY_TRAINING | averaged).intersection(names))
     if taken:
         raise InputError(
@@ -185,7 +185,8 @@ def with_criterion(config: TrainingConfig, names: Collection[str]) -> TrainingCo
         return config
     if criterion.metric.removeprefix(EMA) in names:
         raise InputError(
-            f"best_by is {criterion}, of the parameters' moving average, but ema is None; set ema"
+            f"best_by is {criterion}, of the parameters' moving average, but ema is {config.ema};"
+            " set ema"
         )
     has_own_default = type(config).default_criterion is not TrainingConfig.default_criterion
     if config.best_by is None and not has_own_default:

@@ -91,8 +91,8 @@ def one_cycle_schedule(
     peak, last = pct_start * max_iters - 1, max_iters - 1
     if not 0 < peak < last:
         raise InputError(
-            f"max_iters is {max_iters}, and pct_start is {pct_start}; pct_start * max_iters must be"
-            f" above 1 and below {max_iters}, the number of steps"
+            f"one cycle of {max_iters} steps cannot rise during {pct_start} of them; this must be more"
+            " than one step, and fewer than all"
         )
     boundaries_and_scales = {peak: div_factor, last: 1 / (div_factor * final_div_factor)}
     first = base_lr / div_factor

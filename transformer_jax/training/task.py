@@ -1,6 +1,7 @@
 """What is trained: the hooks that a task overrides, and pure functions made from them."""
 
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -14,9 +15,9 @@ from flax.errors import InvalidRngError
 from jaxtyping import PRNGKeyArray
 
 from transformer_jax.config import TrainingConfig
-from transformer_jax.data.batch import Batch, Samples
+from transformer_jax.data.batch import Batch, Samples, length_of
 from transformer_jax.devices.specs import SpecOf, default_spec
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, InputWarning
 from transformer_jax.mesh_axis import new_variables, sum_over_devices
 from transformer_jax.outside_files import as_input_error
 from transformer_jax.runs.loggers import Logger, LogPosition
@@ -73,6 +74,10 @@ class Task:
     # Factors of the terms of the loss, by the names under which `loss_function` returns them; the loss is their sum,
     # each a mean of its own. Empty: `loss_function` returns `loss`.
     loss_terms: LossTerms = NO_TERMS
+    # whether the model is made for inputs shorter than those in training too: it is causal, or masks padding
+    takes_shorter: ClassVar[bool] = False
+    trained_length: int = 0  # T of all inputs in training; 0: not known, or several
+    warned_lengths: frozenset[int] = frozenset()  # T of inputs
     # of the metrics that `dataset_metrics` gives
     dataset_metric_names: ClassVar[Sequence[str]] = ()
     # Splits an array of the training state, by its path and shape, over a mesh with the axes data, fsdp and tensor.
@@ -186,6 +191,7 @@ class Task:
         # only for inspection
         from transformer_jax.training.inspected_example import examples_in_batch
 
+        self.warn_of_length(inputs)
         real = self.real_positions(inputs)
         return examples_in_batch(
             inputs, lambda rows: self.prepare(rows, self.constants), self.name_of_class, real
@@ -254,6 +260,19 @@ class Task:
         return [self.test_set[number] for number in numbers]
 
     # Functions made from the hooks.
+
+    def warn_of_length(self, inputs: Any) -> None:  # not checked yet
+        """Warn, once for each length, of a batch that is longer or shorter than all inputs in training."""
+        length, trained = length_of(inputs), self.trained_length
+        is_taken = self.takes_shorter and length < trained
+        if is_taken or 0 in (length, trained) or length in (trained, *self.warned_lengths):
+            return
+        self.warned_lengths |= {length}
+        warnings.warn(
+            f"inputs has length {length}; the model was trained on length {trained} only, and its answers may be wrong",
+            InputWarning,
+            stacklevel=4,  # the call of `predict`
+        )
 
     @classmethod
     def place(cls) -> str | None:

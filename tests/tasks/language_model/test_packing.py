@@ -115,7 +115,9 @@ def test_pieces_are_those_of_each_line_and_no_line_is_in_two_parts(tmp_path):
 
 def test_settings_of_other_windows_have_no_effect():
     for name in ("train_size", "stride"):
-        with pytest.raises(InputError, match=f"^{name} is 3, which has no effect: pack takes every text once"):
+        with pytest.raises(
+            InputError, match=f"^{name} is 3, which has no effect: pack is given, which takes every text once"
+        ):
             LanguageModelConfig(pack="lines", **{name: 3}).check_idle()
 
 

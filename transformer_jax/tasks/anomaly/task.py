@@ -24,7 +24,7 @@ from transformer_jax.argument_checks import as_array, check_arguments, check_sco
 from transformer_jax.config import percent
 from transformer_jax.data.batch import Batch
 from transformer_jax.devices.processes import say
-from transformer_jax.errors import InputError, shortened, warn_of_length
+from transformer_jax.errors import InputError, shortened
 from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.nn.encoder import EncoderBlock
 from transformer_jax.nn.position_kinds import SinusoidalPositions
@@ -213,7 +213,7 @@ class AnomalyTrainer(TrainerModule):
         has_input_layer = isinstance(self.model, TransformerPredictor)
         width = len(self.params["input_layer"]["kernel"]) if has_input_layer else None
         check_sequence("inputs", sets, width)
-        warn_of_length("inputs", sets.shape[1], self.config.set_size)
+        self.warn_of_length(sets)
         if not np.isfinite(sets).all():
             raise InputError("inputs holds a feature that is not finite")
         return sets

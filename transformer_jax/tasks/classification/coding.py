@@ -162,7 +162,7 @@ def labels_of(config: ClassificationConfig, of_head: dict[str, str]) -> list[str
     """
     if config.regression:
         if config.labels is not None:
-            raise InputError(f"labels is {config.labels}; with regression, labels are numbers")
+            raise InputError(f"labels is {config.labels}; with regression=True, labels are numbers")
         numbers = number_targets(splits_of(config).train)
         return [str(numbers.mean()), str(numbers.std() or 1.0)]
     if config.labels is None:

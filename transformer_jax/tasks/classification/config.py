@@ -115,7 +115,7 @@ class ClassificationConfig(TrainingConfig):
             of_files = ["val_data", "test_data", *COLUMNS]
             if self.init_from is None:  # else these are those of its model
                 of_files += ["labels", "multi_label", "regression"]
-            reasons |= dict.fromkeys(of_files, "data is none, so the texts are phrases")
+            reasons |= dict.fromkeys(of_files, "data is None, so the texts are phrases")
         if self.problem != ONE_CLASS:
             of_one = "class_weights", "label_smoothing"
             reasons |= dict.fromkeys(of_one, f"the task is {self.problem}")

@@ -129,8 +129,8 @@ def class_targets(texts: Texts, labels: Sequence[str]) -> Targets:
             if label not in numbers:
                 raise InputError(
                     f"{each.place}: the label is {shortened(label)}; it must be one of"
-                    f" {shortened(', '.join(labels))}, the labels of the training texts, or those"
-                    " that the setting labels gives"
+                    f" {shortened(', '.join(labels))}, the labels of the training texts, of the"
+                    " setting labels, or of the run that is resumed (name=… begins another)"
                 )
             row[numbers[label]] = 1
     return targets
@@ -140,7 +140,9 @@ def number_targets(texts: Texts) -> Targets:
     """The number that is the label of each text; an `InputError` if one is not."""
     numbers = []
     for each in texts:
-        with as_input_error(f"{each.place}: with --regression, labels must be numbers", ValueError):
+        with as_input_error(
+            f"{each.place}: with regression=True, labels must be numbers", ValueError
+        ):
             number = float(each.labels[0])
             if not abs(number) < LARGEST:  # nor NaN
                 raise ValueError(f"{number} is not finite in float32")

@@ -85,12 +85,14 @@ class LanguageModelConfig(TrainingConfig):
         if self.stride is not None and self.stride > self.seq_len:
             raise InputError(f"stride is {self.stride}; it may be at most seq_len, {self.seq_len}")
         if self.prompt == "":
-            raise InputError("prompt is ''; it must have at least one byte, or be none")
+            raise InputError("prompt is ''; it must have at least one byte, or be None")
 
     def idle(self) -> dict[str, str]:
         reasons = super().idle() | idle_with(self.architecture, self.init_from)
         if self.pack is not None:
-            reasons |= dict.fromkeys(("train_size", "stride"), "pack takes every text once")
+            reasons |= dict.fromkeys(
+                ("train_size", "stride"), "pack is given, which takes every text once"
+            )
         return reasons
 
     @property

@@ -133,7 +133,7 @@ class TranslationConfig(TrainingConfig):
         reasons = super().idle() | idle_with(self.architecture, self.init_from)
         if self.data is None:
             of_pairs = "val_data", "test_data", "lower_case", "bleu_tokenize"
-            reasons |= dict.fromkeys(of_pairs, "data is none, so the pairs are dates")
+            reasons |= dict.fromkeys(of_pairs, "data is None, so the pairs are dates")
         else:
             reasons |= dict.fromkeys(SIZES, "data is a file, and all its pairs are used")
         if self.joint_tokenizer is not None:
