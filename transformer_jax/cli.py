@@ -149,7 +149,8 @@ def parse_known(default: Config, arguments: list[str]) -> tuple[Config, list[str
     Raises:
         InputError: a value cannot be parsed or is invalid.
     """
-    sources, settings = [type(default)], vars(default)
+    sources = [type(default)]
+    settings = vars(default)
     parser = flag_parser(sources, settings, add_help=False)
     given, others = read_flags(sources, arguments, parser)
     return type(default)(**(settings | given)), others
@@ -178,11 +179,14 @@ def _exit(program: str, error: BaseException) -> NoReturn:
     end_at_signals()
     sys.unraisablehook = lambda failed: None  # hides errors of libraries during shutdown
     message = visible(str(error).replace("\n", " "), length=MAX_LINE)
-    line, status = f"{program}: error: {message}\n", 2
+    line = f"{program}: error: {message}\n"
+    status = 2
     if isinstance(error, FloatingPointError):
         status = 1
     elif isinstance(error, Interrupted):
-        line, status = f"{error}\n", error.exit_status
+        line = f"{error}\n"
+        status = error.exit_status
     elif isinstance(error, BrokenPipeError):
-        line, status = "", 128 + signal.SIGPIPE
+        line = ""
+        status = 128 + signal.SIGPIPE
     end_with(line, status)

@@ -171,7 +171,8 @@ def _is_checked(kind: Any) -> bool:
 
 def described(hint: TypeHint) -> str:
     """Describe the values of a type, for an error message or a help text."""
-    kind, arguments = get_origin(hint), get_args(hint)
+    kind = get_origin(hint)
+    arguments = get_args(hint)
     if kind in (Union, UnionType):
         return " or ".join(map(described, arguments))
     if kind is Literal:
@@ -187,7 +188,8 @@ def described(hint: TypeHint) -> str:
 
 def check_method(owner: type, name: str, base: type) -> None:
     """Raise an `InputError` unless a method takes the arguments of the method of `base` that it overrides."""
-    own, overridden = getattr(owner, name), getattr(base, name)
+    own = getattr(owner, name)
+    overridden = getattr(base, name)
     if not (inspect.isfunction(own) and inspect.isfunction(overridden)):
         return
     positional: list[str] = []

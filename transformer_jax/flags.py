@@ -174,11 +174,12 @@ def check_known(unknown: Sequence[str], sources: Sequence[type]) -> None:
 def naming_flags(config: object) -> Iterator[None]:
     """Write a config's settings in an `InputError` as flags: `--max-epochs is 0`, `--batch-size`, `--no-resume`."""
 
-    def mentioned(match: re.Match[str]) -> str:
+    def flag_of_mention(match: re.Match[str]) -> str:
         return flag_named(match[0]) if hasattr(config, match[0]) else match[0]
 
-    def assigned(match: re.Match[str]) -> str:
-        name, value = match[1], match[2].strip("'")
+    def flag_of_assignment(match: re.Match[str]) -> str:
+        name = match[1]
+        value = match[2].strip("'")
         if not hasattr(config, name):
             return match[0]
         if value in ("True", "False"):
@@ -188,8 +189,10 @@ def naming_flags(config: object) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        message = NONE.sub("none", MENTION.sub(mentioned, str(error)))
-        error.args = (ASSIGNED.sub(assigned, message),)
+        message = MENTION.sub(flag_of_mention, str(error))
+        message = NONE.sub("none", message)
+        message = ASSIGNED.sub(flag_of_assignment, message)
+        error.args = (message,)
         raise
 
 

@@ -111,12 +111,12 @@ def sum_over_parts(
         num_parts: number of parts.
     """
 
-    def add(so_far: OfPart[T], number_and_part: tuple[Array, Tree]) -> tuple[OfPart[T], None]:
-        total, (sums, variables) = so_far
+    def add(carry: OfPart[T], number_and_part: tuple[Array, Tree]) -> tuple[OfPart[T], None]:
+        total, (sums, variables) = carry
         number, part = number_and_part
         with with_value(part_of_device, (number, num_parts)):
-            of_part, (sums_of_part, variables) = function(part, variables)
-        total, sums = jax.tree.map(jnp.add, (total, sums), (of_part, sums_of_part))
+            result_of_part, (sums_of_part, variables) = function(part, variables)
+        total, sums = jax.tree.map(jnp.add, (total, sums), (result_of_part, sums_of_part))
         return (total, (sums, variables)), None
 
     parts = jax.tree.map(lambda rows: rows.reshape(num_parts, -1, *rows.shape[1:]), batch)

@@ -112,7 +112,8 @@ class _Panels:
         keys: Sequence[str],
         queries: Sequence[str],
     ) -> None:
-        self.maps, num_heads = maps, len(maps[0])
+        self.maps = maps
+        num_heads = len(maps[0])
         longest_side = max(2.0, 6.0 / (len(maps) * num_heads) ** 0.25)
         cell = min(MAX_CELL, longest_side / max(len(keys), len(queries)))
         self.step = max(1, round(LINE / cell))  # one label in this many has room
@@ -156,7 +157,8 @@ class _Panels:
         """Label the keys and queries of a map, as many as have room."""
         rotation = "vertical" if self.longest_key > 2 else "horizontal"
         every = slice(None, None, self.step)
-        keys, queries = range(len(self.keys)), range(len(self.queries))
+        keys = range(len(self.keys))
+        queries = range(len(self.queries))
         ax.tick_params(labelsize=LETTERS, length=2)
         ax.set_xticks(keys[every], self.keys[every], rotation=rotation, **PLAIN)
         ax.set_yticks(queries[every], self.queries[every], **PLAIN)

@@ -184,7 +184,8 @@ def _answered_lines(trainer: Task, command: argparse.Namespace) -> Answered:
     rows = answered(trainer, inputs, command.draws)
     if len(rows) != len(inputs):
         raise InputError(f"{command.input} has a line of several inputs; each must have one")
-    found, blank = iter(rows), (InspectedExample(inputs=None), Answer("", None, ()))
+    found = iter(rows)
+    blank = InspectedExample(inputs=None), Answer("", None, ())
     return [next(found) if line.strip() else blank for line in lines]
 
 

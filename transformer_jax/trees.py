@@ -127,7 +127,8 @@ def pytree_class(cls: type[Instance]) -> type[Instance]:
     static = {field.name for field in dataclasses.fields(cls) if field.metadata.get("static")}  # type: ignore[arg-type]
 
     def flatten(instance: Instance) -> tuple[list[Any], tuple[Any, ...]]:
-        children, structure = [], []
+        children = []
+        structure = []
         for name, entry in vars(instance).items():
             if name in static or isinstance(entry, int | float | None):
                 structure.append((name, entry))
@@ -137,7 +138,8 @@ def pytree_class(cls: type[Instance]) -> type[Instance]:
         return children, tuple(structure)
 
     def unflatten(structure: tuple[Any, ...], children: Iterable[Any]) -> Instance:
-        instance, remaining = object.__new__(cls), iter(children)
+        instance = object.__new__(cls)
+        remaining = iter(children)
         for name, entry in structure:
             vars(instance)[name] = next(remaining) if entry is CHILD else entry
         return instance

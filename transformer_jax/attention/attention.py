@@ -127,7 +127,8 @@ def attend_by_function(
     """
     argument = None
     if bias is not None:
-        argument = BiasArgument(as_attention_bias(bias), (*q.shape[:-1], k.shape[-2]))
+        logits_shape = (*q.shape[:-1], k.shape[-2])  # B H T S
+        argument = BiasArgument(as_attention_bias(bias), logits_shape)
     result = function(q, k, v, mask, argument, dropout)
     if argument is not None and not argument.is_read:
         raise InputError(
@@ -146,7 +147,8 @@ def attend_by_function(
     if tap is not None:
         tapped = tap("weights", weights, "B H T S")
         if tapped is not weights:  # patched
-            values, weights = weighted_values(tapped, v), tapped
+            values = weighted_values(tapped, v)
+            weights = tapped
     return (values, weights) if return_attention else values
 
 
@@ -195,7 +197,9 @@ def _choose(request: AttentionRequest, implementation: str) -> Explanation:
     if implementation == "auto":
         chosen, reason, otherwise = _suited(request, refusals["fused"])
     else:
-        chosen, reason, otherwise = implementation, "it was requested", "another one was requested"
+        chosen = implementation
+        reason = "it was requested"
+        otherwise = "another one was requested"
     if refusals[chosen]:
         raise InputError(f"{chosen} attention cannot run: {refusals[chosen]}")
     others = {name: refusal or otherwise for name, refusal in refusals.items() if name != chosen}

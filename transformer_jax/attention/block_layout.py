@@ -104,20 +104,21 @@ class BlockLists(NamedTuple):
     ) -> Carry:
         """Run `step` on all parts of the key blocks of a query block."""
 
-        def of_block(blocks: KeyBlocks, number: Array, carry: Carry) -> Carry:
-            size, is_mixed = self.sizes.keys, blocks is self.mixed
+        def visit_block(blocks: KeyBlocks, is_mixed: bool, number: Array, carry: Carry) -> Carry:
+            """Run `step` on a full block at once, and on each stair of a mixed block."""
+            size = self.sizes.keys
             stair = self.sizes.stair if is_mixed else size
-            start = jnp.asarray(blocks.order)[query_block, number] * size
-            for first in range(0, size, stair):
-                keys = Range(start + first, min(stair, size - first))
-                carry = step(Part(first, keys, is_mixed), carry)
+            first_key = jnp.asarray(blocks.order)[query_block, number] * size
+            for offset in range(0, size, stair):
+                keys = Range(first_key + offset, min(stair, size - offset))
+                carry = step(Part(offset, keys, is_mixed), carry)
             return carry
 
-        for blocks in (self.full, self.mixed):
+        for blocks, is_mixed in ((self.full, False), (self.mixed, True)):
             if isinstance(blocks.num_listed, np.ndarray) and not blocks.num_listed.any():
                 continue  # keeps the step out of the compiled program
             num_listed = jnp.asarray(blocks.num_listed)[query_block]
-            carry = lax.fori_loop(0, num_listed, partial(of_block, blocks), carry)
+            carry = lax.fori_loop(0, num_listed, partial(visit_block, blocks, is_mixed), carry)
         return carry
 
 
@@ -127,17 +128,21 @@ def list_blocks(mask: AttentionMask | None, grid: BlockGrid, sizes: BlockSizes) 
     The lists are NumPy arrays if they are known at tracing time. Otherwise the program computes them, from arrays no
     longer than the sequences.
     """
-    first_query, first_key = grid.queries()[0], grid.keys()[0]
+    first_query = grid.queries()[0]
+    first_key = grid.keys()[0]
     shape = len(first_query), len(first_key)
-    some, every = (True, True) if mask is None else mask.bounds(grid)
+    allows_some, allows_all = (True, True) if mask is None else mask.bounds(grid)  # [nq nk]
     # the last one may end beyond the keys
-    every = every & some & (first_key + grid.key_size <= grid.num_keys)
+    allows_all = allows_all & allows_some & (first_key + grid.key_size <= grid.num_keys)
     # XLA moves the products of a single key block out of the loop, so that they run whether or not it is listed. A
     # single block is therefore listed as mixed for all queries.
-    is_full = not isinstance(every, Array) and every.all()
+    is_full = not isinstance(allows_all, Array) and allows_all.all()
     if shape[1] == 1 and not is_full:
-        some, every = True, np.zeros(shape, bool)
-    return BlockLists(_listed(every, shape), _listed(some & ~every, shape), sizes)
+        allows_some = True
+        allows_all = np.zeros(shape, bool)
+    full = _listed(allows_all, shape)
+    mixed = _listed(allows_some & ~allows_all, shape)
+    return BlockLists(full, mixed, sizes)
 
 
 def _listed(flags: BlockFlags, shape: tuple[int, int]) -> KeyBlocks:
@@ -188,20 +193,22 @@ def over_rows(
 
     def at_once(total: Total, arguments: Arrays) -> tuple[Total, Results]:
         zeros = jax.tree.map(jnp.zeros_like, total)
-        parts, results = jax.vmap(function, (None, 0))(zeros, arguments)
-        return jax.tree.map(lambda old, new: old + new.sum(0), total, parts), results
+        totals, results = jax.vmap(function, (None, 0))(zeros, arguments)
+        return jax.tree.map(lambda x, of_rows: x + of_rows.sum(0), total, totals), results
 
     if all_at_once:
-        parts, results = jax.vmap(at_once, (None, 0))(total, arguments)
-        return jax.tree.map(lambda x: x.sum(0), parts), results  # `total` is zero
+        totals, results = jax.vmap(at_once, (None, 0))(total, arguments)
+        return jax.tree.map(lambda x: x.sum(0), totals), results  # `total` is zero
     shape = jax.tree.leaves(arguments)[0].shape[:2]  # N, Hkv
     size = rows_at_once(math.prod(shape))
-    step, of_rows = function, [-1]
+    step = function
+    row_axes = [-1]
     if size is not None:
-        step, of_rows = at_once, [-1, size]
-    rows = jax.tree.map(lambda x: x.reshape(*of_rows, *x.shape[2:]), arguments)
+        step = at_once
+        row_axes = [-1, size]
+    rows = jax.tree.map(lambda x: x.reshape(*row_axes, *x.shape[2:]), arguments)
     total, results = lax.scan(step, total, rows)
-    return total, jax.tree.map(lambda x: x.reshape(*shape, *x.shape[len(of_rows) :]), results)
+    return total, jax.tree.map(lambda x: x.reshape(*shape, *x.shape[len(row_axes) :]), results)
 
 
 def rows_at_once(num_rows: int) -> int | None:

@@ -66,7 +66,7 @@ class QueryBlock(NamedTuple):
     """Inputs of the backward pass for one query block."""
 
     q: Queries
-    of_values: Float[Array, "G q d_v"]  # cotangent
+    values_cotangent: Float[Array, "G q d_v"]
     log_sum_exp: OfQueries  # +∞ for a query that sees no key
     delta: OfQueries  # sum of the products of values and their cotangents
 
@@ -91,7 +91,8 @@ class Row(NamedTuple):
 
     def grid(self) -> BlockGrid:
         """Return the grid of the row's blocks."""
-        num_queries, num_keys = self.operands.q.shape[2], self.operands.k.shape[2]
+        num_queries = self.operands.q.shape[2]
+        num_keys = self.operands.k.shape[2]
         batch = self.element % self.plan.num_batch
         sizes = self.plan.sizes
         return BlockGrid(batch, num_queries, num_keys, sizes.queries, sizes.keys)
@@ -132,61 +133,81 @@ def scaled_products(q: Queries, k: Keys) -> Logits:
 
 
 def forward_step(
-    row: Row, query_block: Array, part: Part, so_far: Running, q: Queries, k: Keys, v: Values
+    row: Row, query_block: Array, part: Part, running: Running, q: Queries, k: Keys, v: Values
 ) -> Running:
     """Update the running softmax of a query block with a part of the keys of this row."""
-    of_part = Running(*(x[:, part.first :] for x in so_far))
-    block, k, v = row.block(query_block, part), _in_range(k, part.keys), _in_range(v, part.keys)
+    running_of_part = Running(*(x[:, part.first :] for x in running))
+    block = row.block(query_block, part)
+    k, v = _in_range(k, part.keys), _in_range(v, part.keys)
     logits = scaled_products(q[:, part.first :], k)
     bias = row.operands.bias
     if bias is not None:
         logits = bias.cut(block).apply(logits[None], block)[0]
     if part.is_mixed:
         logits = row.seen(logits, block)
-    maximum = jnp.maximum(of_part.maximum, logits.max(-1))
+    maximum = jnp.maximum(running_of_part.maximum, logits.max(-1))
     weights = jnp.exp(logits - maximum[..., None])
-    rescale = jnp.exp(of_part.maximum - maximum)
-    total = of_part.total * rescale + weights.sum(-1)
+    rescale = jnp.exp(running_of_part.maximum - maximum)
+    total = running_of_part.total * rescale + weights.sum(-1)
     if row.plan.dropout_rate:
         weights = jnp.where(row.is_kept(block), weights, 0)
     values = jnp.einsum(
         "gqk,kd->gqd", weights.astype(v.dtype), v, preferred_element_type=logits.dtype
     )
-    new = Running(of_part.values * rescale[..., None] + values, maximum, total)
-    return Running(*map(_with_last, so_far, new))
+    values = running_of_part.values * rescale[..., None] + values
+    return Running(
+        values=_with_last(running.values, values),
+        maximum=_with_last(running.maximum, maximum),
+        total=_with_last(running.total, total),
+    )
 
 
 def backward_step(
-    row: Row, query_block: Array, part: Part, so_far: Gradients, of: QueryBlock, k: Keys, v: Values
+    row: Row,
+    number: Array,
+    part: Part,
+    sums: Gradients,
+    query_block: QueryBlock,
+    k: Keys,
+    v: Values,
 ) -> Gradients:
     """Add the gradients that a query block contributes through a part of the keys of this row."""
-    block, k, v = row.block(query_block, part), _in_range(k, part.keys), _in_range(v, part.keys)
-    q, of_values, log_sum_exp, delta = (x[:, part.first :] for x in of)
-    logits, bias = scaled_products(q, k), row.operands.bias
+    block = row.block(number, part)
+    k, v = _in_range(k, part.keys), _in_range(v, part.keys)
+    q, values_cotangent, log_sum_exp, delta = (x[:, part.first :] for x in query_block)
+    logits = scaled_products(q, k)
+    bias = row.operands.bias
     if bias is not None:
-        logits, of_logits = jax.vjp(
+        logits, bias_vjp = jax.vjp(
             lambda x, bias: bias.apply(x[None], block)[0], logits, bias.cut(block)
         )
     if part.is_mixed:
         logits = row.seen(logits, block)
     wide = logits.dtype
     weights = jnp.exp(logits - log_sum_exp[..., None])
-    of_weights = jnp.einsum("gqd,kd->gqk", of_values, v, preferred_element_type=wide)
-    dropped, rate = weights, row.plan.dropout_rate
+    weights_cotangent = jnp.einsum("gqd,kd->gqk", values_cotangent, v, preferred_element_type=wide)
+    dropped = weights
+    rate = row.plan.dropout_rate
     if rate:
         factor = jnp.where(row.is_kept(block), 1 / (1 - rate), 0).astype(wide)
-        dropped, of_weights = weights * factor, of_weights * factor
-    cotangent, total = weights * (of_weights - delta[..., None]), so_far.bias
-    if total is not None:
-        cotangent, of_bias = of_logits(cotangent)
-        total = total.add_cut(of_bias, block)
-    cotangent = cotangent.astype(q.dtype)
-    of_q = jnp.einsum("gqk,kd->gqd", cotangent, k, preferred_element_type=wide)
+        dropped = weights * factor
+        weights_cotangent = weights_cotangent * factor
+    logits_cotangent = weights * (weights_cotangent - delta[..., None])
+    bias_gradient = sums.bias
+    if bias_gradient is not None:
+        logits_cotangent, part_of_bias = bias_vjp(logits_cotangent)
+        bias_gradient = bias_gradient.add_cut(part_of_bias, block)
+    logits_cotangent = logits_cotangent.astype(q.dtype)
+    q_gradient = jnp.einsum("gqk,kd->gqd", logits_cotangent, k, preferred_element_type=wide)
     product = partial(jnp.einsum, "gqw,gqk->wk", preferred_element_type=wide)
-    of_k = product(q, cotangent)
-    of_v = product(of_values, dropped.astype(v.dtype))
-    q = _with_last(so_far.q, so_far.q[:, part.first :] + of_q)
-    return Gradients(q, _added(so_far.k, of_k, part.keys), _added(so_far.v, of_v, part.keys), total)
+    k_gradient = product(q, logits_cotangent)
+    v_gradient = product(values_cotangent, dropped.astype(v.dtype))
+    return Gradients(
+        q=_with_last(sums.q, sums.q[:, part.first :] + q_gradient),
+        k=_added(sums.k, k_gradient, part.keys),
+        v=_added(sums.v, v_gradient, part.keys),
+        bias=bias_gradient,
+    )
 
 
 def _with_last(

@@ -70,9 +70,11 @@ def blockwise_attention(
         num_batch: B, a divisor of N; element n uses the mask and the bias of element `n % B`.
         sizes: block sizes; None for those of `choose_block_sizes`.
     """
-    rate, seeds = 0.0, jnp.zeros(2, jnp.uint32)
+    rate = 0.0
+    seeds = jnp.zeros(2, jnp.uint32)
     if dropout is not None:
-        rate, seeds = float(dropout.rate), dropout.seeds()
+        rate = float(dropout.rate)
+        seeds = dropout.seeds()
     sizes = sizes or choose_block_sizes(mask, q.shape[2], k.shape[2])
     plan = Plan(rate, num_batch, sizes, partitioned_by_xla.get())
     constants = Constants(mask, seeds, first_row_of_part(math.prod(q.shape[:3])))
@@ -90,77 +92,93 @@ _attend_compiled = jax.jit(_attend, static_argnums=0)  # calls outside of `jit` 
 def _forward(plan: Plan, operands: Operands, constants: Constants) -> tuple[Values, Saved]:
     rows = _in_blocks(plan, operands)
 
-    def of_row(total: None, arguments: Any) -> tuple[None, tuple[Array, Array]]:
+    def attend_row(nothing: None, arguments: Any) -> tuple[None, tuple[Array, Array]]:
+        """Compute the values `[nq, G, q, d_v]` and the log-sum-exp `[nq, G, q]` of one row."""
         element, head, q, k, v = arguments
-        row, wide = Row(plan, operands, constants, element, head), _wide(q)
+        row = Row(plan, operands, constants, element, head)
         lists = list_blocks(constants.mask, row.grid(), plan.sizes)
+        wide = _wide(q)
 
-        def of_queries(arguments: tuple[Array, Array]) -> tuple[Array, Array]:
-            i, q = arguments
+        def attend_block(arguments: tuple[Array, Array]) -> tuple[Array, Array]:
+            query_block, q = arguments
 
-            def step(part: Part, so_far: Running) -> Running:
-                return forward_step(row, i, part, so_far, q, k, v)
+            def step(part: Part, running: Running) -> Running:
+                return forward_step(row, query_block, part, running, q, k, v)
 
-            shape = q.shape[:-1]
+            shape = q.shape[:-1]  # G q
             start = Running(
                 jnp.zeros((*shape, v.shape[-1]), wide),
                 jnp.full(shape, np.finfo(wide).min),
                 jnp.zeros(shape, wide),
             )
-            values, maximum, total = lists.visit(i, step, start)
+            values, maximum, total = lists.visit(query_block, step, start)
             sees_nothing = total == 0
             total = jnp.where(sees_nothing, 1, total)
             values = values / (total * (1 - plan.dropout_rate))[..., None]
             log_sum_exp = jnp.where(sees_nothing, -jnp.inf, maximum + jnp.log(total))
             return values.astype(q.dtype), log_sum_exp
 
-        return total, lax.map(of_queries, (jnp.arange(len(q)), q))
+        return nothing, lax.map(attend_block, (jnp.arange(len(q)), q))
 
-    _, results = over_rows(of_row, None, rows, all_at_once=plan.all_at_once)
+    _, results = over_rows(attend_row, None, rows, all_at_once=plan.all_at_once)
     values, log_sum_exp = (join_blocks(x, operands.q) for x in results)
     return values, (operands, constants, values, log_sum_exp)
 
 
-def _backward(plan: Plan, saved: Saved, of_values: Values) -> tuple[Operands, None]:
+def _backward(plan: Plan, saved: Saved, values_cotangent: Values) -> tuple[Operands, None]:
     operands, constants, values, log_sum_exp = saved
-    delta = jnp.sum(of_values.astype(log_sum_exp.dtype) * values, -1)
-    seen = jnp.where(jnp.isneginf(log_sum_exp), jnp.inf, log_sum_exp)
+    delta = jnp.sum(values_cotangent.astype(log_sum_exp.dtype) * values, -1)
+    # With +∞, queries that see no key get weights of 0.
+    log_sum_exp = jnp.where(jnp.isneginf(log_sum_exp), jnp.inf, log_sum_exp)
     element, head, q, k, v = _in_blocks(plan, operands)
     split = partial(split_blocks, group=q.shape[3], size=q.shape[4])
     # Queries beyond T, which fill the last block, get weights of 0 whatever the bias.
-    queries = QueryBlock(q, split(of_values), split(seen, fill=jnp.inf), split(delta))
+    queries = QueryBlock(q, split(values_cotangent), split(log_sum_exp, fill=jnp.inf), split(delta))
     start = jax.tree.map(lambda x: jnp.zeros_like(x, dtype=_wide(x)), operands.bias)
 
-    def of_row(total: AttentionBias | None, arguments: Any) -> tuple[AttentionBias | None, Any]:
+    def differentiate_row(
+        total: AttentionBias | None, arguments: Any
+    ) -> tuple[AttentionBias | None, Any]:
         """Compute the gradients of one row: bias (added to `total`), queries in blocks, keys and values."""
         element, head, queries, k, v = arguments
         row = Row(plan, operands, constants, element, head)
         lists = list_blocks(constants.mask, row.grid(), plan.sizes)
 
-        def of_queries(
+        def differentiate_block(
             sums: Gradients, arguments: tuple[Array, QueryBlock]
         ) -> tuple[Gradients, Array]:
-            i, of = arguments
+            number, query_block = arguments
 
-            def step(part: Part, so_far: Gradients) -> Gradients:
-                return backward_step(row, i, part, so_far, of, k, v)
+            def step(part: Part, sums: Gradients) -> Gradients:
+                return backward_step(row, number, part, sums, query_block, k, v)
 
-            result = lists.visit(i, step, sums._replace(q=jnp.zeros_like(sums.q)))
-            return result, result.q
+            sums = lists.visit(number, step, sums._replace(q=jnp.zeros_like(sums.q)))
+            return sums, sums.q
 
-        shapes = queries.q.shape[1:], k.shape[::-1], v.shape[::-1]
-        of_q, of_k, of_v = (jnp.zeros(shape, _wide(k)) for shape in shapes)
-        sums = Gradients(of_q, of_k, of_v, total)
+        wide = _wide(k)
+        sums = Gradients(
+            q=jnp.zeros(queries.q.shape[1:], wide),
+            k=jnp.zeros(k.shape[::-1], wide),
+            v=jnp.zeros(v.shape[::-1], wide),
+            bias=total,
+        )
         blocks = jnp.arange(len(queries.q)), queries
-        sums, of_q = lax.scan(of_queries, sums, blocks)
-        return sums.bias, (of_q, sums.k, sums.v)
+        sums, q_gradient = lax.scan(differentiate_block, sums, blocks)
+        return sums.bias, (q_gradient, sums.k, sums.v)
 
     rows = element, head, queries, k, v
-    total, (of_q, of_k, of_v) = over_rows(of_row, start, rows, all_at_once=plan.all_at_once)
+    bias_gradient, (q_gradient, k_gradient, v_gradient) = over_rows(
+        differentiate_row, start, rows, all_at_once=plan.all_at_once
+    )
     factor = 1 / math.sqrt(k.shape[-1])
-    of_k, of_v = (x[..., : operands.k.shape[2]].swapaxes(-1, -2) for x in (of_k, of_v))
-    gradients = Operands(join_blocks(of_q, operands.q) * factor, of_k * factor, of_v, total)
-    return jax.tree.map(lambda x, old: x.astype(old.dtype), gradients, operands), None
+    num_keys = operands.k.shape[2]
+    gradients = Operands(
+        q=join_blocks(q_gradient, operands.q) * factor,
+        k=k_gradient[..., :num_keys].swapaxes(-1, -2) * factor,
+        v=v_gradient[..., :num_keys].swapaxes(-1, -2),
+        bias=bias_gradient,
+    )
+    return jax.tree.map(lambda x, operand: x.astype(operand.dtype), gradients, operands), None
 
 
 _attend.defvjp(_forward, _backward)

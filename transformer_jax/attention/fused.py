@@ -33,7 +33,8 @@ def fused_refusal(request: AttentionRequest) -> str | None:
         kernel, dtypes, refusal = "the TPU kernel", TPU_TYPES, _tpu_refusal
     else:
         return f"there is no kernel for the backend {request.backend}"
-    (num_queries, width), num_keys = request.q_shape[-2:], request.k_shape[-2]
+    num_queries, width = request.q_shape[-2:]
+    num_keys = request.k_shape[-2]
     width_v = request.v_shape[-1]
     if request.dtype.name not in dtypes:
         return f"{kernel} takes {' and '.join(dtypes)}; the type is {request.dtype}"
@@ -58,7 +59,8 @@ def fused_attention(
 
         is_causal = reach(mask) == (None, 0)
         return flash_attention(q, k, v, causal=is_causal, sm_scale=1 / math.sqrt(q.shape[-1]))
-    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # [N T H d], the layout of the kernel
+    # [N T H d], the layout of the kernel
+    q, k, v = q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2)
     attend = functools.partial(jax.nn.dot_product_attention, q, k, v, implementation="cudnn")
     if not isinstance(mask, ArrayMask):
         left, right = reach(mask) or (None, None)
@@ -73,11 +75,15 @@ def fused_attention(
 
 
 def _gpu_refusal(request: AttentionRequest) -> str | None:
-    width, mask, sizes = request.q_shape[-1], request.mask, request.logits_shape[-2:]
+    width = request.q_shape[-1]
+    mask = request.mask
+    sizes = request.logits_shape[-2:]  # T S
     is_hopper = float(getattr(jax.local_devices()[0], "compute_capability", 0)) >= 9
-    most = MAX_HOPPER_WIDTH if is_hopper else MAX_GPU_WIDTH
-    if width % 8 or width > most:
-        return f"cuDNN takes a head width that is a multiple of 8, at most {most}; it is {width}"
+    max_width = MAX_HOPPER_WIDTH if is_hopper else MAX_GPU_WIDTH
+    if width % 8 or width > max_width:
+        return (
+            f"cuDNN takes a head width that is a multiple of 8, at most {max_width}; it is {width}"
+        )
     if isinstance(mask, ArrayMask):
         if np.shape(mask.array)[-2:] != sizes:
             return f"cuDNN takes arrays [..., T, S] as masks; {mask} would have to be broadcast"
@@ -91,7 +97,8 @@ def _gpu_refusal(request: AttentionRequest) -> str | None:
 
 
 def _tpu_refusal(request: AttentionRequest) -> str | None:
-    width, (num_queries, num_keys) = request.q_shape[-1], request.logits_shape[-2:]
+    width = request.q_shape[-1]
+    num_queries, num_keys = request.logits_shape[-2:]
     size = f"{TPU_BLOCK}, or a multiple of it"
     if partitioned_by_xla.get():
         return "the compiler cannot partition the kernel over devices"

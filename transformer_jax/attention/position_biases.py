@@ -25,7 +25,8 @@ class ALiBi(AddedBias):
     def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
         index = block.indices()
         distance = jnp.abs(index.query + self.offset - index.key)
-        slopes = block.of_heads(alibi_slopes(self.num_heads).astype(logits.dtype))[:, None, None]
+        slopes_of_heads = alibi_slopes(self.num_heads).astype(logits.dtype)  # [H]
+        slopes = block.of_heads(slopes_of_heads)[:, None, None]  # [h 1 1]
         return logits - slopes * distance.astype(logits.dtype)
 
     def check(self, shape: Shape) -> None:
@@ -75,13 +76,15 @@ class RelativeBias(AddedBias):
         check_sizes(len(table) // parts // 2 + 1, max_distance=self.max_distance)
 
     def apply(self, logits: Logits, block: ScoreBlock) -> Logits:
-        (first_query, num_queries), (first_key, num_keys) = block.query, block.key
+        (first_query, num_queries) = block.query
+        (first_key, num_keys) = block.key
         # Distance from query to key on each diagonal: 0 … k - 1, then -q … -1, as `_along_diagonals` counts them.
         ahead = jnp.concatenate([jnp.arange(num_keys), jnp.arange(-num_queries, 0)])
         ahead += first_key - first_query - self.offset
         buckets = relative_buckets(ahead, len(self.table), self.max_distance, self.bidirectional)
-        of_heads = block.of_heads(self.table.T)  # [h num_buckets]
-        bias = _along_diagonals(jnp.take(of_heads, buckets, axis=1), num_queries, num_keys)
+        table = block.of_heads(self.table.T)  # [h num_buckets]
+        diagonals = jnp.take(table, buckets, axis=1)  # [h q+k]
+        bias = _along_diagonals(diagonals, num_queries, num_keys)  # [h q k]
         return logits + bias.astype(logits.dtype)[None]
 
     def check(self, shape: Shape) -> None:
@@ -104,9 +107,8 @@ def relative_buckets(
     distances = np.arange(max_distance + 1)
     far = np.log(np.maximum(distances, 1) / exact) / math.log(max_distance / exact) * (size - exact)
     # 1e-9: a distance at the lower edge of a bucket must not fall below it by rounding of the logarithm.
-    table = np.where(
-        distances < exact, distances, np.minimum(exact + np.floor(far + 1e-9), size - 1)
-    ).astype(np.int32)
+    logarithmic = np.minimum(exact + np.floor(far + 1e-9), size - 1)
+    table = np.where(distances < exact, distances, logarithmic).astype(np.int32)
     distance = jnp.abs(ahead) if bidirectional else jnp.maximum(-ahead, 0)
     bucket = jnp.asarray(table)[jnp.minimum(distance, max_distance)]
     return jnp.where(ahead > 0, bucket + size, bucket) if bidirectional else bucket
@@ -121,10 +123,10 @@ def _along_diagonals(
     gather (a scatter in the gradient) would be an order of magnitude slower.
     """
     n = values.shape[-1]
-    repeated = jnp.broadcast_to(values[:, None], (len(values), num_queries, n)).reshape(
-        len(values), -1
-    )
-    rows = repeated[:, : num_queries * (n - 1)].reshape(len(values), num_queries, n - 1)
+    num_heads = len(values)
+    repeated = jnp.broadcast_to(values[:, None], (num_heads, num_queries, n))
+    repeated = repeated.reshape(num_heads, -1)
+    rows = repeated[:, : num_queries * (n - 1)].reshape(num_heads, num_queries, n - 1)
     return rows[:, :, :num_keys]
 
 

@@ -65,8 +65,8 @@ def checked_request(
     check_value("backend", backend, Backend | None)
     q, k, v = _real_numbers("q", q), _real_numbers("k", k), _real_numbers("v", v)
     _check_shapes(q.shape, k.shape, v.shape)
-    # with a Python `float`, integers become float32
-    dtype = jnp.result_type(*(jax.dtypes.canonicalize_dtype(x.dtype) for x in (q, k, v)), float)
+    dtypes = [jax.dtypes.canonicalize_dtype(x.dtype) for x in (q, k, v)]
+    dtype = jnp.result_type(*dtypes, float)  # with a Python `float`, integers become float32
     request = AttentionRequest(
         q.shape,
         k.shape,
@@ -86,8 +86,12 @@ def checked_request(
 
 def with_batch_and_heads(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
     """Reshape q, k and v to `[N, H, T, d]`, `[N, Hkv, S, d]` and `[N, Hkv, S, d_v]`."""
-    q, k, v = (x.reshape(-1, *whole_block(x.shape).shape[1:]) for x in (q, k, v))
-    return q, k, v
+    return _with_rank_4(q), _with_rank_4(k), _with_rank_4(v)
+
+
+def _with_rank_4(x: Array) -> Array:
+    _, *sizes = whole_block(x.shape).shape  # H, T, d
+    return x.reshape(-1, *sizes)
 
 
 def _real_numbers(name: str, x: Any) -> Any:

@@ -64,8 +64,11 @@ def attention_rows(
             is_seen &= request.mask.allows(block)
         return softmax(logits, is_seen)[0, 0, 0]
 
-    of_heads = jax.vmap(jax.vmap(row, (None, None, 0)), (None, 0, None))
-    rows: Array = jax.lax.map(lambda number: of_heads(number, heads, queries), jnp.arange(len(q)))
+    rows_of_head = jax.vmap(row, (None, None, 0))  # [rows S]
+    rows_of_heads = jax.vmap(rows_of_head, (None, 0, None))  # [heads rows S]
+    rows: Array = jax.lax.map(
+        lambda number: rows_of_heads(number, heads, queries), jnp.arange(len(q))
+    )
     if has_heads:
         leading[-1] = len(heads)
     return rows.astype(q.dtype).reshape(*leading, len(queries), num_keys)

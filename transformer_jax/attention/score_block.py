@@ -157,7 +157,7 @@ def _cut(array: Array, axis: int, start: Start, size: int) -> Array:
 def whole_block(shape: Shape) -> ScoreBlock:
     """Return the block of all logits `[..., T, S]`; rank 3 has no head axis, rank 2 no batch axis either."""
     sizes = list(shape[-4:])
-    for axis in MISSING_AXES.get(len(shape), ()):
+    for axis in MISSING_AXES[len(sizes)]:
         sizes.insert(axis, 1)
     return ScoreBlock(*(Range(0, size) for size in sizes))
 

@@ -83,7 +83,8 @@ def pad_batch(samples: Samples, batch_size: int) -> Batch:
     """
     inputs, targets = pad_rows(as_pair(samples), batch_size)
     rows = num_rows(samples)
-    return Batch(inputs, targets, np.arange(max(rows, batch_size)) < rows)
+    is_valid = np.arange(max(rows, batch_size)) < rows
+    return Batch(inputs, targets, is_valid)
 
 
 def stack_batches(samples: Samples, batch_size: int, num_batches: int) -> tuple[Batch, np.int32]:
@@ -147,7 +148,8 @@ class ArrayDataset(BatchDataset):
 
     def __init__(self, inputs: Inputs, targets: Targets) -> None:
         self.size = num_rows((inputs, targets))
-        self.inputs, self.targets = inputs, targets
+        self.inputs = inputs
+        self.targets = targets
 
     def __len__(self) -> int:
         return self.size

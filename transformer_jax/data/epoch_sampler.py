@@ -59,7 +59,7 @@ class TokenBatches:
     def rows_like(self, samples: PyTree[ArrayLike]) -> int:
         """Number of samples in a full batch with the same padding as these; sequences lie along the second axis."""
         shapes = [np.shape(leaf) for leaf in jax.tree.leaves(samples)]
-        longest = max(shape[1:2] for shape in shapes)[0]
+        longest = max(shape[1] for shape in shapes if len(shape) > 1)
         return max(self.most // longest, shapes[0][0])
 
 
@@ -114,19 +114,21 @@ class EpochBatchSampler:
             if self.shuffle:
                 # else an epoch would go from the lowest group to the highest
                 batches = rng.permutation(batches)
-        batches = batches[first_batch:][:num_batches]
-        while len(batches):
-            chosen, batches = np.split(batches, [batches_at_once()])
-            indices = [order[self._begins[batch] : self._begins[batch + 1]] for batch in chosen]
+        remaining = batches[first_batch:][:num_batches]
+        while len(remaining):
+            current, remaining = np.split(remaining, [batches_at_once()])
+            indices = [order[self._begins[batch] : self._begins[batch + 1]] for batch in current]
             yield EpochIndices(np.concatenate(indices).tolist(), epoch)
 
     @functools.cached_property
     def _begins(self) -> Int[np.ndarray, " batches_1"]:
         """Offsets in the order of an epoch at which batches begin, and at which the last batch ends."""
-        counts, sizes = np.array([self.num_samples]), [self.batch_size]
+        counts = np.array([self.num_samples])  # samples of each group
+        sizes = [self.batch_size]  # of the batches of each group
         if self.groups is not None and self.token_batches is not None:
             sizes = self.token_batches.rows
             counts = np.bincount(self.groups, minlength=len(sizes))
         ends = np.cumsum(counts)
-        begins = map(np.arange, ends - counts, ends, sizes)
+        groups = zip(ends - counts, ends, sizes, strict=True)
+        begins = [np.arange(begin, end, size) for begin, end, size in groups]
         return np.concatenate([*begins, ends[-1:]])

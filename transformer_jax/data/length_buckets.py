@@ -46,9 +46,9 @@ def choose_shapes(
     num_shapes = min(max_shapes, len(boundaries))
     # [choice shape]
     choices = np.array([(*choice, last) for choice in combinations(range(last), num_shapes - 1)])
-    num_pairs = np.diff(np.array(num_below)[choices], axis=1, prepend=0)
-    # [choice], in all padded pairs together
-    positions = (num_pairs * np.array(shapes).sum(1)[choices]).sum(1)
+    num_pairs = np.diff(np.array(num_below)[choices], axis=1, prepend=0)  # [choice shape]
+    lengths = np.array(shapes).sum(1)  # of source and target together
+    positions = (num_pairs * lengths[choices]).sum(1)  # [choice], in all padded pairs together
     return [shapes[index] for index in choices[positions.argmin()]]
 
 

@@ -103,8 +103,11 @@ class Loader:
     """
 
     def __init__(self, dataset: Dataset, sampler: EpochBatchSampler, num_workers: int) -> None:
-        self.dataset, self._sampler, self._num_workers = dataset, sampler, num_workers
-        self.batch_size, self.has_groups = sampler.batch_size, sampler.groups is not None
+        self.dataset = dataset
+        self._sampler = sampler
+        self._num_workers = num_workers
+        self.batch_size = sampler.batch_size
+        self.has_groups = sampler.groups is not None
         self.token_batches = sampler.token_batches
         self._newest_epoch = _NewestEpoch()
 
@@ -285,11 +288,12 @@ def make_loader(
         )
     by_tokens: TokenBatches | None = None
     if isinstance(batch_size, TokenBatches):
-        by_tokens, batch_size = batch_size, max(batch_size.rows)
-        last = len(by_tokens.lengths) - 1
-        if groups is None or drop_last or groups.min() < 0 or groups.max() > last:
+        by_tokens = batch_size
+        batch_size = max(by_tokens.rows)
+        last_group = len(by_tokens.lengths) - 1
+        if groups is None or drop_last or groups.min() < 0 or groups.max() > last_group:
             raise InputError(
-                f"batch_size is {by_tokens}; it needs groups from 0 to {last}, and drop_last=False"
+                f"batch_size is {by_tokens}; it needs groups from 0 to {last_group}, and drop_last=False"
             )
     if drop_last and batch_size > len(dataset):
         raise InputError(

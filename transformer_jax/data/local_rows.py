@@ -62,8 +62,8 @@ class LocalSamples(NamedTuple):
         rows = np.arange(self.rows.start, self.rows.stop)
         batches, count = stack_batches(self.samples, len(rows), num_batches)
         begins = self.loader_batch_size * np.arange(num_batches)
-        real = np.minimum(self.num_rows - begins, self.loader_batch_size)  # rows of each batch
-        return batches._replace(valid=rows < real[:, None]), count
+        num_real = np.minimum(self.num_rows - begins, self.loader_batch_size)  # rows of each batch
+        return batches._replace(valid=rows < num_real[:, None]), count
 
     def padded(self) -> Batch:
         """Return the rows of a single batch, like `pad_batch` for whole batches."""
@@ -81,7 +81,9 @@ class LocalRows:
 
     # a data set, of either form
     def __init__(self, dataset: Any, rows: RowRange, batch_size: int) -> None:
-        self._dataset, self._rows, self._batch_size = dataset, rows, batch_size
+        self._dataset = dataset
+        self._rows = rows
+        self._batch_size = batch_size
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -91,7 +93,7 @@ class LocalRows:
 
     def __getitems__(self, indices: EpochIndices) -> StackedSamples:
         """This process's rows of the batches that these indices make up, as `LocalSamples`."""
-        chosen = [indices[row] for row in self._rows.rows_of(len(indices), self._batch_size)]
-        mine = EpochIndices(chosen, indices.epoch, whole=indices)
-        loaded = as_arrays("samples", as_pair(load_stacked(self._dataset, mine)))
+        rows = self._rows.rows_of(len(indices), self._batch_size)
+        local_indices = EpochIndices([indices[row] for row in rows], indices.epoch, whole=indices)
+        loaded = as_arrays("samples", as_pair(load_stacked(self._dataset, local_indices)))
         return StackedSamples(LocalSamples(loaded, len(indices), self._batch_size, self._rows))

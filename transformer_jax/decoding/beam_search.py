@@ -115,23 +115,27 @@ def _advance_beams(
     num_tokens = log_probs.shape[-1]
     num_candidates = min((1 + len(checked.end_tokens)) * beam_width, beam_width * num_tokens)
     totals = (log_probs + beams.log_probs[..., None]).reshape(batch_size, -1)  # [B K·V]
-    totals, best = lax.top_k(totals, num_candidates)  # [B C], as are the arrays below
-    parents, chosen = jnp.divmod(best, num_tokens)
+    totals, indices = lax.top_k(totals, num_candidates)  # [B C], as are the arrays below
+    parents, next_tokens = jnp.divmod(indices, num_tokens)
     tokens = _take(beams.tokens, parents)
-    tokens = lax.dynamic_update_index_in_dim(tokens, chosen, beams.position, axis=-1)  # [B C T]
+    tokens = lax.dynamic_update_index_in_dim(
+        tokens, next_tokens, beams.position, axis=-1
+    )  # [B C T]
 
     # Those among the first K that end are finished.
     length = beams.position + 1
-    is_end = jnp.isin(chosen, np.array(checked.end_tokens, int)) | (length == max_length)
+    is_end_token = jnp.isin(next_tokens, np.array(checked.end_tokens, int))
+    is_end = is_end_token | (length == max_length)
     is_among_first = jnp.arange(num_candidates) < beam_width
     is_result = is_end & is_among_first & ~beams.has_stopped[:, None]
     divisor = penalty(jnp.asarray(length, jnp.float32))
     scores = jnp.where(is_result, totals / divisor, -jnp.inf)
-    finished = _ranked(beams.finished, Decoded(tokens, jnp.full_like(chosen, length), scores))
+    results = Decoded(tokens, jnp.full_like(next_tokens, length), scores)
+    finished = _ranked(beams.finished, results)
 
     # The first K that do not end stay live.
-    totals, live = lax.top_k(jnp.where(is_end, -jnp.inf, totals), beam_width)  # [B K]
-    parents, chosen, tokens = _take((parents, chosen, tokens), live)
+    totals, indices = lax.top_k(jnp.where(is_end, -jnp.inf, totals), beam_width)  # [B K]
+    parents, next_tokens, tokens = _take((parents, next_tokens, tokens), indices)
     rows = (jnp.arange(batch_size)[:, None] * beam_width + parents).reshape(-1)  # [B·K]
 
     worst = finished.scores[:, -1]
@@ -145,7 +149,7 @@ def _advance_beams(
     return _Beams(
         position=length,
         log_probs=totals,
-        last_tokens=chosen,
+        last_tokens=next_tokens,
         tokens=tokens,
         finished=finished._replace(scores=jnp.where(failed[:, None], jnp.nan, finished.scores)),
         has_stopped=beams.has_stopped | failed | ~can_improve,

@@ -131,8 +131,9 @@ def _check_room(step: Step, cache: Cache, batch_size: int, max_length: int) -> N
     overwritten silently.
     """
     with jax.ensure_compile_time_eval():
-        last = jnp.int32(max_length - 1)
-    jax.eval_shape(lambda cache: step(jnp.zeros(batch_size, jnp.int32), last, cache)[0], cache)
+        last_position = jnp.int32(max_length - 1)
+    tokens = jnp.zeros(batch_size, jnp.int32)
+    jax.eval_shape(lambda cache: step(tokens, last_position, cache)[0], cache)
 
 
 def _checked_step(step: Step, start_token: int, end_tokens: tuple[int, ...]) -> Step:
@@ -144,7 +145,8 @@ def _checked_step(step: Step, start_token: int, end_tokens: tuple[int, ...]) -> 
             raise InputError(
                 f"step returned a {type(result).__name__}; it must return a pair (logits, cache)"
             )
-        logits, num_rows = jnp.asarray(result[0]), len(last_tokens)
+        logits = jnp.asarray(result[0])
+        num_rows = len(last_tokens)
         is_float = jnp.issubdtype(logits.dtype, jnp.floating)
         if logits.ndim != 2 or len(logits) != num_rows or not is_float:
             raise InputError(

@@ -74,7 +74,8 @@ def forced_token(token: int, position: int) -> LogitsProcessor:
         InputError: `token` is not an id, or `position` is below 0; when called, `token` is outside the vocabulary.
     """
     check_sizes(0, position=position)
-    is_forced, forced_position = _token_set("forced_token", [token]), position
+    is_forced = _token_set("forced_token", [token])
+    forced_position = position
 
     def process(logits: Logits, tokens: Tokens, position: Position) -> Logits:
         forced = jnp.where(is_forced(logits), 0.0, -jnp.inf)
@@ -112,7 +113,7 @@ def no_repeated_ngrams(size: int) -> LogitsProcessor:
         num_ngrams = tokens.shape[1] - size + 1
         if num_ngrams <= 0:
             return logits
-        columns = np.arange(num_ngrams)[:, None] + np.arange(size)
+        columns = np.arange(num_ngrams)[:, None] + np.arange(size)  # [num_ngrams size]
         ngrams = tokens[:, columns]  # [N num_ngrams size]
         newest = tokens[:, None, num_ngrams:]  # [N 1 size-1], which the next token would complete
         is_begun = jnp.all(ngrams[..., :-1] == newest, axis=-1)  # [N num_ngrams]
@@ -132,16 +133,16 @@ def excluded_sequences(sequences: Sequence[Sequence[int]]) -> LogitsProcessor:
     if not all(checked):
         raise InputError("sequences has an empty sequence; each must have at least 1 token")
     check_tokens = _token_set("excluded_sequences", [*itertools.chain(*checked)])
-    by_size = itertools.groupby(sorted(checked, key=len), len)
-    by_length = [np.array([*sequences]) for _, sequences in by_size]  # each [n size]
+    groups = itertools.groupby(sorted(checked, key=len), len)
+    arrays = [np.array([*group]) for _, group in groups]  # each [n size], of one size
 
     def process(logits: Logits, tokens: Tokens, position: Position) -> Logits:
         check_tokens(logits)
         length = tokens.shape[1]
-        for ids in by_length:
+        for ids in arrays:
             num_before = ids.shape[1] - 1  # 0 for single tokens, which are always excluded
             if length >= num_before:
-                prefixes, last = ids[:, :-1], ids[:, -1]
+                prefixes, last = ids[:, :-1], ids[:, -1]  # [n num_before], [n]
                 recent = tokens[:, None, length - num_before :]  # [N 1 num_before]
                 is_begun = jnp.all(recent == prefixes, axis=-1)  # [N n]
                 logits = _without(logits, jnp.where(is_begun, last, -1))  # -1 is not a token

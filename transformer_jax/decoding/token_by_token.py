@@ -163,13 +163,13 @@ def _decode(
         score = jnp.where(is_dead_end, jnp.nan, score)
 
         # A row that has ended gets padding, which counts for neither length nor score.
-        written = jnp.where(rows.ended, checked.pad_token, chosen)
+        next_tokens = jnp.where(rows.ended, checked.pad_token, chosen)
         tokens, lengths, scores = rows.decoded
-        tokens = lax.dynamic_update_index_in_dim(tokens, written, rows.position, axis=-1)
+        tokens = lax.dynamic_update_index_in_dim(tokens, next_tokens, rows.position, axis=-1)
         decoded = Decoded(tokens, lengths + ~rows.ended, scores + jnp.where(rows.ended, 0, score))
         position = rows.position + 1
-        ended = rows.ended | jnp.isin(written, end_tokens) | (position == checked.max_length)
-        return _Rows(position, written, ended, decoded, cache)
+        ended = rows.ended | jnp.isin(next_tokens, end_tokens) | (position == checked.max_length)
+        return _Rows(position, next_tokens, ended, decoded, cache)
 
     rows = _Rows(
         position=jnp.int32(0),
@@ -203,7 +203,8 @@ def decoding_loop(
     Returns:
         The final state, without its cache.
     """
-    max_length, grow = checked.max_length, checked.grow
+    max_length = checked.max_length
+    grow = checked.grow
     size = max_length
     if grow:
         size = max(_SHORTEST_SEGMENT, math.ceil(max_length / _MOST_SEGMENTS))

@@ -43,14 +43,14 @@ def with_gathered_params(loss_function: Function, devices: Devices, remat: str) 
         return jax.tree_util.tree_map_with_path(gather_array, params)
 
     def loss(params: Params, *arguments: Any, train: bool) -> Any:  # pytrees of arrays
-        def of_split(params: Params, *arguments: Any) -> Any:
+        def loss_of_split(params: Params, *arguments: Any) -> Any:
             access = LayerAccess(lambda layer, params: gather(f"params/{layer}", params), _is_kept)
             changed: dict[str, Params] = {}
             with with_value(layer_access, access), with_value(new_variables, changed):
                 elements = loss_function(gather("params", params), *arguments, train=train)
             return elements, changed
 
-        recomputed = jax.checkpoint(of_split, policy=_kept_of_blocks(remat))
+        recomputed = jax.checkpoint(loss_of_split, policy=_kept_of_blocks(remat))
         elements, changed = recomputed(params, *arguments)
         new_variables.get({}).update(changed)
         return elements

@@ -110,7 +110,8 @@ def from_first(function: Callable[[], Value]) -> Value:
         try:
             answer = json.loads(json.dumps({"value": function()}))
         except Exception as raised:  # whatever it is, the others wait for an answer
-            error, answer = raised, {"error": str(raised)}
+            error = raised
+            answer = {"error": str(raised)}
     answer = _from_all(answer)[0]
     if error is not None:
         raise error
@@ -142,7 +143,8 @@ def check_same(values: Mapping[str, object]) -> None:
     first, *others = _from_all({name: str(value) for name, value in values.items()})
     for number, texts in enumerate(others, 1):
         for name in sorted(first.keys() | texts.keys()):
-            text, expected = texts.get(name, "unknown"), first.get(name, "unknown")
+            text = texts.get(name, "unknown")
+            expected = first.get(name, "unknown")
             if text != expected:
                 raise InputError(
                     f"{name} is {text} in process {number} and {expected} in process 0; all"

@@ -61,13 +61,14 @@ class Devices:
 
     def place_rows(self, tree: Tree, rows_axis: int = 0) -> Tree:
         """Put the arrays of a batch on the devices, split by rows; each process passes its own rows."""
-        rows, parts = self.rows(rows_axis), self.mesh.shape[DATA] * self.mesh.shape[FSDP]
-        own = self.rows_of_process(parts)
+        rows = self.rows(rows_axis)
+        parts = self.mesh.shape[DATA] * self.mesh.shape[FSDP]
+        own_rows = self.rows_of_process(parts)
 
         def place(leaf: Any) -> jax.Array:  # an array
             array = np.asarray(leaf)
             # JAX can't infer the shape if a row lies on devices of two processes.
-            num_rows = array.shape[rows_axis] * parts // (own.stop - own.start)
+            num_rows = array.shape[rows_axis] * parts // (own_rows.stop - own_rows.start)
             shape = (*array.shape[:rows_axis], num_rows, *array.shape[rows_axis + 1 :])
             return jax.make_array_from_process_local_data(rows, array, shape)
 
@@ -87,7 +88,8 @@ class Devices:
         rows: set[int] = set()
         for device in self.mesh.local_devices:
             rows.update(range(batch_size)[indices[device][0]])
-        begin, end = min(rows), max(rows) + 1
+        begin = min(rows)
+        end = max(rows) + 1
         if len(rows) != end - begin:
             raise InputError(
                 f"mesh is {dict(self.mesh.shape)}; the rows of a process's devices must be"

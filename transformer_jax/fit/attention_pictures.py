@@ -27,7 +27,8 @@ class LogAttention(Callback):
     """
 
     def __init__(self, loggers: Sequence[Logger], maps: Callable[[Params], LabelledMaps]) -> None:
-        self._loggers, self._maps = loggers, maps
+        self._loggers = loggers
+        self._maps = maps
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         """Draw and log the maps of the evaluated parameters."""
@@ -36,7 +37,8 @@ class LogAttention(Callback):
         except InputError:  # the weights are not finite, nor is the loss, which the loop reports
             return
         for kind, layers in labelled.maps.items():
-            queries, keys = labelled.query_labels[kind], labelled.key_labels[kind]
+            queries = labelled.query_labels[kind]
+            keys = labelled.key_labels[kind]
             for number, maps in enumerate(layers):
                 picture = attention_picture(maps, queries, keys)
                 for logger in self._loggers:
@@ -61,16 +63,17 @@ def attention_picture(
     brightest = np.maximum(maps.max((1, 2), keepdims=True), np.finfo(np.float32).tiny)
     grey = np.rint(255 * np.sqrt(maps / brightest)).astype(np.uint8)
     grey[:, later_keys([maps])] = GREY
-    rows, columns = (
-        [drawable(label).replace("␣", "_") for label in labels] for labels in (queries, keys)
-    )
-    left, top = CELL * max(map(len, rows)), CELL * max(map(len, columns))
+    query_names = [drawable(label).replace("␣", "_") for label in queries]
+    key_names = [drawable(label).replace("␣", "_") for label in keys]
+    left = CELL * max(map(len, query_names))  # width of the names beside the map
+    top = CELL * max(map(len, key_names))  # height of the names above the map
     panel = Image.new("L", (left + num_keys * cell, top + length * cell), GREY)  # of one head
     draw = ImageDraw.Draw(panel)
-    for place, name in enumerate(rows):
+    for place, name in enumerate(query_names):
         draw.text((1, top + place * cell), name, fill=255)
-    for place, name in enumerate(columns):
+    for place, name in enumerate(key_names):
         draw.text((left + place * cell, 1), "\n".join(name), fill=255, spacing=1)
     picture = np.stack([np.asarray(panel)] * num_heads, 1)  # [height H width]
-    picture[top:, :, left:] = grey.repeat(cell, 1).repeat(cell, 2).swapaxes(0, 1)
+    pixels = grey.repeat(cell, 1).repeat(cell, 2)  # [H T·cell S·cell]
+    picture[top:, :, left:] = pixels.swapaxes(0, 1)
     return picture.reshape(len(picture), -1)

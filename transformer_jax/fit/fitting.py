@@ -74,8 +74,9 @@ def training(
     train_loader, val_loader = loaders
     num_steps = check_num_steps(task.config, train_loader)
     programs = create_programs(compiled, train_loader, num_steps, initial_params)
-    # The example is of the validation set, whose batches may hold arrays that only metrics need.
-    shapes, example = programs.shapes_of_model, compiled.example_batch(val_loader)
+    shapes = programs.shapes_of_model
+    # of the validation set, whose batches may hold arrays that only metrics need
+    example = compiled.example_batch(val_loader)
     names = compiled.metric_names(shapes, example)
     if task.config.scan_layers:
         compiled.stacked_shapes = shapes

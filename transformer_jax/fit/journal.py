@@ -64,9 +64,12 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         start: Checkpoint,
         request: StopRequest,
     ) -> None:
-        self._run, self._request, self._config = run, request, config
+        self._run = run
+        self._request = request
+        self._config = config
         self._stopwatch = compiled.stopwatch
-        self._step, self._num_steps = start.step, config.num_steps(steps_per_epoch)
+        self._step = start.step
+        self._num_steps = config.num_steps(steps_per_epoch)
         self.evaluated_step: int = start.progress.get("evaluated_step", 0)
         if start.step > self._num_steps:
             raise InputError(

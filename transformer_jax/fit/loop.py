@@ -58,13 +58,18 @@ class TrainingLoop:
         journal: "Journal",
         stopwatch: Stopwatch,
     ) -> None:
-        self.config, self.run = config, run
-        self._loader, self.runner = loader, runner
-        self._evaluate, self._journal, self._stopwatch = evaluate, journal, stopwatch
+        self.config = config
+        self.run = run
+        self._loader = loader
+        self.runner = runner
+        self._evaluate = evaluate
+        self._journal = journal
+        self._stopwatch = stopwatch
         self.steps_per_epoch = len(loader)
         self.num_steps = config.num_steps(self.steps_per_epoch)
         # Steps that are finished and logged; `self.state` may already include the call that still runs.
-        self.step, self.state = start.step, start.state
+        self.step = start.step
+        self.state = start.state
         self._was_stopped = bool(start.progress.get("stopped", False))  # early, by a callback
         if config.schedule == PLATEAU and 0 < start.step == journal.evaluated_step:
             self._reduce_rate(run.checkpoints.metrics(start.step) or {})
@@ -106,6 +111,7 @@ class TrainingLoop:
             began_to_wait = self._seconds_of_training()
             for samples in loaded:
                 waited = self._seconds_of_training() - began_to_wait
+                # before the next call: the processes agree by a computation, which would wait for it
                 is_save_asked_for = self._journal.is_save_asked_for()
                 self.runner.agree_on_pace(self._seconds_per_step)
                 batches, count = self.runner.stack(samples)

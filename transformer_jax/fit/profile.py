@@ -19,7 +19,9 @@ class ShowProgram(Callback):
     """
 
     def __init__(self, write: Callable[[str], None], runner: StepRunner) -> None:
-        self._write, self._runner, self._is_first = write, runner, True
+        self._write = write
+        self._runner = runner
+        self._is_first = True
 
     def on_step(self, step: Step) -> None:
         """Print the lines, if it is the first step."""
@@ -45,7 +47,8 @@ class Profile(Callback):
     """
 
     def __init__(self, directory: Path, steps: str, write: Callable[[str], None] = print) -> None:
-        self._directory, self._write = directory, write
+        self._directory = directory
+        self._write = write
         self._start, self._stop = profiled_steps(steps)
         self._is_running = self._has_run = False
 

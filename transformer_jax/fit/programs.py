@@ -66,17 +66,18 @@ def choose_initial(given: Params | None, like: Params, config: TrainingConfig) -
     if given is None:
         return InitialParams({}, ())
     arrays = as_arrays("initial_params", flatten_dict(given, sep="/"))
-    of_model = flatten_dict(jax.eval_shape(unstack_layers, like), sep="/")
-    expected, taken = of_model, arrays
+    model_arrays = flatten_dict(jax.eval_shape(unstack_layers, like), sep="/")
+    expected = model_arrays
+    taken = arrays
     if config.init_only is not None:
-        chosen = matching(config.init_only, of_model.keys(), "init_only")
-        expected = {path: leaf for path, leaf in of_model.items() if path in chosen}
+        chosen_paths = matching(config.init_only, model_arrays.keys(), "init_only")
+        expected = {path: leaf for path, leaf in model_arrays.items() if path in chosen_paths}
         taken = {path: arrays[path] for path in expected if path in arrays}
     check_arrays(taken, expected, config.init_from or "initial_params")
     lines = []
     for path in sorted(arrays.keys() - taken.keys()):
         lines.append(f"  not taken: {path} {[*arrays[path].shape]}")
-    for path, leaf in of_model.items():
+    for path, leaf in model_arrays.items():
         if path not in expected and path not in arrays:
             lines.append(f"  fresh: {path} {[*leaf.shape]}")
     copies = {path: np.array(taken[path], leaf.dtype) for path, leaf in expected.items()}
@@ -118,10 +119,10 @@ class Programs(NamedTuple):
 def update_rule(task: Task, num_steps: int) -> UpdateRule:
     """Create the update rule of a training run of `num_steps` steps; it leaves frozen parameters unchanged."""
     schedule = check_result(task, "create_schedule", task.create_schedule(num_steps), Callable)
-    config, optimizer = task.config, task.create_optimizer(num_steps)
-    is_of_optax = hasattr(optimizer, "update")  # which has several classes
-    if not is_of_optax:
+    optimizer = task.create_optimizer(num_steps)
+    if not hasattr(optimizer, "update"):  # Optax has several classes of optimizers
         check_result(task, "create_optimizer", optimizer, optax.GradientTransformation)
+    config = task.config
     if config.freeze is not None and config.lora is None:  # adapters are trained instead of arrays
         optimizer = with_frozen(optimizer, config.freeze)
     if config.schedule == PLATEAU:
@@ -152,7 +153,8 @@ def create_programs(
     Raises:
         InputError: see `choose_initial` and `check_full_batches`; or the warm-up is not shorter than training.
     """
-    task, devices = compiled.task, compiled.devices
+    task = compiled.task
+    devices = compiled.devices
     rule = update_rule(task, num_steps)
     # traced for the shapes, and again for the program only if arrays are given
     init = jax.jit(functools.partial(_first_state, task, rule.optimizer))
@@ -211,14 +213,15 @@ def newest(run: RunDirectory, initial: TrainState, devices: Devices) -> Checkpoi
         InputError: there are checkpoints, but none can be read.
     """
     like = unstack_layers(initial)
-    found = run.checkpoints.newest(like)
-    if found is None:
+    checkpoint = run.checkpoints.newest(like)
+    if checkpoint is None:
         return Checkpoint(0, devices.place(initial), {}, {})
-    if run.checkpoints.best_step != found.step:
+    if run.checkpoints.best_step != checkpoint.step:
         # detects a damaged one now, so that the next best one is kept from here on
         run.checkpoints.best(like)
     del like  # a copy if layers are stacked
-    return found._replace(state=devices.place(stack_layers(found.state, initial)))
+    state = stack_layers(checkpoint.state, initial)
+    return checkpoint._replace(state=devices.place(state))
 
 
 def best_params(

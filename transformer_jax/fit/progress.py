@@ -34,10 +34,12 @@ class Progress(Callback):
         self._bar: tqdm | None = None
         if not quiet and (is_terminal or _is_notebook()):
             self._bar = tqdm(total=num_steps, initial=first_step, unit="step")
-        self._num_steps, self._quiet = num_steps, quiet
+        self._num_steps = num_steps
+        self._quiet = quiet
         self._shown_at = time.monotonic()
         self._last: Step | None = None
-        self._num_shown, self._seconds = 0, 0.0  # steps so far, and their time without compilation
+        self._num_shown = 0  # steps so far
+        self._seconds = 0.0  # their time, without compilation
 
     def on_step(self, step: Step) -> None:
         """Advance by one step, and show its metrics if the last ones were shown long enough ago."""
@@ -102,9 +104,9 @@ def _is_notebook() -> bool:
 def _values(step: Step) -> str:
     """`loss 0.1234, accuracy 56.78%`: the loss, then the task's other metrics."""
     metrics = step.metrics
-    of_task = {name for name in metrics if "/" not in name}
-    of_task -= {"gradient_norm", "learning_rate", "loss"}
-    names = ["loss", *sorted(of_task)]
+    others = {name for name in metrics if "/" not in name}
+    others -= {"gradient_norm", "learning_rate", "loss"}
+    names = ["loss", *sorted(others)]
     return ", ".join(f"{name} {format_metric(name, metrics[name])}" for name in names)
 
 
@@ -113,13 +115,11 @@ def announce(compiled: CompiledTask, params: Params, num_steps: int, directory: 
     if compiled.task.config.verbose:
         say(parameter_table(params))
     trained, variables = split_variables(params)
-    count, num_frozen = (
-        sum(leaf.size for leaf in jax.tree.leaves(tree))
-        for tree in (trained, variables.get(FROZEN))
-    )
+    num_trained = sum(leaf.size for leaf in jax.tree.leaves(trained))
+    num_frozen = sum(leaf.size for leaf in jax.tree.leaves(variables.get(FROZEN)))
     frozen = f" to train and {num_frozen:,} frozen" if num_frozen else ""
     say(
-        f"{compiled.task.name}: {count:,} parameters{frozen}, {num_steps:,} steps on"
+        f"{compiled.task.name}: {num_trained:,} parameters{frozen}, {num_steps:,} steps on"
         f" {compiled.devices}, into {directory}"
     )
     settings = getattr(compiled.task.model, "settings", None)

@@ -39,11 +39,11 @@ def max_steps_per_call(loader: Loader, config: TrainingConfig) -> int:
     """Return K, the maximum number of steps per call: at most an epoch's, and 1 if batches differ in shape."""
     if loader.has_groups:
         return 1
-    most = config.steps_per_call
-    if not most:
+    max_steps = config.steps_per_call
+    if not max_steps:
         row_bytes = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(loader.example()))
-        most = min(MAX_STEPS_PER_CALL, MAX_STACK_BYTES // (row_bytes * config.batch_size))
-    return max(1, min(most, len(loader)))
+        max_steps = min(MAX_STEPS_PER_CALL, MAX_STACK_BYTES // (row_bytes * config.batch_size))
+    return max(1, min(max_steps, len(loader)))
 
 
 class StepRunner:
@@ -69,7 +69,8 @@ class StepRunner:
     ) -> None:
         config = compiled.task.config
         self.devices = devices
-        self._config, self.rule = config, rule
+        self._config = config
+        self.rule = rule
         self._constants = compiled.constants
         self._token_batches = loader.token_batches
         # Average number of rows in a batch.
@@ -161,12 +162,12 @@ class StepRunner:
             batch = jax.tree.map(
                 lambda stacked: lax.dynamic_index_in_dim(stacked, i, keepdims=False), batches
             )
-            state, new = step_of_batch(state, batch, constants)
-            return self.devices.keep_split(state), sums.with_step(i, new)
+            state, sums_of_step = step_of_batch(state, batch, constants)
+            return self.devices.keep_split(state), sums.with_step(i, sums_of_step)
 
-        first = jax.tree.map(lambda stacked: stacked[0], batches)
-        one_step = jax.eval_shape(step_of_batch, state, first, constants)[1]
-        sums = SumsOfSteps.zeros(self._max_steps, one_step)
+        first_batch = jax.tree.map(lambda stacked: stacked[0], batches)
+        _, shapes_of_sums = jax.eval_shape(step_of_batch, state, first_batch, constants)
+        sums = SumsOfSteps.zeros(self._max_steps, shapes_of_sums)
         # A GPU would wait for the host at each condition of a loop; a CPU's compiler gathers parameters once inside
         # one, and twice outside.
         if self._max_steps == 1 and jax.default_backend() != "cpu":

@@ -94,7 +94,9 @@ class LogThroughput(Callback):
     """
 
     def __init__(self, log: Log, is_due: Callable[[int], bool], runner: StepRunner) -> None:
-        self._log, self._is_due, self._runner = log, is_due, runner
+        self._log = log
+        self._is_due = is_due
+        self._runner = runner
         self._num_steps, self._seconds, self._waited = 0, 0.0, 0.0  # since the last entry
 
     def on_step(self, step: Step) -> None:
@@ -110,7 +112,9 @@ class LogThroughput(Callback):
             "examples_per_second": rate * self._runner.rows_per_step,
             "seconds_waiting_for_data": self._waited,
         }
-        self._num_steps, self._seconds, self._waited = 0, 0.0, 0.0
+        self._num_steps = 0
+        self._seconds = 0.0
+        self._waited = 0.0
         flops = self._runner.flops_per_step
         if flops is not None:
             scalars["flops_per_second"] = flops * rate
@@ -132,7 +136,9 @@ class LogThroughput(Callback):
     def restore(self, state: list[int | float] | None) -> None:
         """Continue with these numbers; older checkpoints have none."""
         if state is not None:
-            self._num_steps, self._seconds, self._waited = int(state[0]), state[1], state[2]
+            self._num_steps = int(state[0])
+            self._seconds = state[1]
+            self._waited = state[2]
 
 
 @dataclasses.dataclass(eq=False)
@@ -182,7 +188,8 @@ class EarlyStopping(Callback):
         """Compare an evaluation with the best one so far."""
         value = evaluation.metrics[self.criterion.metric]
         if self.criterion.is_better(value, self.best) and value != self.best:
-            self.best, self.evaluations_since_best = value, 0
+            self.best = value
+            self.evaluations_since_best = 0
         else:
             self.evaluations_since_best += 1
 
@@ -227,7 +234,7 @@ def check_finite(step: Step) -> None:
             raise FloatingPointError(
                 f"{name} is {value} at step {step.number}; training stops there"
             )
-    if step.number == 1 and total == 0:
+    if step.number == 1 and value == 0:  # of gradient_norm
         warnings.warn(
             "gradient_norm is 0 at step 1; does loss depend on the parameters, and not through argmax"
             " or ==?",

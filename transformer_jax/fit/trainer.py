@@ -154,7 +154,8 @@ class TrainerModule(Task):
 
     def _opened(self, run: RunDirectory, config: TrainingConfig) -> None:
         """Take over the directory of a run that begins, and its config, which now has a criterion."""
-        self._run, self.config = run, config
+        self._run = run
+        self.config = config
 
     def __enter__(self: Trainer) -> Trainer:
         self._is_entered = True

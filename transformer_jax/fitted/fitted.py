@@ -46,7 +46,9 @@ class CompiledTask:
     def __init__(
         self, task: Task, devices: Devices, constants: Arrays, stopwatch: Stopwatch
     ) -> None:
-        self.task, self.devices, self.stopwatch = task, devices, stopwatch
+        self.task = task
+        self.devices = devices
+        self.stopwatch = stopwatch
         # of this process, for work that devices do not share
         self.first_device = devices.mesh.local_devices[0]
         self.place_constants(constants)

@@ -46,17 +46,17 @@ def summary(metrics: Metrics, last: str, counted: str) -> Iterator[str]:
         last: the metric by which the best model was chosen, which comes last.
         counted: elements that accuracies count, in the plural.
     """
-    found = dict.fromkeys(name for of_split in metrics.values() for name in of_split)
+    unique_names = dict.fromkeys(name for means in metrics.values() for name in means)
     # the accuracy comes after other metrics, and `last` after it
-    names = sorted(found, key=lambda name: (name == last, name == "accuracy"))
+    names = sorted(unique_names, key=lambda name: (name == last, name == "accuracy"))
     width = max(len(f"{split} {name}:") for split in metrics for name in names)
     for name in names:
-        of_what = f" of {counted}" if name.endswith("accuracy") else ""
-        for split, of_split in metrics.items():
+        counted_elements = f" of {counted}" if name.endswith("accuracy") else ""
+        for split, means in metrics.items():
             # a metric is missing in a split where all its weights are 0
-            if name in of_split:
+            if name in means:
                 title = f"{split.capitalize()} {name}:"
-                yield f"{title:{width}} {format_metric(name, of_split[name])}{of_what}"
+                yield f"{title:{width}} {format_metric(name, means[name])}{counted_elements}"
 
 
 def finish(
@@ -77,16 +77,17 @@ def finish(
         FloatingPointError: a metric is not finite.
         InputError: the directory can't be written, or is in use by another process.
     """
-    steps, task = fitted.steps, fitted.task
+    steps = fitted.steps
+    task = fitted.task
     results = {**results_of(fitted, metrics), "steps": steps, **more}
     if run is not None:
         by_name = flatten_dict(metrics, sep="/")  # such as `test/accuracy`
-        of_test = {f"test/{name}": value for name, value in metrics["test"].items()}
+        test_metrics = {f"test/{name}": value for name, value in metrics["test"].items()}
         position = LogPosition(steps)
         with run.held(), run.writing():
             with open_loggers(task.create_loggers, run.path, position, run.settings) as loggers:
                 for logger in loggers:
-                    logger.log(steps, of_test)
+                    logger.log(steps, test_metrics)
                     logger.log_results(by_name)
             run.write_results(results)
     with quietly(task.config):
@@ -123,9 +124,9 @@ def results_of(fitted: Fitted, metrics: Metrics) -> Json:
                 f"{name} is {value}; no results are written; checkpoints are kept"
             )
     results: Json = {}
-    for split, of_split in metrics.items():
-        if "accuracy" in of_split:
-            results[f"{split}_acc"] = of_split["accuracy"]
+    for split, means in metrics.items():
+        if "accuracy" in means:
+            results[f"{split}_acc"] = means["accuracy"]
     results |= metrics
     seconds = fitted.compiled.stopwatch.seconds
     for activity in ("train", "compile", "eval"):
@@ -164,9 +165,9 @@ def git_commit(repository: Path = REPOSITORY) -> str | None:
     if not (repository / ".git").exists():
         return None
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             GIT, cwd=repository, capture_output=True, text=True, timeout=MAX_SECONDS, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return asked.stdout.strip()
+    return answer.stdout.strip()

@@ -48,7 +48,7 @@ class LabelledMaps:
         cls, example: InspectedExample, maps: Mapping[str, Sequence[Float[ArrayLike, "1 H _T _S"]]]
     ) -> "LabelledMaps":
         """Return the maps of an example, by kind and layer, without its padding; an `InputError` if not finite."""
-        shown: dict[str, list[np.ndarray]] = {}
+        maps_by_kind: dict[str, list[np.ndarray]] = {}
         query_labels: dict[str, list[str]] = {}
         key_labels: dict[str, list[str]] = {}
         for kind, layers in maps.items():
@@ -59,13 +59,14 @@ class LabelledMaps:
             # labels by position
             queries = example.shown(stack_of_queries, num_queries)
             keys = example.shown(stack_of_keys, num_keys)
-            query_labels[kind], key_labels[kind] = list(queries.values()), list(keys.values())
-            shown[kind] = []
+            query_labels[kind] = list(queries.values())
+            key_labels[kind] = list(keys.values())
+            maps_by_kind[kind] = []
             for layer in layers:
                 weights = np.asarray(layer)[0][:, list(queries)][..., list(keys)]  # [H T S]
                 check_scores(weights, f"the {kind} maps of {example.title!r} have weights")
-                shown[kind].append(weights)
-        return cls(shown, query_labels, key_labels)
+                maps_by_kind[kind].append(weights)
+        return cls(maps_by_kind, query_labels, key_labels)
 
     def _repr_png_(self) -> bytes:
         """The picture of `plot`, which a notebook shows as the last value of a cell."""
@@ -94,10 +95,10 @@ class LabelledMaps:
         layers = self.maps[kind]
         if layer is not None and layer not in range(len(layers)):
             raise InputError(f"layer is {layer!r}; it must be at least 0 and below {len(layers)}")
-        chosen = layers if layer is None else [layers[layer]]
+        drawn_layers = layers if layer is None else [layers[layer]]
         keys = list(map(drawable, self.key_labels[kind]))
         queries = list(map(drawable, self.query_labels[kind]))
-        return chosen, keys, queries
+        return drawn_layers, keys, queries
 
 
 class MapsOfInputs(list[LabelledMaps]):
@@ -135,7 +136,8 @@ class Viewer:
     """
 
     def __init__(self, task: Task, device: jax.Device) -> None:
-        self._task, self._device = task, device
+        self._task = task
+        self._device = device
         options = known_options(RUN_ONCE_OPTIONS)
         self._output = jax.jit(task.apply, compiler_options=options)
         self._maps = jax.jit(self._maps_of_inputs, compiler_options=options)
@@ -211,7 +213,8 @@ class Viewer:
     def _predicted_texts(self, rows: Sequence[InspectedExample]) -> list[str]:
         """Return what the task's own `predict` gives for each example, as text."""
         task = self._task
-        name, predicted = type(task).__name__, None
+        name = type(task).__name__
+        predicted = None
         if rows[0].given is not None:
             sentence = (
                 f"{name}.predict can't answer a batch of the data set, as {name}.examples hands it"

@@ -92,17 +92,20 @@ def activation_names(model: nn.Module, *inputs: object, **kwargs: Any) -> dict[s
         InputError: inputs are needed because the model is not from this package; or an input is text.
     """
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)} | kwargs.pop("rngs", {})
-    of_apply = {"rngs": keys, **kwargs}
+    apply_arguments = {"rngs": keys, **kwargs}
     if inputs and isinstance(inputs[0], Mapping) and "params" in inputs[0]:
-        variables, given = inputs[0], input_arrays(inputs[1:])
+        variables = inputs[0]
+        arrays = input_arrays(inputs[1:])
     else:
         if not inputs and "method" not in kwargs:
             inputs = example_inputs(model)
-        given = input_arrays(jax.tree.map(_made, inputs))
+        arrays = input_arrays(jax.tree.map(_made, inputs))
         kwargs.pop("mutable", None)  # of `apply`; `init` must create all collections
-        variables = jax.eval_shape(lambda: model.init(keys, *given, **kwargs))
+        variables = jax.eval_shape(lambda: model.init(keys, *arrays, **kwargs))
     call = Computation(
-        lambda: model.apply(unstack_layers(jax.tree.map(_made, variables)), *given, **of_apply)
+        lambda: model.apply(
+            unstack_layers(jax.tree.map(_made, variables)), *arrays, **apply_arguments
+        )
     )
     return {name: site.letters for name, site in call.sites().items()}
 

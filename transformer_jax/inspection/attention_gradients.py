@@ -49,5 +49,5 @@ def gradient_products(call: Computation, names: Sequence[str], metric: Metric) -
     """Return activations times the gradient of a metric with respect to them."""
     _, values = call.run(names)
     nothing = jax.tree.map(jnp.zeros_like, values)
-    gradients = jax.grad(lambda added: metric(call.plus(added)))(nothing)
+    gradients = jax.grad(lambda added: metric(call.run_with_added(added)))(nothing)
     return jax.tree.map(jnp.multiply, values, gradients)

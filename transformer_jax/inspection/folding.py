@@ -100,7 +100,8 @@ def _with_output_layer(model: TransformerLM, flat: Flat) -> TransformerLM:
 def _fold(flat: Flat, norm: Path, readers: list[Path], *, is_centered: bool, offset: int) -> None:
     """Fold one norm into its readers among the parameters; its factor is `offset` plus the learned scale."""
     name = "/".join(norm)
-    scale, shift = flat.get((*norm, "scale")), flat.get((*norm, "bias"))
+    scale = flat.get((*norm, "scale"))
+    shift = flat.get((*norm, "bias"))
     readers = [reader for reader in readers if (*reader, "kernel") in flat]
     if not readers:
         raise InputError(f"{name} cannot be folded: the layer that reads it is unknown")

@@ -42,7 +42,8 @@ class Factored(NamedTuple):
 
     def norms(self) -> Float[Array, " H"]:
         """Frobenius norm of each matrix."""
-        left, right = self.left.mT @ self.left, self.right @ self.right.mT
+        left = self.left.mT @ self.left
+        right = self.right @ self.right.mT
         squares = jnp.einsum("...ij,...ji->...", left, right)
         return jnp.sqrt(jnp.maximum(squares, 0))
 
@@ -111,11 +112,11 @@ def head_weights(model: nn.Module, variables: Variables) -> dict[str, HeadWeight
         )
     # layer 10 after 2
     paths.sort(key=lambda path: re.sub(r"\d+", lambda number: number[0].zfill(9), "/".join(path)))
-    of_decoder = getattr(model, "num_decoder_heads", None) or num_heads
+    num_decoder_heads = getattr(model, "num_decoder_heads", None) or num_heads
     heads = {}
     for path in paths:
         name = activation_name(path, "").rstrip(".")
-        heads[name] = _heads(flat, path, of_decoder if path[0] == "decoder" else num_heads)
+        heads[name] = _heads(flat, path, num_decoder_heads if path[0] == "decoder" else num_heads)
     return heads
 
 
@@ -150,11 +151,13 @@ def composition_scores(
     earlier head's OV with the later head's QK, transposed QK, or OV, divided by the product of their norms. Random
     matrices give about `1/√D`. Norm layers between the heads are ignored; fold the later head's norm first.
     """
-    written = writer.ov
+    writer_ov = writer.ov
     transposed_qk = Factored(reader.qk.right.mT, reader.qk.left.mT)
     scores = {}
-    for name, read in (("queries", reader.qk), ("keys", transposed_qk), ("values", reader.ov)):
+    for name, matrix in (("queries", reader.qk), ("keys", transposed_qk), ("values", reader.ov)):
         # [writer's heads, reader's heads]
-        product = Factored(written.left[:, None], written.right[:, None] @ read.left @ read.right)
-        scores[name] = product.norms() / (written.norms()[:, None] * read.norms())
+        product = Factored(
+            writer_ov.left[:, None], writer_ov.right[:, None] @ matrix.left @ matrix.right
+        )
+        scores[name] = product.norms() / (writer_ov.norms()[:, None] * matrix.norms())
     return scores

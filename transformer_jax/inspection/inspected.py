@@ -120,8 +120,8 @@ class Inspected:
         self, inputs: object, names: Sequence[str], **kwargs: object
     ) -> tuple[Any, Activations]:
         """Call `transformer_jax.capture` with an input or a tuple of inputs; return output and activations by name."""
-        output, seen = self.patch(inputs, {}, names, **kwargs)
-        return output, seen
+        output, captured = self.patch(inputs, {}, names, **kwargs)
+        return output, captured
 
     def patch(
         self,
@@ -166,20 +166,21 @@ class Inspected:
                 f"by is {by!r}; it must be a list with 'layers' and, optionally, 'positions' and"
                 " 'heads'"
             )
-        clean, corrupted = self._inputs(clean, kwargs), self._inputs(corrupted, kwargs)
-        of_pass = {name: option for name, option in kwargs.items() if name != "corruption"}
-        sites = forward_pass(self.model, self.variables, clean, of_pass).sites()
+        clean = self._inputs(clean, kwargs)
+        corrupted = self._inputs(corrupted, kwargs)
+        options_of_pass = {name: option for name, option in kwargs.items() if name != "corruption"}
+        sites = forward_pass(self.model, self.variables, clean, options_of_pass).sites()
         names = _one_of_each_layer("site", site, sites)
-        others = [axis for axis in by if axis != "layers"]
+        places = [axis for axis in by if axis != "layers"]
         restored = self.apply(
-            patch_activations, clean, corrupted, names=names, metric=metric, by=others, **kwargs
+            patch_activations, clean, corrupted, names=names, metric=metric, by=places, **kwargs
         )
         values = jnp.stack(list(restored.values()))  # [layers *others]
         values = jnp.moveaxis(values, 0, list(by).index("layers"))  # [*by]
         grid = PatchGrid(values, tuple(by))
         grid.check()
-        known = known_values(values)
-        if known is not None and not np.isfinite(known).all():
+        known_restored = known_values(values)
+        if known_restored is not None and not np.isfinite(known_restored).all():
             raise InputError(
                 "metric is the same for the clean and the corrupted input, or not finite"
             )
@@ -200,17 +201,17 @@ class Inspected:
 def _one_of_each_layer(what: str, given: str, names: Collection[str]) -> list[str]:
     """Return the names of one activation of each layer, given by their end or a pattern."""
     pattern = given.replace("layers.*.", "layers.?.")
-    found = [name for name in names if matches(name, pattern) or name.endswith(f".{pattern}")]
-    if not found:
+    matched = [name for name in names if matches(name, pattern) or name.endswith(f".{pattern}")]
+    if not matched:
         check_found(given, names)
-    of_any_layer = [re.sub(r"(?<=layers\.)\d+(?=\.)", "?", name) for name in found]
-    kinds = list(dict.fromkeys(of_any_layer))
+    without_numbers = [re.sub(r"(?<=layers\.)\d+(?=\.)", "?", name) for name in matched]
+    kinds = list(dict.fromkeys(without_numbers))
     if len(kinds) > 1:
         raise InputError(
             f"{what} is {shortened(given)}; it must match one activation of each layer:"
             f" {' or '.join(kinds[:3])}"
         )
-    return found
+    return matched
 
 
 @check_arguments
@@ -251,11 +252,11 @@ def generate(
     """
     size = getattr(inspected.model, "vocabulary_size", np.iinfo(np.int32).max)
     check_token_ids("prompt", prompt, size)
-    tokens, scores, seen = inspected.apply(
+    tokens, scores, captured = inspected.apply(
         _generated, prompt, length, patches or {}, names, key, temperature, **kwargs
     )
     check_scores(scores, "the patched model returned logits")
-    return tokens, Activations(seen)
+    return tokens, Activations(captured)
 
 
 def _generated(
@@ -270,11 +271,15 @@ def _generated(
     **kwargs: Any,
 ) -> tuple[Int[Array, "B T_plus_length"], Float[Array, "B _"], Captured]:
     """Tokens of prompts and their continuations, the largest logit at each position, and the activations."""
-    start, end = prompt.shape[1], prompt.shape[1] + length
+    start = prompt.shape[1]
+    end = prompt.shape[1] + length
     tokens = jnp.pad(prompt, ((0, 0), (0, length)))
-    first, cache = start, None  # without a cache, each token needs the whole text before it
+    first = start
+    cache = None  # without it, each token needs the whole text before it
     # Patches of this class read no other position, so that a cache can be used.
-    are_filled = [isinstance(part, Filled) for each in patches.values() for part in parts_of(each)]
+    are_filled = [
+        isinstance(part, Filled) for change in patches.values() for part in parts_of(change)
+    ]
     if isinstance(model, TransformerLM) and not kwargs and all(are_filled):
         first = 1
         cache = model.apply(unstack_layers(variables), *tokens.shape, method="start_decoding")
@@ -286,12 +291,12 @@ def _generated(
         else:
             step = tokens[:, place - 1], place - 1, cache
             logits, cache = patch(model, variables, *step, patches=patches, method="decode_step")
-        new = logits.argmax(-1)
+        next_tokens = logits.argmax(-1)
         if key is not None:
-            new = draw_tokens(logits, jax.random.fold_in(key, place), temperature)
-        written = jnp.where(place < start, tokens[:, place], new)  # the prompt stays
-        return tokens.at[:, place].set(written), cache
+            next_tokens = draw_tokens(logits, jax.random.fold_in(key, place), temperature)
+        next_tokens = jnp.where(place < start, tokens[:, place], next_tokens)  # the prompt stays
+        return tokens.at[:, place].set(next_tokens), cache
 
     tokens, _ = jax.lax.fori_loop(first, end, with_token, (tokens, cache))
-    logits, seen = patch(model, variables, tokens, patches=patches, names=names, **kwargs)
-    return tokens, logits.max(-1), seen
+    logits, captured = patch(model, variables, tokens, patches=patches, names=names, **kwargs)
+    return tokens, logits.max(-1), captured

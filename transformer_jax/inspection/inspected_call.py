@@ -77,7 +77,7 @@ class Computation:
             if any(matches(name, pattern) for pattern in patterns)
         }
 
-    def plus(self, added: Captured) -> Any:
+    def run_with_added(self, added: Captured) -> Any:
         """Run the computation with arrays added to activations, and return its result."""
         result, _ = self.run(patches={name: add(array) for name, array in added.items()})
         return result
@@ -191,12 +191,12 @@ def map_over_sites(
     grids = [_sizes(site, by) for site in sites]
     # The first activation has the first passes, one for each of its places, and so on.
     ends = np.cumsum([math.prod(grid.values()) for grid in grids]).tolist()
-    passes = [slice(*pair) for pair in itertools.pairwise([0, *ends])]
+    passes = [slice(begin, end) for begin, end in itertools.pairwise([0, *ends])]
     num_passes = ends[-1]
 
     def result_of(number: Int[Array, ""]) -> Result:
         patches = {}
-        for site, grid, own in zip(sites, grids, passes, strict=True):
+        for site, grid, own in zip(sites, grids, passes, strict=True):  # `own`: passes of the site
             is_selected = (own.start <= number) & (number < own.stop)
             indices = jnp.unravel_index(number - own.start, tuple(grid.values()))
             place = dict(zip(grid, indices, strict=True))
@@ -205,10 +205,11 @@ def map_over_sites(
 
     results = jax.lax.map(result_of, jnp.arange(num_passes), batch_size=min(AT_ONCE, num_passes))
 
-    def of_site(grid: Mapping[str, int], own: slice) -> Result:
+    def results_of(grid: Mapping[str, int], own: slice) -> Result:
         return jax.tree.map(lambda x: x[own].reshape(*grid.values(), *x.shape[1:]), results)
 
-    return OrderedDict(zip([site.name for site in sites], map(of_site, grids, passes), strict=True))
+    triples = zip(sites, grids, passes, strict=True)
+    return OrderedDict((site.name, results_of(grid, own)) for site, grid, own in triples)
 
 
 def _sizes(site: ActivationSite, axes: Sequence[str]) -> dict[str, int]:
@@ -236,5 +237,5 @@ def summed(slope: Array, change: Array, site: ActivationSite, by: Sequence[str])
     """
     axes = list(range(change.ndim))  # numbers instead of letters, for `einsum`
     metric_axes = list(range(change.ndim, slope.ndim))
-    kept = [site.axis(axis) for axis in _sizes(site, by)]
-    return jnp.einsum(slope, [*metric_axes, *axes], change, axes, [*kept, *metric_axes])
+    kept_axes = [site.axis(axis) for axis in _sizes(site, by)]
+    return jnp.einsum(slope, [*metric_axes, *axes], change, axes, [*kept_axes, *metric_axes])

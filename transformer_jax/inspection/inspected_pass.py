@@ -75,7 +75,8 @@ class InspectedPass:
         context: nn.module.InterceptorContext,
     ) -> Any:
         """Handle taps and activations without a tap: inputs and outputs of blocks, outputs of users' modules, norms."""
-        module, method = context.module, context.method_name
+        module = context.module
+        method = context.method_name
         if isinstance(module, Tapped) and method == "tap":
             return self._tap(module, *args, **kwargs)
         if isinstance(module, Tapped) and method == "is_requested":
@@ -102,12 +103,12 @@ class InspectedPass:
 
     def _is_requested(self, module: nn.Module, *names: str) -> bool:
         """Whether one of these activations is requested; if not, they are only counted, and need not be computed."""
-        full = [activation_name(module.path, name) for name in names]
-        numbered = [self._numbered(name) for name in full]
-        self._known.update(numbered)
-        if any(matches(name, pattern) for name in numbered for pattern in self._wanted):
+        full_names = [activation_name(module.path, name) for name in names]
+        numbered_names = [self._numbered(name) for name in full_names]
+        self._known.update(numbered_names)
+        if any(matches(name, pattern) for name in numbered_names for pattern in self._wanted):
             return True
-        self._counts.update(full)
+        self._counts.update(full_names)
         return False
 
     def _numbered(self, name: str) -> str:
@@ -117,7 +118,8 @@ class InspectedPass:
 
     def _tap(self, module: nn.Module, name: str, x: ArrayLike, letters: str) -> Array:
         """Record an activation, and return it with its patches applied."""
-        value, name = jnp.asarray(x), activation_name(module.path, name)
+        value = jnp.asarray(x)
+        name = activation_name(module.path, name)
         first = self._first if "T" in letters.split() else None
         site = ActivationSite(self._numbered(name), letters, value.shape, first)
         self._counts[name] += 1
@@ -164,17 +166,17 @@ class InspectedPass:
                 return result
             leading = "BT"[: max(output.ndim - 1, 0)]
             letters = " ".join([*leading, *map(str, output.shape[len(leading) :])])
-        shown = self._tap(module, "output", output, letters)
-        return (shown, *rest) if is_tuple else shown
+        tapped_output = self._tap(module, "output", output, letters)
+        return (tapped_output, *rest) if is_tuple else tapped_output
 
     def _call_block(self, module: nn.Module, call: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
         return call(self._tap(module, "input", x, "B T D"), *args, **kwargs)
 
-    def _attend(self, module: nn.Module, call: Call, given: AttentionCall) -> Any:
+    def _attend(self, module: nn.Module, call: Call, arguments: AttentionCall) -> Any:
         """Call an attention's `attend`, with taps of logits and weights if one of them is requested."""
         is_requested = self._is_requested(module, "logits", "weights")
         tap = functools.partial(self._tap, module) if is_requested else None
-        return call(given._replace(tap=tap))
+        return call(arguments._replace(tap=tap))
 
     def _project(self, module: nn.Module, call: Call, x: Array) -> Array:
         """Apply an attention's output projection, as a sum over heads if their results are requested."""
@@ -205,8 +207,8 @@ class InspectedPass:
         y = call(x)
         if self._is_requested(module, "scale"):
             scale = _scale(module, jnp.asarray(x))
-            shown = self._tap(module, "scale", scale, f"{leading} 1")
-            change = shown / scale  # 1 without a patch
+            patched_scale = self._tap(module, "scale", scale, f"{leading} 1")
+            change = patched_scale / scale  # 1 without a patch
             bias = module.variables.get("params", {}).get("bias", 0.0)
             y = ((y.astype(scale.dtype) - bias) * change + bias).astype(y.dtype)
         return self._tap(module, "normalized", y, f"{leading} {width}")

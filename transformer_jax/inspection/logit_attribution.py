@@ -87,22 +87,22 @@ def attribute_logits(
     # With the scales fixed and each ReLU as it is in this pass, the derivative is the path to the logits.
     _, derivative = jax.linearize(logits, written, jnp.ones(()))
     nothing = jax.tree.map(jnp.zeros_like, written)
-    of_biases = derivative(nothing, jnp.ones(())) + of(jnp.zeros_like(output))
+    contribution_of_biases = derivative(nothing, jnp.ones(())) + of(jnp.zeros_like(output))
 
     def contribution(written: Mapping[str, Array]) -> Array:
         return derivative(written, jnp.zeros(()))
 
     num_parts = sum(sites[name].size("heads") or 1 for name in components)
-    if of_biases.size < num_parts:
-        parts = _by_gradients(contribution, written, of_biases, sites)
+    if contribution_of_biases.size < num_parts:
+        parts = _by_gradients(contribution, written, contribution_of_biases, sites)
     else:
 
-        def only(name: str, chosen: Chosen) -> Array:
+        def only_chosen(name: str, chosen: Chosen) -> Array:
             return swap(written[name], **chosen).apply(nothing[name], sites[name])
 
         written_sites = [sites[name] for name in components]
-        parts = map_over_sites(written_sites, ["heads"], only, contribution)
-    return OrderedDict({**parts, BIASES: of_biases})
+        parts = map_over_sites(written_sites, ["heads"], only_chosen, contribution)
+    return OrderedDict({**parts, BIASES: contribution_of_biases})
 
 
 def _by_gradients(

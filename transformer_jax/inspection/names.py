@@ -142,7 +142,8 @@ def our_name(name: str) -> str:
     number, end = "0", name
     block = re.match(r"blocks\.(\d+|[*?])\.", name)
     if block:
-        number, end = block[1], name[block.end() :]
+        number = block[1]
+        end = name[block.end() :]
     for theirs, ours in TRANSFORMER_LENS.items():
         if f".{theirs}".endswith(f".{end}"):
             return ours.replace("layers.0.", f"layers.{number}.")

@@ -210,13 +210,17 @@ def _check_integers(
         raise InputError(
             f"positions of {site.name} has {len(array)} rows; there are {site.shape[0]} examples"
         )
-    known = known_values(array)
-    if known is None:
+    known_indices = known_values(array)
+    if known_indices is None:
         return
-    least, end, allowed = 0, np.inf, "in cached decoding they count from the text's start"
+    first = 0
+    end = np.inf
+    allowed = "in cached decoding they count from the text's start"
     if size is not None:
-        least, end, allowed = -size, size, f"there are {size}, 0 … {size - 1}"
-    outside = known[(known < least) | (known >= end)]
+        first = -size
+        end = size
+        allowed = f"there are {size}, 0 … {size - 1}"
+    outside = known_indices[(known_indices < first) | (known_indices >= end)]
     if outside.size:
         raise InputError(f"{what} of {site.name} holds {outside[0]}; {allowed}")
 
@@ -224,7 +228,7 @@ def _check_integers(
 def _fitting(array: object, x: Array, site: ActivationSite, *, is_whole: bool) -> Array:
     """Convert the value given for an activation `x` to an array of its shape, or one that broadcasts to it."""
     try:
-        given = jnp.asarray(as_array("patch", array))
+        value = jnp.asarray(as_array("patch", array))
     except InputError:
         raise InputError(
             f"the patch of {site.name} is {shortened(array)}; it must be an array, a function that "
@@ -234,13 +238,13 @@ def _fitting(array: object, x: Array, site: ActivationSite, *, is_whole: bool) -
         # An array for all positions of a text is cut to the current ones; it may lack leading axes.
         axis = site.letters.split().index("T") - x.ndim
         size = x.shape[axis]
-        if given.ndim >= -axis and given.shape[axis] > size:
-            given = jax.lax.dynamic_slice_in_dim(given, site.first, size, given.ndim + axis)
-    fits = given.shape == x.shape if is_whole else broadcasts(given.shape, x.shape)
+        if value.ndim >= -axis and value.shape[axis] > size:
+            value = jax.lax.dynamic_slice_in_dim(value, site.first, size, value.ndim + axis)
+    fits = value.shape == x.shape if is_whole else broadcasts(value.shape, x.shape)
     if not fits:
-        needed = "be" if is_whole else "broadcast to"
+        relation = "be" if is_whole else "broadcast to"
         raise InputError(
-            f"the patch of {site.name} has shape {given.shape}; it must {needed} {x.shape},"
+            f"the patch of {site.name} has shape {value.shape}; it must {relation} {x.shape},"
             f" [{site.letters}]"
         )
-    return given
+    return value

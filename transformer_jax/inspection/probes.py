@@ -79,20 +79,22 @@ def linear_probe(
     scaler = StandardScaler().fit(features[is_train].astype(np.float64))
     standardised = scaler.transform(features)
 
-    def fit(wanted: np.ndarray) -> LogisticRegression:
-        return LogisticRegression(max_iter=MAX_STEPS).fit(standardised[is_train], wanted[is_train])
+    def fit(targets: np.ndarray) -> LogisticRegression:
+        return LogisticRegression(max_iter=MAX_STEPS).fit(standardised[is_train], targets[is_train])
 
-    def accuracy(probe: LogisticRegression, wanted: np.ndarray) -> float:
-        return float(probe.score(standardised[~is_train], wanted[~is_train]))
+    def accuracy(probe: LogisticRegression, targets: np.ndarray) -> float:
+        return float(probe.score(standardised[~is_train], targets[~is_train]))
 
     probe = fit(labels)
     if len(np.unique(control[is_train])) == 1:  # the few types all drew one label: no fit
         control_accuracy = float((control[~is_train] == control[is_train][0]).mean())
     else:
         control_accuracy = accuracy(fit(control), control)
-    weights, bias = probe.coef_, probe.intercept_
+    weights = probe.coef_
+    bias = probe.intercept_
     if len(probe.classes_) == 2:  # scikit-learn has only their log-odds
-        weights, bias = (np.concatenate([-part / 2, part / 2]) for part in (weights, bias))
+        weights = np.concatenate([-weights / 2, weights / 2])
+        bias = np.concatenate([-bias / 2, bias / 2])
     weights = weights / scaler.scale_  # of the features as given
     bias = bias - weights @ scaler.mean_
     return Probe(accuracy(probe, labels), control_accuracy, probe.classes_, weights, bias)

@@ -26,14 +26,17 @@ def linear_cka(x: Float[ArrayLike, "..."], y: Float[ArrayLike, "..."]) -> Float[
     Raises:
         InputError: the leading axes differ, or hold fewer than 2 rows.
     """
-    x, y = jnp.asarray(as_array("x", x)), jnp.asarray(as_array("y", y))
+    x = jnp.asarray(as_array("x", x))
+    y = jnp.asarray(as_array("y", y))
     if x.shape[:-1] != y.shape[:-1] or x.size < 2 * x.shape[-1]:
         raise InputError(
             f"x has shape {x.shape}, y {y.shape}; their leading axes must agree, with at least 2"
             " rows"
         )
-    x, y = (rows.reshape(-1, rows.shape[-1]) for rows in (x, y))
-    x, y = x - x.mean(0), y - y.mean(0)
+    x = x.reshape(-1, x.shape[-1])  # [rows D]
+    y = y.reshape(-1, y.shape[-1])
+    x = x - x.mean(0)
+    y = y - y.mean(0)
     norms = jnp.linalg.norm(x.T @ x) * jnp.linalg.norm(y.T @ y)
     return jnp.linalg.norm(y.T @ x) ** 2 / norms
 

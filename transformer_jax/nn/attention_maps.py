@@ -52,15 +52,20 @@ def attention_maps(
             return call(*args, **kwargs)
         path = attention.path
         name = "/".join(path)
-        given: AttentionCall = args[0]
+        arguments: AttentionCall = args[0]
         rows = queries.get(path[0]) if isinstance(queries, Mapping) else queries
         if rows is None and heads is None:
-            values, maps[name] = call(given._replace(wants_weights=True))
-            return (values, maps[name]) if given.wants_weights else values
+            values, maps[name] = call(arguments._replace(wants_weights=True))
+            return (values, maps[name]) if arguments.wants_weights else values
         maps[name] = attention_rows(
-            given.query, given.key, given.mask, given.bias, queries=rows, heads=heads
+            arguments.query,
+            arguments.key,
+            arguments.mask,
+            arguments.bias,
+            queries=rows,
+            heads=heads,
         )
-        return call(given)
+        return call(arguments)
 
     unbound = module.clone(parent=None)
     with nn.intercept_methods(intercept):

@@ -98,16 +98,15 @@ def start_cache(
         padding: number of padding tokens at the left of each prefix.
     """
     tokens = jnp.zeros((batch_size, 1), jnp.int32) if prefix is None else jnp.asarray(prefix)
-    num_rows, num_given = tokens.shape
+    num_rows, num_tokens = tokens.shape
     if num_rows != batch_size:
         raise InputError(
             f"prefix has {num_rows} rows and the batch has {batch_size}; they must be equal"
         )
     if padding is not None:
-        padding = _checked_padding(padding, num_rows, num_given)
-    _, cache = run_cached(
-        lambda: run(tokens), DecodingCache({}, {}, padding=padding), 0, max(length, num_given)
-    )
+        padding = _checked_padding(padding, num_rows, num_tokens)
+    empty = DecodingCache({}, {}, padding=padding)
+    _, cache = run_cached(lambda: run(tokens), empty, 0, max(length, num_tokens))
     # the pass was needed for the shapes, and for the keys and values of the encoder's output
     if prefix is None:
         cache = cache._replace(decoded=_empty(cache.decoded, length))
@@ -151,9 +150,10 @@ class _CachedPass:
     cache: DecodingCache
     first: Start  # position of the first new token
     length: int  # capacity of the cache
-    of_memory: set[str] = dataclasses.field(default_factory=set)  # paths of cross-attention modules
+    # paths of cross-attention modules
+    cross_attentions: set[str] = dataclasses.field(default_factory=set)
     # paths of self-attention modules whose new keys are in the cache
-    projected: set[str] = dataclasses.field(default_factory=set)
+    cached_attentions: set[str] = dataclasses.field(default_factory=set)
 
     def intercept(
         self,
@@ -162,29 +162,31 @@ class _CachedPass:
         kwargs: dict[str, Any],
         context: nn.module.InterceptorContext,
     ) -> Any:
-        module, method = context.module, context.method_name
+        module = context.module
+        method = context.method_name
         path = "/".join(module.path)
         if isinstance(module, MultiheadAttention):
             if method == "__call__" and argument("memory", args, kwargs, context) is not None:
-                self.of_memory.add(path)
+                self.cross_attentions.add(path)
             if STACKED in module.path:
                 raise InputError(
                     "layers are stacked; a model decodes with unstack_layers(variables)"
                 )
             if method == "keys_and_values":
                 return self._keys_and_values(path, call, *args, **kwargs)
-            if method == "attend" and path not in self.of_memory:
-                return call(self._later(path, *args))
+            if method == "attend" and path not in self.cross_attentions:
+                return call(self._with_cache(path, *args))
         is_added = isinstance(module, AddedPositions) and method == "__call__"
         if is_added or (isinstance(module, AttentionPositions) and method == "encode"):
-            return self._encoded(call, *args, **kwargs)
+            return self._encode_positions(call, *args, **kwargs)
         return call(*args, **kwargs)
 
-    def _encoded(
+    def _encode_positions(
         self, call: Callable[..., Array], x: Array, first: Any = None, length: Any = None
     ) -> Array:
         """Add or encode the positions of this pass; `first` and `length`, which the caller gives, are replaced."""
-        first, padding = self.first, self.cache.padding
+        first = self.first
+        padding = self.cache.padding
         if padding is not None:  # position within each text; that of padding has no effect
             first = jnp.maximum(first + jnp.arange(x.shape[-2]) - padding[:, None], 0)
         return call(x, first, self.length)
@@ -192,27 +194,26 @@ class _CachedPass:
     def _keys_and_values(
         self, path: str, call: Callable[..., KeyValue], memory: ArrayLike
     ) -> KeyValue:
-        if path not in self.of_memory:
-            return self._of_all_positions(path, call(memory))
-        projected = self.cache.memory
-        if path not in projected:
-            projected[path] = call(memory)
-        return projected[path]
+        if path not in self.cross_attentions:
+            return self._extend_cache(path, call(memory))
+        if path not in self.cache.memory:
+            self.cache.memory[path] = call(memory)
+        return self.cache.memory[path]
 
-    def _of_all_positions(self, path: str, new: KeyValue) -> KeyValue:
+    def _extend_cache(self, path: str, new: KeyValue) -> KeyValue:
         """Write keys and values of the new positions into the cache, and return the cached ones."""
-        self.projected.add(path)
+        self.cached_attentions.add(path)
         old = self.cache.decoded.get(path) or _empty(new, self.length)
-        keys_and_values = jax.tree.map(partial(_written, first=self.first), old, new)
+        keys_and_values = jax.tree.map(partial(_write, first=self.first), old, new)
         self.cache.decoded[path] = keys_and_values
         return keys_and_values
 
-    def _later(self, path: str, attention: AttentionCall) -> AttentionCall:
+    def _with_cache(self, path: str, attention: AttentionCall) -> AttentionCall:
         """Let queries that begin at the first new position attend to the keys of all positions."""
         _, key, value, mask, bias, *_ = attention
         padding = self.cache.padding
-        if path not in self.projected:  # by `keys_and_values`
-            key, value = self._of_all_positions(path, KeyValue(key, value))
+        if path not in self.cached_attentions:  # by `keys_and_values`
+            key, value = self._extend_cache(path, KeyValue(key, value))
         if mask is not None:
             mask = as_attention_mask(mask).shifted(self.first)
         if padding is not None:
@@ -223,7 +224,7 @@ class _CachedPass:
         return attention._replace(key=key, value=value, mask=mask, bias=bias)
 
 
-def _checked_padding(padding: NewTokens, num_rows: int, num_given: int) -> Int[Array, " B"]:
+def _checked_padding(padding: NewTokens, num_rows: int, num_tokens: int) -> Int[Array, " B"]:
     array = jnp.asarray(padding)
     if array.shape != (num_rows,) or not jnp.issubdtype(array.dtype, jnp.integer):
         raise InputError(
@@ -233,7 +234,7 @@ def _checked_padding(padding: NewTokens, num_rows: int, num_given: int) -> Int[A
     values = known_values(array)
     if values is not None:
         for number in values.min(), values.max():
-            check_offset("padding", number, 0, num_given - 1)
+            check_offset("padding", number, 0, num_tokens - 1)
     return array
 
 
@@ -242,7 +243,7 @@ def _empty(like: Tree, length: int) -> Tree:
     return jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], length, x.shape[3]), x.dtype), like)
 
 
-def _written(
+def _write(
     old: Float[Array, "B Hkv S d"], new: Float[Array, "B Hkv T d"], first: Start
 ) -> Float[Array, "B Hkv S d"]:
     """Write new positions into a cache array from `first` on.

@@ -76,12 +76,12 @@ class ParallelBlock(CausalBlock):
     ) -> Features:
         """Run one block; the arguments are those of `EncoderBlock`."""
         check_sequence("x", x, self.input_dim)
-        first, second = self.self_attn_residual, self.feed_forward_residual
+        first = self.self_attn_residual
+        second = self.feed_forward_residual
         attended = self.self_attn(first.norm(x), mask=mask, bias=bias, train=train)
-        after = first.after(x + first.dropout(attended, train=train))
-        return second.after(
-            after + second.dropout(self.feed_forward(second.norm(x), train=train), train=train)
-        )
+        sum_of_first = first.after(x + first.dropout(attended, train=train))
+        transformed = self.feed_forward(second.norm(x), train=train)
+        return second.after(sum_of_first + second.dropout(transformed, train=train))
 
 
 class OutputNormResidual(Residual):
@@ -150,8 +150,8 @@ class CausalStack(TransformerEncoder):
             )
         if not self.attention_kinds:
             raise InputError("attention_kinds is (); it must have at least one AttentionKind")
-        is_one = self.settings.share_layers or self.settings.scan_layers
-        if is_one and len(set(self.attention_kinds)) > 1:
+        is_one_block = self.settings.share_layers or self.settings.scan_layers
+        if is_one_block and len(set(self.attention_kinds)) > 1:
             raise InputError(
                 f"attention_kinds is {self.attention_kinds}; with share_layers or scan_layers, it"
                 " must have a single kind"
@@ -169,15 +169,12 @@ class CausalStack(TransformerEncoder):
         self, x: FeaturesLike, mask: Masks | None = None, *, train: bool = False
     ) -> Features:
         """Run every block; the arguments are those of `EncoderBlock`, and `mask` is combined with the causal mask."""
-        mask, shared = combine_masks(Causal(), mask), self.shared_bias()
+        mask = combine_masks(Causal(), mask)
+        shared = self.shared_bias()
         # a loop over layers is one block
         for kind, block in zip(kinds_of(self), self.blocks(train=train), strict=False):
-            x = block(
-                x,
-                kind.mask(mask),
-                train=train,
-                **kind.bias(shared if kind.positions is None else {}),
-            )
+            bias = kind.bias(shared if kind.positions is None else {})
+            x = block(x, kind.mask(mask), train=train, **bias)
         return self.normalize(x)
 
 

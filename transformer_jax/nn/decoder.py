@@ -76,7 +76,8 @@ class TransformerDecoder(Stack):
         train: bool = False,
     ) -> Features:
         """Run every block; the arguments are those of `DecoderBlock`, and `mask` is combined with the causal mask."""
-        mask, bias = combine_masks(Causal(), mask), self.shared_bias()
+        mask = combine_masks(Causal(), mask)
+        bias = self.shared_bias()
         for block in self.blocks(train=train):
             x = block(x, memory, mask, memory_mask, train=train, **bias)
         return self.normalize(x)

@@ -200,9 +200,8 @@ class Transformer(TokenModel):
         check_sizes(0, length=length)
         memory = self.encode(source, source_mask)
         shape = memory.shape[0], 1, 1, memory.shape[1]
-        mask = jnp.broadcast_to(
-            True if source_mask is None else mask_array(source_mask, shape), shape
-        )
+        is_seen = True if source_mask is None else mask_array(source_mask, shape)
+        mask = jnp.broadcast_to(is_seen, shape)
         if prefix is not None:
             self._check_tokens("target", prefix, "[B, P]", "prefix")
         cache = start_cache(
@@ -264,9 +263,11 @@ class Transformer(TokenModel):
         }
         inputs = source, target, source_mask, target_mask
         maps = attention_maps(self, *inputs, queries=queries_of, heads=heads)
-        first, last = [*of_layers(maps, last=False).values()], [*of_layers(maps).values()]
+        # A layer of the decoder has self-attention first, and cross-attention last.
+        first = list(of_layers(maps, last=False).values())
+        last = list(of_layers(maps).values())
         number = self.num_encoder_layers
-        return AttentionMaps(last[:number], first[number:], last[number:])
+        return AttentionMaps(encoder=last[:number], decoder=first[number:], cross=last[number:])
 
     def _embed(self, sequence: Target, side: str, *, train: bool = False) -> Features:
         if jnp.issubdtype(as_array(side, sequence).dtype, jnp.integer):

@@ -160,7 +160,8 @@ class TransformerLM(TokenModel):
     ) -> Features:
         """Compute the vectors that `project` maps to logits, for a loss that projects a few positions at a time."""
         check_token_ids("tokens", tokens, self.vocabulary_size)
-        shape, places = jnp.shape(tokens), as_array("positions", positions)
+        shape = jnp.shape(tokens)  # B T
+        places = as_array("positions", positions)
         is_integer = jnp.issubdtype(places.dtype, jnp.integer)
         if not is_integer or places.shape not in ((), shape):
             raise InputError(

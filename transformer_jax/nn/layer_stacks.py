@@ -78,12 +78,14 @@ def wrapped_layers(stack: Any, *, train: bool) -> list[Callable[..., Array]]:
     policy = REMAT_POLICIES[remat] if is_recomputed else None
     access = layer_access.get()
     if access is not None and is_scanned and not stack.is_initializing():
-        path, read = "/".join((*stack.path, layer_name(0))), access.read
+        path = "/".join((*stack.path, layer_name(0)))
+        read = access.read
         run_block = nn.map_variables(
             run_block, "params", lambda held: {"params": read(path, held["params"])}
         )
         if not is_recomputed:
-            is_recomputed, policy = True, access.policy
+            is_recomputed = True
+            policy = access.policy
     if is_recomputed and not stack.is_requested():
         # a loop prevents CSE by itself
         run_block = nn.remat(run_block, policy=policy, prevent_cse=not is_scanned)
@@ -123,16 +125,16 @@ def unstack_layers(tree: Tree) -> Tree:
     def unstack(part: object) -> object:
         if not isinstance(part, Mapping):
             return part
-        apart: dict[str, object] = {}
+        unstacked: dict[str, object] = {}
         for name, entry in part.items():
             if name == STACKED:
                 for number in range(len(jax.tree.leaves(entry)[0])):
-                    apart[layer_name(number)] = jax.tree.map(
+                    unstacked[layer_name(number)] = jax.tree.map(
                         lambda stacked, i=number: stacked[i], entry
                     )
             else:
-                apart[name] = unstack_layers(entry)
-        return apart
+                unstacked[name] = unstack_layers(entry)
+        return unstacked
 
     return jax.tree.map(unstack, tree, is_leaf=lambda part: isinstance(part, Mapping))
 
@@ -151,10 +153,9 @@ def stack_layers(tree: Tree, like: Tree) -> Tree:
         stacked: dict[str, object] = {}
         for name, entry in like_part.items():
             if name == STACKED and STACKED not in part:
-                layers = [
-                    part[layer_name(number)] for number in range(jax.tree.leaves(entry)[0].shape[0])
-                ]
-                stacked[name] = jax.tree.map(lambda *of_layers: jnp.stack(of_layers), *layers)
+                num_layers = jax.tree.leaves(entry)[0].shape[0]
+                layers = [part[layer_name(number)] for number in range(num_layers)]
+                stacked[name] = jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers)
             else:
                 stacked[name] = stack_layers(part[name], entry)
         return stacked

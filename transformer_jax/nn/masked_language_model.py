@@ -189,14 +189,17 @@ class TransformerMLM(SettingsModule):
 
     def _output(self, x: Features, mask: Masks | None, *, train: bool) -> Float[Array, "..."]:
         """Apply the head to the output of the encoder."""
-        of_pooler = self.pooler(x) if self.uses_pooler else x
+        pooler_output = self.pooler(x) if self.uses_pooler else x
         if self.head == "none":
             return x
         if self.classifies:
-            vectors, letters = x, "B T C"
-            if self.head == "classes":
-                vectors, letters = of_pooler, "B C"
-            if self.head == "classes" and self.pooling is not None:
+            letters = "B C"
+            if self.head == "token_classes":
+                vectors = x
+                letters = "B T C"
+            elif self.pooling is None:
+                vectors = pooler_output
+            else:
                 vectors = pooled(x, self._is_seen(x, mask), self.pooling)
             logits = self.output_layer(self.output_dropout(vectors, train=train))
             return self.tap("logits", logits, letters)

@@ -239,7 +239,8 @@ def rotate(
         even, odd = jnp.split(x, 2, axis=-1)
     else:
         pairs = x.reshape(*x.shape[:-1], width // 2, 2)
-        even, odd = pairs[..., 0], pairs[..., 1]
+        even = pairs[..., 0]
+        odd = pairs[..., 1]
     parts = [even * cos - odd * sin, even * sin + odd * cos]  # float32 or wider
     rotated = jnp.concatenate(parts, axis=-1) if kind.in_halves else jnp.stack(parts, axis=-1)
     return rotated.reshape(x.shape).astype(x.dtype)

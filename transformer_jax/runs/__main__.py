@@ -146,7 +146,8 @@ def differences(one: Run, other: Run) -> list[list[str]]:
     rows = [["", _shown(one.path), _shown(other.path)]]
     settings = varying_settings([one.settings, other.settings])
     for name in ("task", *settings, *sorted(one.metrics | other.metrics)):
-        first, second = _text(one.value(name)), _text(other.value(name))
+        first = _text(one.value(name))
+        second = _text(other.value(name))
         if first != second:
             rows.append([_shown(name), _shown(first), _shown(second)])
     return rows
@@ -182,7 +183,8 @@ def _row(run: Run, directory: Path) -> list[str]:
     steps = _text(run.steps)
     if run.num_steps is not None:
         steps = _shown(f"{steps}/{run.num_steps}")
-    metric, best = _shown(run.best_metric), ""
+    metric = _shown(run.best_metric)
+    best = ""
     if run.best_value is not None:
         best = f"{metric} {format_metric(metric, run.best_value)}"
     seconds = "" if run.seconds is None else f"{run.seconds:.0f}"

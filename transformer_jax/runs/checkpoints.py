@@ -236,7 +236,8 @@ class Checkpoints:
         return from_first(function) if self._is_writer else function()
 
     def _best(self) -> int | None:
-        metric, records = self.criterion.metric, self._records.all()
+        metric = self.criterion.metric
+        records = self._records.all()
         values = {step: record.value(metric) for step, record in records.items()}
         return best_step(values, self.criterion)
 

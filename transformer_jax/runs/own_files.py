@@ -33,14 +33,15 @@ def write_listed(directory: Path, name: str, content: bytes) -> None:
 
 def check_unused(directory: Path, checkpoints: str) -> None:
     """Raise an `InputError` if a directory that is not a run's holds other files or checkpoints."""
-    files = [path for path in sorted(directory.glob("[!.]*")) if not path.is_dir()]
-    for path in (*files, *(directory / checkpoints).glob("*")):
-        if path.name != OF_A_SWEEP:
-            name = path.relative_to(directory).parts[0]  # the file's, or `checkpoints`
-            raise InputError(
-                f"{directory} is not a run's directory, but holds {name}; choose another"
-                " checkpoint_dir or name"
-            )
+    paths = [path for path in sorted(directory.glob("[!.]*")) if not path.is_dir()]
+    paths += (directory / checkpoints).glob("*")
+    unexpected = [path for path in paths if path.name != OF_A_SWEEP]
+    if unexpected:
+        name = unexpected[0].relative_to(directory).parts[0]  # the file's, or `checkpoints`
+        raise InputError(
+            f"{directory} is not a run's directory, but holds {name}; choose another"
+            " checkpoint_dir or name"
+        )
 
 
 def clear(directory: Path, checkpoints: str, *patterns: str) -> None:

@@ -39,7 +39,7 @@ class Record(NamedTuple):
 
     def write(self, checkpoint: Path, step: int) -> None:
         """Write the record into a checkpoint's directory, with a digest of its content and of the step."""
-        # keys become strings
+        # The digest is of the content as JSON gives it back, e.g. with strings for all keys.
         content: Json = json.loads(json.dumps({"format": FORMAT, **self._asdict()}))
         (checkpoint / RECORD).parent.mkdir(exist_ok=True)
         write_json(checkpoint / RECORD, {**content, "digest": _digest(step, content)})
@@ -52,7 +52,8 @@ class Record(NamedTuple):
             FormatError: it is of another format.
             InputError: it is missing, can't be read, or does not match its digest.
         """
-        content, step = read_json(checkpoint / RECORD), int(checkpoint.name)
+        content = read_json(checkpoint / RECORD)
+        step = int(checkpoint.name)
         check_format(f"the checkpoint of step {step} in {checkpoint.parent}", content)
         if content.pop("digest", None) != _digest(step, content):
             raise InputError("its record does not match its digest")
@@ -72,7 +73,8 @@ class Records:
     """
 
     def __init__(self, directory: Path, warn: Callable[[str], object]) -> None:
-        self.directory, self._warn = directory, warn
+        self.directory = directory
+        self._warn = warn
         self.damaged: set[int] = set()
 
     def steps(self) -> list[int]:
@@ -207,10 +209,12 @@ def best_step(values: Mapping[int, float], criterion: Criterion) -> int | None:
         values: the criterion's metric by step, NaN if the checkpoint was not evaluated.
         criterion: decides which of two values is better.
     """
-    best, best_value = None, math.nan
+    best = None
+    best_value = math.nan
     for step in sorted(values):
         if criterion.is_better(values[step], best_value):
-            best, best_value = step, values[step]
+            best = step
+            best_value = values[step]
     return best
 
 

@@ -259,7 +259,8 @@ def check_beginning(path: Path, saved: Json, origin: Json, init_from: str | None
     if saved["data"] != origin["data"]:
         changed = " or ".join(("its training or validation set", *origin["files"]))
         raise InputError(f"{path} holds a run with different data: {changed} has changed; {REMEDY}")
-    stored, given = saved.get("initial_params"), origin["initial_params"]
+    stored = saved.get("initial_params")
+    given = origin["initial_params"]
     is_comparable = init_from is None or (stored is not None and given is not None)
     if is_comparable and stored != given:
         source = "the arrays passed to fit" if init_from is None else init_from

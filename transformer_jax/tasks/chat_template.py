@@ -48,7 +48,8 @@ def chat_text(directory: Path, messages: Sequence[Message]) -> str:
         token = value.get("content") if isinstance(value, dict) else value
         if name.endswith("_token") and isinstance(token, str):
             variables[name] = token
-    source, environment = _template(directory, settings), _environment()
+    source = _template(directory, settings)
+    environment = _environment()
     # a template may raise any exception
     with as_input_error(f"the chat template of {directory} cannot be used", Exception):
         text: str = environment.from_string(source).render(variables)

@@ -148,7 +148,9 @@ class DictionaryTrainer(TrainerModule):
 
     def dataset_metrics(self, params: Params, loader: Iterable[Samples]) -> dict[str, float]:
         """Explained part of the targets' variance, and number of features that are 0 for all rows."""
-        error, square, number = 0.0, 0.0, 0
+        error = 0.0
+        square = 0.0
+        number = 0
         total = np.zeros(self.config.target_dim)
         is_dead = np.ones(self.config.num_features, bool)
         for inputs, _ in loader:

@@ -58,10 +58,8 @@ class EncodedTexts:
                 return logits, logits
             return logits.argmax(-1), logits.max(-1)
 
-        self._pooled, self._answers = (
-            jax.jit(vectors_of, static_argnames="pooling"),
-            jax.jit(answers),
-        )
+        self._pooled = jax.jit(vectors_of, static_argnames="pooling")
+        self._answers = jax.jit(answers)
 
     def answers(self, params: Params, texts: Texts, types: Texts | None = None) -> list[np.ndarray]:
         """Logits of the classes of each text or token, or the most probable token at each position.

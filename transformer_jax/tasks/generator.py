@@ -101,7 +101,8 @@ class Generator:
     ) -> Decoded:
         apply = functools.partial(self.model.apply, {"params": params})
         step = functools.partial(apply, method="decode_step")
-        is_token, tokens = ids >= 0, jnp.maximum(ids, 0)
+        is_token = ids >= 0
+        tokens = jnp.maximum(ids, 0)
         search = generation.search(num_new, key, ids if self._is_continued else None)
         with hidden_padding(is_token):
             if self._is_continued:

@@ -70,7 +70,9 @@ class PretrainedText(TextTrainer):
         generation: Json,
     ) -> None:
         super().__init__(config, model=model)
-        self.tokenizer, self.directory, self.generation = tokenizer, directory, generation
+        self.tokenizer = tokenizer
+        self.directory = directory
+        self.generation = generation
         if isinstance(self.model, TransformerMLM):
             self._encoder = EncodedTexts(self.model)
         else:

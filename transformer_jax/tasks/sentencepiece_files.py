@@ -33,7 +33,8 @@ class SentencePieces:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._source, self._target = _pieces(directory / SOURCE), _pieces(directory / TARGET)
+        self._source = _pieces(directory / SOURCE)
+        self._target = _pieces(directory / TARGET)
         self._ids: dict[str, int] = read_json(directory / IDS, "a list of the pieces' ids")
         if UNKNOWN not in self._ids:
             raise InputError(f"{directory / IDS} has no {UNKNOWN}")
@@ -44,7 +45,8 @@ class SentencePieces:
         pieces: list[str] = []
         code, mark, rest = text.partition("<<")
         if mark and code.startswith(">>"):
-            pieces, text = [code + mark], rest
+            pieces = [code + mark]
+            text = rest
         pieces += [*self._source.encode(text, out_type=str), END]
         unknown = self._ids[UNKNOWN]
         return Encoded([self._ids.get(piece, unknown) for piece in pieces])

@@ -91,7 +91,8 @@ def _member(shared: TrainingConfig, settings: Json) -> Member:
 def _values(config: TrainingConfig, text: str) -> tuple[str, Sequence[object]]:
     """Parse a setting and its values, e.g. `lr=1e-3,3e-4`."""
     name, equals, listed = text.partition("=")
-    name, hints = name.replace("-", "_"), type_hints(type(config))
+    name = name.replace("-", "_")
+    hints = type_hints(type(config))
     problem = ""
     if not equals:
         problem = "it must be SETTING=VALUE,VALUE, such as lr=1e-3,3e-4"
@@ -152,7 +153,8 @@ def write_summary(
     for point, results in finished.items():
         mean[point], std[point] = _statistics(results)
     if not members[0].point:  # only the seeds differ
-        mean, std = mean.get("", {}), std.get("", {})
+        mean = mean.get("", {})
+        std = std.get("", {})
     summary = {"runs": runs, "mean": mean, "std": std}
     write_json(directory / SUMMARY, summary)
     return summary
@@ -167,7 +169,8 @@ def lines(summary: Json, metric: str) -> Iterator[str]:
     """
     if not summary["mean"]:  # all runs diverged
         return
-    means, deviations = summary["mean"], summary["std"]
+    means = summary["mean"]
+    deviations = summary["std"]
     if set(summary["runs"][0]["settings"]) == {"seed"}:
         means, deviations = {MEAN: means}, {MEAN: deviations}
     metric = metric.removeprefix(EMA)  # the averaged parameters were tested

@@ -68,7 +68,8 @@ def check_same_settings(
 ) -> None:
     """Raise an `InputError` unless settings have the values with which a model was trained; `what` names the model."""
     for name in names:
-        value, expected = getattr(config, name), getattr(trained, name)
+        value = getattr(config, name)
+        expected = getattr(trained, name)
         if value != expected:
             raise InputError(
                 f"{name} is {value}; it must be {expected}, as in the training of {what}"

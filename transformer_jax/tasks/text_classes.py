@@ -59,8 +59,10 @@ class Classes(NamedTuple):
         scores = np.asarray(self.score(logits.astype(np.float32))).tolist()
         if len(scores) == 1:
             return scores[0]
-        least = THRESHOLD if self.problem == ANY_CLASSES else -np.inf
-        return {self._name(number): score for number, score in enumerate(scores) if score > least}
+        threshold = THRESHOLD if self.problem == ANY_CLASSES else -np.inf
+        return {
+            self._name(number): score for number, score in enumerate(scores) if score > threshold
+        }
 
     def answer(self, text: str, encoding: Any, logits: Logits, top: int | None = None) -> Answer:
         """The answer to show; for tokens the entities, and as parts the labels of all tokens.
@@ -69,15 +71,15 @@ class Classes(NamedTuple):
         """
         if logits.ndim > 1:
             entities = entities_of(text, self._tokens(text, encoding, logits))
-            shown = [f"{span.label}: {span.text} ({span.probability:.3g})" for span in entities]
+            lines = [f"{span.label}: {span.text} ({span.probability:.3g})" for span in entities]
             places = [token_text(token) for token in encoding.tokens]
-            return Answer("; ".join(shown), None, answer_of(logits, places, self._name).parts)
+            return Answer("; ".join(lines), None, answer_of(logits, places, self._name).parts)
         if top is not None:
             is_one = self.problem == ONE_CLASS
             probabilities = probabilities_of(logits) if is_one else np.asarray(self.score(logits))
             order = np.argsort(-probabilities, kind="stable")[:top].tolist()
-            shown = [f"{self._name(number)} {probabilities[number]:.3g}" for number in order]
-            return Answer("; ".join(shown), None, [])
+            lines = [f"{self._name(number)} {probabilities[number]:.3g}" for number in order]
+            return Answer("; ".join(lines), None, [])
         if self.problem == ONE_CLASS:
             return answer_of(logits[None], ["text"], self._name)
         value = self.value(text, encoding, logits)
@@ -136,7 +138,8 @@ def read_classes(directory: Path, num_classes: int) -> Classes:
     problem = keys.one_of("problem_type", None, *PROBLEMS) or ONE_CLASS
     score = TORCH_ACTIVATIONS[IDENTITY] if problem == SCORES else jax.nn.sigmoid
     if num_classes == 1:
-        problem, score = SCORES, _function_of_score(directory, keys) or score
+        problem = SCORES
+        score = _function_of_score(directory, keys) or score
     return Classes(names, problem, score)
 
 

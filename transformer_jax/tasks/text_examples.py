@@ -85,7 +85,8 @@ def encode_all(
     if counts_bytes:
         sizes = [len(byte_text.encode(text)) for text in texts]
     unit = "bytes" if counts_bytes or tokenizer.num_bytes is None else "tokens"
-    least, most = 1 - len(before), longest - len(before)
+    least = 1 - len(before)
+    most = longest - len(before)
     for text, size in zip(texts, sizes, strict=True):
         if not least <= size <= most:
             raise InputError(
@@ -137,18 +138,21 @@ def translation_examples(
         tokenizers: tokenizers of the texts and of the translations.
         expected: the right translations, if they are known.
     """
-    of_source, of_target = tokenizers
-    targets = [np.array([of_target.start, *ids[ids != of_target.end]]) for ids in translations]
-    source_rows = pad(sources, padded_length(max(map(len, sources))), of_source.pad)
-    target_rows = pad(targets, padded_length(max(map(len, targets))), of_target.pad)
+    source_tokenizer, target_tokenizer = tokenizers
+    targets = [
+        np.array([target_tokenizer.start, *ids[ids != target_tokenizer.end]])
+        for ids in translations
+    ]
+    source_rows = pad(sources, padded_length(max(map(len, sources))), source_tokenizer.pad)
+    target_rows = pad(targets, padded_length(max(map(len, targets))), target_tokenizer.pad)
     examples = []
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
-        read = ["start", *of_target.labels(target[1:])]
+        target_labels = ["start", *target_tokenizer.labels(target[1:])]
         example = InspectedExample(
             inputs=PairInputs(source_rows[[number]], target_rows[[number]]),
-            labels={"encoder": of_source.labels(source), "decoder": read},
-            answer=partial(_most_probable, of_target, read, is_translation=True),
-            title=of_source.decode(source),
+            labels={"encoder": source_tokenizer.labels(source), "decoder": target_labels},
+            answer=partial(_most_probable, target_tokenizer, target_labels, is_translation=True),
+            title=source_tokenizer.decode(source),
             expected=None if expected is None else expected[number],
         )
         examples.append(example)

@@ -59,7 +59,8 @@ def text_after(decode: Callable[[Ids], AnyStr], before: Ids, new: Ids) -> AnyStr
         before: ids of the earlier tokens.
         new: ids of the new tokens.
     """
-    whole, beginning = decode(np.concatenate([before, new])), decode(before)
+    whole = decode(np.concatenate([before, new]))
+    beginning = decode(before)
     return whole.removeprefix(beginning) if whole.startswith(beginning) else decode(new)
 
 
@@ -75,7 +76,10 @@ class Tokenizer:
     """
 
     def __init__(self, size: int = byte_text.PAD) -> None:
-        self.size, self.pad, self.start, self.end = size, size, size + 1, size + 2
+        self.size = size
+        self.pad = size
+        self.start = size + 1
+        self.end = size + 2
         self.vocabulary_size = size + 3
         self.num_bytes: Counts | None = None
         self.file: str | None = None
@@ -144,7 +148,9 @@ class PieceTokenizer(Tokenizer):
     def __init__(self, pieces: "tokenizers.Tokenizer") -> None:
         vocabulary = pieces.get_vocab()
         super().__init__(max(vocabulary.values()) + 1)
-        self._pieces, self.file, self._adds_own = pieces, pieces.to_str(), False
+        self._pieces = pieces
+        self.file = pieces.to_str()
+        self._adds_own = False
         has_byte_letters = '"ByteLevel"' in json.dumps(json.loads(self.file)["decoder"])
         self.num_bytes = np.zeros(self.size, np.int32)
         for piece, number in vocabulary.items():
@@ -160,12 +166,15 @@ class PieceTokenizer(Tokenizer):
             adds_them: whether `encode` adds the special tokens of the file, e.g. `</s>` at the end of sources.
         """
         changed = copy.copy(self)
-        changed.pad, changed.start, changed.end, changed._adds_own = pad, start, end, adds_them
+        changed.pad = pad
+        changed.start = start
+        changed.end = end
+        changed._adds_own = adds_them
         changed.vocabulary_size = max(self.size, pad + 1, start + 1, end + 1)
         return changed
 
     def lengths(self, texts: Sequence[str]) -> Counts:
-        return np.array([len(found.ids) for found in self._encoded(texts)], int)
+        return np.array([len(encoding.ids) for encoding in self._encoded(texts)], int)
 
     def encode_file(
         self, content: UInt8[np.ndarray, " N"], name: str, *, by_lines: bool = False
@@ -181,9 +190,9 @@ class PieceTokenizer(Tokenizer):
         encoded = [np.zeros(0, dtype)]
         parts = re.findall("[^\n]+|\n", text) if by_lines else list(chunks(text))
         for start in range(0, len(parts), CHUNKS):
-            some = parts[start : start + CHUNKS]
-            for part, found in zip(some, self._encoded(some), strict=True):
-                ids = np.array(found.ids, dtype)
+            batch = parts[start : start + CHUNKS]
+            for part, encoding in zip(batch, self._encoded(batch), strict=True):
+                ids = np.array(encoding.ids, dtype)
                 original = part.encode()
                 if self._joined(ids) != original or self.num_bytes[ids].sum() != len(original):
                     raise InputError(
@@ -272,11 +281,12 @@ def read_pieces(path: Path) -> "tokenizers.Tokenizer":
     ):
         pieces = library.Tokenizer.from_file(str(checked))
     ids = pieces.get_vocab().values()
-    largest, most = max(ids, default=-1), 2 * len(ids) + 1000  # ids may have gaps
-    if not 0 <= largest < most:
+    largest = max(ids, default=-1)
+    limit = 2 * len(ids) + 1000  # ids may have gaps
+    if not 0 <= largest < limit:
         raise InputError(
             f"{path} has {len(ids)} pieces, and the largest id is {largest}; it must be below"
-            f" {most}"
+            f" {limit}"
         )
     pieces.no_truncation()  # some files truncate or pad every text
     pieces.no_padding()

@@ -69,7 +69,8 @@ def find_trained(trainer_class: TrainerClass, config: Config) -> tuple[Config, F
     what = config.pretrained
     if what is None:
         return config, None
-    name, directory = trainer_class(config).name, model_directory("pretrained", what)
+    name = trainer_class(config).name
+    directory = model_directory("pretrained", what)
     task, _ = read_settings(directory)
     if task != name:
         raise InputError(
@@ -154,11 +155,13 @@ def find_initial(trainer: Task, example: Samples) -> Params | None:
         InputError: there is no such model, it cannot be read, is the run itself, does not fit the task, or has another
             number of heads, which the shapes do not show.
     """
-    config, what = trainer.config, trainer.config.init_from
+    config = trainer.config
+    what = trainer.config.init_from
     if what is None:
         return None
-    own, directory = run_path(config, trainer.name), directory_of(what)
-    if directory is not None and directory.resolve() == own.resolve():
+    path_of_run = run_path(config, trainer.name)
+    directory = directory_of(what)
+    if directory is not None and directory.resolve() == path_of_run.resolve():
         raise InputError(
             f"init_from is {what}, this run itself; choose another checkpoint_dir or name"
         )
@@ -174,9 +177,9 @@ def find_initial(trainer: Task, example: Samples) -> Params | None:
             check_fits("init_from", params, origin, trainer, example)
         return params
     except InputError as error:
-        if not (config.resume and _began_from(own, what)):
+        if not (config.resume and _began_from(path_of_run, what)):
             raise
-        say(f"The run in {own} resumes from its checkpoint, without init_from: {error}")
+        say(f"The run in {path_of_run} resumes from its checkpoint, without init_from: {error}")
         return None
 
 
@@ -210,13 +213,13 @@ def check_fits(
     )
     expected = flatten_dict(jax.eval_shape(unstack_layers, initial), sep="/")  # as they are stored
     try:
-        found = shapes_of(flatten_dict(params, sep="/"))
-        check_shapes(found, expected, what)
+        shapes = shapes_of(flatten_dict(params, sep="/"))
+        check_shapes(shapes, expected, what)
     except InputError as error:
         flags = []
-        own = settings_of(trainer.name, trainer.config)
+        settings = settings_of(trainer.name, trainer.config)
         for name in sorted(_settings_of_model(type(trainer.config)) & origin.keys()):
-            if origin[name] != own[name]:
+            if origin[name] != settings[name]:
                 flags.append(flag_of(name, origin[name]))
         remedy = f"; {' '.join(flags)} would fit" if flags else ""
         task = origin.get("task", trainer.name)

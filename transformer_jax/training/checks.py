@@ -142,9 +142,9 @@ def check_num_steps(config: TrainingConfig, loader: Loader) -> int:
         )
     num_steps = config.num_steps(len(loader))
     if num_steps > MAX_SIZE:  # they are counted in 32 bits
-        most = MAX_SIZE // len(loader)
+        max_epochs = MAX_SIZE // len(loader)
         raise InputError(
-            f"max_epochs is {config.max_epochs}; with these data it may be at most {most}"
+            f"max_epochs is {config.max_epochs}; with these data it may be at most {max_epochs}"
         )
     if config.profile is not None:
         profiled_steps(config.profile, num_steps)
@@ -170,14 +170,14 @@ def with_criterion(config: TrainingConfig, names: Collection[str]) -> TrainingCo
     Raises:
         InputError: the loss or the criterion's metric is missing, or a metric has a name that training itself logs.
     """
-    given = f"the loss function returns {', '.join(sorted(names)) or 'nothing'}"
+    returned = f"the loss function returns {', '.join(sorted(names)) or 'nothing'}"
     if "loss" not in names:
-        raise InputError(f"{given}; it must return loss, which is minimised")
+        raise InputError(f"{returned}; it must return loss, which is minimised")
     averaged = {f"{EMA}{name}" for name in names} if config.ema else set()
-    taken = sorted((LOGGED_BY_TRAINING | averaged).intersection(names))
-    if taken:
+    reserved = sorted((LOGGED_BY_TRAINING | averaged).intersection(names))
+    if reserved:
         raise InputError(
-            f"{given}; {', '.join(taken)} must have another name, since training logs that name"
+            f"{returned}; {', '.join(reserved)} must have another name, since training logs that name"
             " itself"
         )
     criterion = config.criterion
@@ -207,8 +207,8 @@ def profiled_steps(text: str, num_steps: int | None = None) -> tuple[int, int]:
     Raises:
         InputError: the text has another form, STOP is not above START, or START is not below `num_steps`.
     """
-    found = re.fullmatch(r"(\d{1,11}):(\d{1,11})", text)
-    start, stop = map(int, found.groups()) if found else (0, 0)
+    numbers = re.fullmatch(r"(\d{1,11}):(\d{1,11})", text)
+    start, stop = map(int, numbers.groups()) if numbers else (0, 0)
     if start >= stop:
         raise InputError(
             f"profile is {text!r}; it must be START:STOP with START below STOP, such as 100:150"

@@ -34,7 +34,8 @@ def like_torch(params: Params, key: PRNGKeyArray) -> Params:
 
 
 def _drawn(path: str, arrays: Mapping[str, Array], key: PRNGKeyArray) -> Array:
-    array, (module, _, name) = arrays[path], path.rpartition("/")
+    array = arrays[path]
+    module, _, name = path.rpartition("/")
     parent, _, layer = module.rpartition("/")
     if name == "embedding":
         return jax.random.normal(key, array.shape, array.dtype)

@@ -78,15 +78,17 @@ class InspectedExample:
         largest = np.atleast_1d(output).max(-1, keepdims=True)
         check_scores(largest, f"the output for {self.title!r} has numbers")
         is_single = not isinstance(self.labels, Mapping)
-        by_position = getattr(self.answer, "func", self.answer) is answer_by_position
-        if by_position and is_single and np.ndim(output) == 2:
+        is_by_position = getattr(self.answer, "func", self.answer) is answer_by_position
+        if is_by_position and is_single and np.ndim(output) == 2:
             output = output[list(self.shown("", len(output)))]
         return self.answer(output)
 
     def is_right(self, answer: Answer) -> bool | None:
         """Return whether the answer is right; None if this is unknown."""
         rights = [self.expected] if self.rights is None else self.rights
-        return answer.text in rights if rights and self.expected is not None else None
+        if self.expected is None or not rights:
+            return None
+        return answer.text in rights
 
     def pixels(self) -> Images | None:
         """Return the images, if there are any."""
@@ -147,10 +149,10 @@ def answer_of(
         name: returns the name of a class.
     """
     probabilities = probabilities_of(logits[: len(places)])
-    chosen = probabilities.argmax(-1)
+    classes = probabilities.argmax(-1)
     parts = [
         AnswerPart(str(place), name(int(index)), float(row[index]))
-        for place, index, row in zip(places, chosen, probabilities, strict=True)
+        for place, index, row in zip(places, classes, probabilities, strict=True)
     ]
     return Answer(" ".join(part.text for part in parts), probability_of_all(parts), parts)
 

@@ -43,14 +43,15 @@ def with_adapters(params: Params, config: TrainingConfig, key: PRNGKeyArray) -> 
     chosen = _chosen(trained, config)
     state = flatten_dict({VARIABLES: variables}, sep="/")
     for number, (path, array) in enumerate(sorted(arrays.items())):
-        rank, alpha = chosen.get(path, (None, 0.0))
-        if rank == 0:
+        rank, alpha = chosen.get(path, (None, 0.0))  # None: frozen
+        if rank == 0:  # trained in full
             state[path] = array
         else:
             state[f"{VARIABLES}/{FROZEN}/{path}"] = array
         if rank:
-            layers = array.shape[: STACKED in path.split("/")]
-            rows, columns = matrix_shape(array.shape[len(layers) :])
+            num_stacked = int(STACKED in path.split("/"))
+            layers = array.shape[:num_stacked]  # [L] of stacked layers, else []
+            rows, columns = matrix_shape(array.shape[num_stacked:])
             drawn = jax.random.uniform(
                 jax.random.fold_in(key, number), (*layers, rows, rank), array.dtype, -1, 1
             )
@@ -75,18 +76,18 @@ def _chosen(params: Params, config: TrainingConfig) -> dict[str, RankAndAlpha]:
     chosen: dict[str, RankAndAlpha] = {}
     for pattern, size in parse_lora("lora", config.lora or "").items():
         patterns = ATTENTION if pattern == "attention" else (pattern, f"*/{pattern}")
-        found = [
+        selected = [
             path
             for path, is_matrix in arrays.items()
-            if (is_matrix or size == FULL) and any(matches(path, each) for each in patterns)
+            if (is_matrix or size == FULL) and any(matches(path, one) for one in patterns)
         ]
-        if not found:
+        if not selected:
             modules = {path.split("/")[-2] for path in arrays if arrays[path] and "/" in path}
             raise InputError(
                 f"lora has {pattern!r}, which selects no matrix of the model; modules:"
                 f" {', '.join(sorted(modules))}"
             )
-        chosen |= dict.fromkeys(found, size)
+        chosen |= dict.fromkeys(selected, size)
     chosen |= dict.fromkeys(_fresh(params, config), FULL)
     if config.freeze is not None:
         for path in matching(config.freeze, arrays, "freeze"):

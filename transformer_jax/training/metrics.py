@@ -134,7 +134,8 @@ def means(steps: Sequence[Sums]) -> Means:
         )
     means: Means = {}
     for name in sorted({name for sums in steps for name in sums}):
-        totals, weights = zip(*[sums[name] for sums in steps if name in sums], strict=True)
+        sums_of_metric = [sums[name] for sums in steps if name in sums]
+        totals, weights = zip(*sums_of_metric, strict=True)
         weight = np.sum(weights, dtype=np.float64)
         if weight:
             means[name] = float(np.sum(totals, dtype=np.float64) / weight)
@@ -206,10 +207,11 @@ def with_loss(sums: Sums, loss_terms: LossTerms) -> Sums:
 
 def means_of_steps(steps: Sequence[Sums], loss_terms: LossTerms) -> Means:
     """Compute `means` of several steps; if the loss has terms, `loss` is the sum of their means."""
-    found = means(steps)
+    metrics = means(steps)
     if loss_terms:
-        found["loss"] = sum(factor * found.get(name, 0.0) for name, factor in loss_terms.items())
-    return found
+        terms = [factor * metrics.get(name, 0.0) for name, factor in loss_terms.items()]
+        metrics["loss"] = sum(terms)
+    return metrics
 
 
 def layer_norms(tree: Arrays) -> dict[str, Float[Array, ""]]:

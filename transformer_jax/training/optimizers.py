@@ -90,7 +90,7 @@ def scale_by_learning_rate(schedule: optax.Schedule) -> optax.GradientTransforma
         **_: object,
     ) -> tuple[Arrays, optax.EmptyState]:
         rate = -jnp.asarray(schedule(step))
-        return jax.tree.map(lambda one: rate.astype(one.dtype) * one, updates), state
+        return jax.tree.map(lambda update: rate.astype(update.dtype) * update, updates), state
 
     return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
 
@@ -198,17 +198,20 @@ def with_average(
         params: Arrays | None = None,
         *,
         step: ArrayLike,
-        **more: object,
+        **extra_arguments: object,
     ) -> tuple[Arrays, AveragedState]:
-        updates, inner_state = inner.update(updates, state.inner, params, step=step, **more)
+        updates, inner_state = inner.update(
+            updates, state.inner, params, step=step, **extra_arguments
+        )
         # 1 - βᵗ by expm1: the subtraction would lose digits for β near 1.
         rate = math.expm1(math.log(decay)) / jnp.expm1((jnp.asarray(step) + 1) * math.log(decay))
 
-        def averaged(average: Array, new: Array) -> Array:
-            return average + rate.astype(new.dtype) * (new - average)
+        def averaged(average: Array, param: Array) -> Array:
+            return average + rate.astype(param.dtype) * (param - average)
 
-        new = optax.apply_updates(params, updates)
-        return updates, AveragedState(inner_state, jax.tree.map(averaged, state.average, new))
+        new_params = optax.apply_updates(params, updates)
+        average = jax.tree.map(averaged, state.average, new_params)
+        return updates, AveragedState(inner_state, average)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -242,12 +245,12 @@ def matching(patterns: str, paths: Collection[str], setting: str) -> frozenset[s
     chosen: set[str] = set()
     for pattern in patterns.split(","):
         pattern = pattern.strip()
-        found = {path for path, name in names.items() if matches(name, pattern)}
-        if not found:
+        matched = {path for path, name in names.items() if matches(name, pattern)}
+        if not matched:
             modules = ", ".join(sorted({name.partition("/")[0] for name in names.values()}))
             raise InputError(
                 f"{setting} has {pattern!r}, which is no array or module of the model; modules:"
                 f" {modules}"
             )
-        chosen |= found
+        chosen |= matched
     return frozenset(chosen)

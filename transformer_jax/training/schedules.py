@@ -88,15 +88,17 @@ def one_cycle_schedule(
             not above 1 and below `max_iters`.
     """
     check_positive("base_lr", base_lr)
-    peak, last = pct_start * max_iters - 1, max_iters - 1
-    if not 0 < peak < last:
+    peak_step = pct_start * max_iters - 1
+    last_step = max_iters - 1
+    if not 0 < peak_step < last_step:
         raise InputError(
             f"one cycle of {max_iters} steps cannot rise during {pct_start} of them; this must be more"
             " than one step, and fewer than all"
         )
-    boundaries_and_scales = {peak: div_factor, last: 1 / (div_factor * final_div_factor)}
-    first = base_lr / div_factor
-    return optax.piecewise_interpolate_schedule("cosine", first, boundaries_and_scales)
+    # each scale is relative to the rate at the boundary before
+    scales = {peak_step: div_factor, last_step: 1 / (div_factor * final_div_factor)}
+    first_rate = base_lr / div_factor
+    return optax.piecewise_interpolate_schedule("cosine", first_rate, scales)
 
 
 def _check(base_lr: float, warmup: int, max_iters: int) -> None:
@@ -119,9 +121,10 @@ def _constant(config: TrainingConfig, num_steps: int) -> optax.Schedule:
 
 def _inverse_sqrt(config: TrainingConfig, num_steps: int) -> optax.Schedule:
     """The shape of `noam_schedule`, with a peak of `lr`; without warm-up, the peak is at the first two steps."""
-    warmup, first = max(config.warmup, 1), 0 if config.warmup else 1
-    papers = noam_schedule(1, warmup)
-    return lambda step: config.lr * warmup**0.5 * papers(jnp.maximum(step, first))
+    warmup = max(config.warmup, 1)
+    first_step = 0 if config.warmup else 1
+    noam = noam_schedule(1, warmup)  # its peak is warmup^-½
+    return lambda step: config.lr * warmup**0.5 * noam(jnp.maximum(step, first_step))
 
 
 def _multi_step(config: TrainingConfig, num_steps: int) -> optax.Schedule:
@@ -136,7 +139,8 @@ def _multi_step(config: TrainingConfig, num_steps: int) -> optax.Schedule:
     for epoch in config.milestones.split(","):
         step = int(epoch) * steps_per_epoch
         factors[step] = factors.get(step, 1.0) * config.lr_factor
-    scale, constant = optax.piecewise_constant_schedule(1.0, factors), _constant(config, num_steps)
+    scale = optax.piecewise_constant_schedule(1.0, factors)
+    constant = _constant(config, num_steps)
     return lambda step: constant(step) * scale(step)
 
 
@@ -172,7 +176,8 @@ def with_plateau(optimizer: optax.GradientTransformation) -> optax.GradientTrans
     def update(
         updates: Arrays, state: Plateau, params: Arrays | None = None
     ) -> tuple[Arrays, Plateau]:
-        return jax.tree.map(lambda one: state.plateau_scale.astype(one.dtype) * one, updates), state
+        scale = state.plateau_scale
+        return jax.tree.map(lambda update: scale.astype(update.dtype) * update, updates), state
 
     return optax.chain(optimizer, optax.GradientTransformation(init, update))
 
@@ -189,11 +194,15 @@ def after_evaluation(
     sign = -1 if mode == "max" else 1
     limit = sign * best * (1 - sign * LEAST_IMPROVEMENT)
     if np.isnan(best) or sign * metrics[metric] < limit:
-        best, num_bad = metrics[metric], 0
+        best = metrics[metric]
+        num_bad = 0
     else:
         num_bad += 1
     if num_bad > config.lr_patience:
-        scale, num_bad = max(scale * config.lr_factor, config.min_lr / config.lr), 0
-    new = zip((scale, best, num_bad), plateau, strict=True)
-    arrays = [jax.device_put(np.asarray(a, old.dtype), old.sharding) for a, old in new]
+        scale = max(scale * config.lr_factor, config.min_lr / config.lr)
+        num_bad = 0
+    arrays = [
+        jax.device_put(np.asarray(value, array.dtype), array.sharding)
+        for value, array in zip((scale, best, num_bad), plateau, strict=True)
+    ]
     return optax.tree.set(opt_state, Plateau=Plateau(*arrays))

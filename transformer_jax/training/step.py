@@ -132,9 +132,9 @@ def update(
         sums: of the same batch's metrics; division by the weight of `loss` turns the sum into a mean.
         rule: optimizer, clipping and accumulation of gradients.
     """
-    gradients, variables = split_variables(gradients)
+    gradients, variables = split_variables(gradients)  # variables: new values, no gradients
     trained, _ = split_variables(state.params)
-    weight = jnp.asarray(sums["loss"][1])
+    weight = jnp.asarray(sums["loss"][1])  # of all elements; `sums["loss"][0]` is their loss
     norm = optax.tree.norm(gradients) / weight
     clip_factor = jnp.ones(())
     if rule.gradient_clip is not None:

@@ -39,7 +39,8 @@ def cross_entropy(
         targets: token ids; negative ids count as 0, and must be excluded by a weight of 0.
         label_smoothing: ε, from 0 to 1.
     """
-    logits, targets = jnp.asarray(logits), jnp.maximum(targets, 0)
+    logits = jnp.asarray(logits)
+    targets = jnp.maximum(targets, 0)
     log_normalizers = jax.nn.logsumexp(logits, -1)
     losses = log_normalizers - _logits_of(targets, logits)
     if label_smoothing == 0:
@@ -56,9 +57,9 @@ def _logits_of(
     # The gradient of an index is scattered into all logits, in float32 and in a pass of its own. That of this sum is
     # computed where the gradient of the logits is written: a tenth of a GPT-2's step on an H200.
     is_target = jnp.arange(logits.shape[-1]) == targets[..., None]
-    of_targets = jnp.sum(jnp.where(is_target, logits, 0), -1)
-    # as an index out of range
-    return jnp.where(targets < logits.shape[-1], of_targets, jnp.nan)
+    logits_of_targets = jnp.sum(jnp.where(is_target, logits, 0), -1)
+    # NaN for an id outside the vocabulary, as `take_along_axis` gives
+    return jnp.where(targets < logits.shape[-1], logits_of_targets, jnp.nan)
 
 
 def cross_entropies(
@@ -101,7 +102,8 @@ def token_losses(
         train: whether dropout is applied.
         of_logits: computes losses, or a PyTree of such arrays, from logits `[*rows V]` and targets `[*rows]`.
     """
-    model, targets = task.model, jnp.asarray(targets)
+    model = task.model
+    targets = jnp.asarray(targets)
     if type(model) is TransformerLM:
         rows_of_device = -(-len(targets) // num_parts_by_xla.get())
         bytes_of_position = 4 * rows_of_device * model.vocabulary_size

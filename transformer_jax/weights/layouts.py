@@ -141,7 +141,6 @@ def example_inputs(model: nn.Module) -> tuple[jax.ShapeDtypeStruct, ...]:
     Raises:
         InputError: the inputs cannot be derived from the model's fields.
     """
-    features = _features(1, getattr(model, "input_dim", getattr(model, "embed_dim", 1)))
     match model:
         case Transformer():
             sizes = model.source_vocabulary_size, model.target_vocabulary_size
@@ -152,9 +151,14 @@ def example_inputs(model: nn.Module) -> tuple[jax.ShapeDtypeStruct, ...]:
         case VisionTransformer():
             return (_features(*model.image_size, model.num_channels),)
         case TransformerDecoder() | DecoderBlock():
+            features = _features(1, model.input_dim)
             return features, features
-        case TransformerEncoder() | EncoderBlock() | TransformerPredictor() | MultiheadAttention():
-            return (features,)
+        case TransformerEncoder() | EncoderBlock():
+            return (_features(1, model.input_dim),)
+        case MultiheadAttention():
+            return (_features(1, model.embed_dim),)
+        case TransformerPredictor():
+            return (_features(1, 1),)  # its input layer takes features of any width
     raise InputError(f"{type(model).__name__} needs inputs: activation_names(model, *inputs)")
 
 

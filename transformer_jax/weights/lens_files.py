@@ -4,17 +4,19 @@ import io
 from pathlib import Path
 
 import numpy as np
+from jax import Array
 from jaxtyping import Float, Int
 
 from transformer_jax.outside_files import outside_file
 from transformer_jax.weights.files import MAX_BYTES, array_of, check_stored, load_torch
 
-Maps = Float[np.ndarray, "N D D"]
+Maps = Float[Array | np.ndarray, "N D D"]
 Bias = Float[np.ndarray, "N D"]
-Layers = Int[np.ndarray, " N"]
+Layers = Int[Array | np.ndarray, " N"]
+Number = Int[Array | np.ndarray, ""]
 
 
-def read_jacobians(path: str | Path) -> tuple[Maps, Bias, Layers, Int[np.ndarray, ""]]:
+def read_jacobians(path: str | Path) -> tuple[Maps, Bias, Layers, Number]:
     """Read Jacobians in float32, biases of 0, the numbers of the blocks, and the number of texts.
 
     Raises:
@@ -33,12 +35,12 @@ def read_jacobians(path: str | Path) -> tuple[Maps, Bias, Layers, Int[np.ndarray
         )
 
 
-def jacobian_file(maps: Maps, bias: Bias, layers: Layers, num_texts: Int[np.ndarray, ""]) -> bytes:
+def jacobian_file(maps: Maps, layers: Layers, num_texts: Number) -> bytes:
     """Return the content of the file of a lens with biases of 0."""
     import torch
 
     content = {
-        "J": dict(zip(layers.tolist(), torch.tensor(maps).unbind(), strict=True)),
+        "J": dict(zip(layers.tolist(), torch.tensor(np.asarray(maps)).unbind(), strict=True)),
         "n_prompts": num_texts.item(),
         "source_layers": layers.tolist(),
         "d_model": maps.shape[-1],

@@ -83,7 +83,8 @@ def _content(model: nn.Module, params: Params) -> Json:
         sizes = _sizes_of_predictor(model, params)
         inputs = [jax.ShapeDtypeStruct((1, 1, sizes["num_features"]), jnp.float32)]
     elif type(model) is Transformer:
-        sizes, inputs = _sizes_of_transformer(model), []
+        sizes = _sizes_of_transformer(model)
+        inputs = []
     else:
         raise InputError(
             f"model is a {type(model).__name__}; it must be a TransformerPredictor or a Transformer, not a"

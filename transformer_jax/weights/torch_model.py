@@ -63,7 +63,8 @@ class PositionalEncoding(nn.Module):
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        length, max_len = x.shape[1], len(self.table)
+        length = x.shape[1]
+        max_len = len(self.table)
         if length > max_len:
             raise ValueError(f"the sequence has {length} positions; max_len is {max_len}")
         return x + self.table[:length]

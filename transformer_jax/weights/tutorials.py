@@ -59,7 +59,8 @@ def load_tutorial_weights(
             missing, has no counterpart in the model, has another shape or is not finite; or `num_heads` is missing,
             differs from the file's, or does not divide the width.
     """
-    file, source = read_weights(path), str(path)
+    file = read_weights(path)
+    source = str(path)
     is_lightning = "output_net.4.weight" in file.arrays
     layout = LIGHTNING if is_lightning else FLAX
     num_features, model_dim = _kernel_shape(file.arrays, layout, "input_layer/kernel", source)

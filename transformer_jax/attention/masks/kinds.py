@@ -108,15 +108,15 @@ class Segments(AttentionMask):
         return self.query_ids[:, None, :, None], self.key_ids[:, None, None]
 
     def allows(self, block: ScoreBlock) -> SeenOfBlock:
-        queries, keys = map(block.part, self._ids())
-        return queries == keys
+        query_ids, key_ids = self._ids()
+        return block.part(query_ids) == block.part(key_ids)
 
     def bounds(self, grid: BlockGrid) -> Bounds:
-        queries = grid.in_blocks(self.query_ids, grid.query_size)
-        keys = grid.in_blocks(self.key_ids, grid.key_size)
-        low, high = queries.min(1)[:, None], queries.max(1)[:, None]
-        key_low, key_high = keys.min(1), keys.max(1)
-        return (low <= key_high) & (key_low <= high), False
+        queries = grid.in_blocks(self.query_ids, grid.query_size)  # [nq q]
+        keys = grid.in_blocks(self.key_ids, grid.key_size)  # [nk k]
+        min_query, max_query = queries.min(1)[:, None], queries.max(1)[:, None]  # [nq 1]
+        min_key, max_key = keys.min(1), keys.max(1)  # [nk]
+        return (min_query <= max_key) & (min_key <= max_query), False
 
     def check(self, shape: Shape) -> None:
         for ids in self._ids():

@@ -81,7 +81,8 @@ class AttentionMask(LogitsRule):
         check_sizes(num_queries=num_queries, num_keys=num_keys)
         check_sizes(0, batch=batch, head=head)
         # queries and keys per sign
-        height, width = -(-num_queries // MAX_CELLS), -(-num_keys // MAX_CELLS)
+        height = -(-num_queries // MAX_CELLS)
+        width = -(-num_keys // MAX_CELLS)
         starts = np.arange(0, num_keys, width)
         sizes = np.minimum(starts + width, num_keys) - starts
         lines = []
@@ -181,13 +182,13 @@ class Window(AttentionMask):
     def bounds(self, grid: BlockGrid) -> Bounds:
         first_query, last_query = grid.queries()
         first_key, last_key = grid.keys()
-        # how far the keys of a block are ahead of its queries, at least and at most
-        least = first_key - last_query - self.offset
-        most = last_key - first_query - self.offset
+        # how far the keys of a block are ahead of its queries, [nq nk]
+        min_ahead = first_key - last_query - self.offset
+        max_ahead = last_key - first_query - self.offset
         left, right = self._reach()
-        some = (most >= -left) & (least <= right)
-        every = (least >= -left) & (most <= right)
-        return some, every
+        allows_some = (max_ahead >= -left) & (min_ahead <= right)
+        allows_all = (min_ahead >= -left) & (max_ahead <= right)
+        return allows_some, allows_all
 
     def _reach(self) -> tuple[int, int]:
         return (
@@ -233,8 +234,9 @@ class Combined(AttentionMask):
         return self.combine(self.first.allows(block), self.second.allows(block))
 
     def bounds(self, grid: BlockGrid) -> Bounds:
-        some, every = map(self.combine, self.first.bounds(grid), self.second.bounds(grid))
-        return some, every
+        bounds = map(self.combine, self.first.bounds(grid), self.second.bounds(grid))
+        allows_some, allows_all = bounds
+        return allows_some, allows_all
 
     def __repr__(self) -> str:
         if self.combine is operator.or_:
@@ -255,8 +257,8 @@ class Opposite(AttentionMask):
         return ~self.mask.allows(block)
 
     def bounds(self, grid: BlockGrid) -> Bounds:
-        some, every = self.mask.bounds(grid)
-        return every ^ True, some ^ True  # unlike `~`, also negates Python booleans
+        allows_some, allows_all = self.mask.bounds(grid)
+        return allows_all ^ True, allows_some ^ True  # unlike `~`, also negates Python booleans
 
     def __repr__(self) -> str:
         return f"~({self.mask})" if isinstance(self.mask, Combined) else f"~{self.mask}"
@@ -272,7 +274,8 @@ def reach(mask: AttentionMask | None) -> tuple[int | None, int | None] | None:
         case Window(left=left, right=right, offset=int(0)):
             return left, right
         case Combined(first, second, operator.and_):
-            one, other = reach(first), reach(second)
+            one = reach(first)
+            other = reach(second)
             if one is not None and other is not None:
                 return _smaller(one[0], other[0]), _smaller(one[1], other[1])
     return None

@@ -106,7 +106,8 @@ class Circuit:
             InputError: a token is outside the vocabulary, the length is out of range, or `BOS` is not exactly the first
                 token.
         """
-        vocabulary, num_positions = self.task.vocabulary, tokens.shape[1]
+        vocabulary = self.task.vocabulary
+        num_positions = tokens.shape[1]
         check_token_ids("tokens", tokens, len(vocabulary))
         check_offset("tokens.shape[1]", num_positions, self.task.min_length, self.task.max_length)
         is_first = np.arange(num_positions) == 0
@@ -125,8 +126,8 @@ class Circuit:
         self, tokens: Tokens, variables: Variables | None = None
     ) -> Float[np.ndarray, "B T C"]:
         """Compute the model's logits, with its variables or with changed ones."""
-        given = self.variables if variables is None else variables
-        return np.asarray(_run(self.model, given, self.inputs(tokens)))
+        chosen_variables = self.variables if variables is None else variables
+        return np.asarray(_run(self.model, chosen_variables, self.inputs(tokens)))
 
     def accuracy(self, tokens: Tokens, variables: Variables | None = None) -> float:
         """Compute the fraction of correct answers."""
@@ -160,7 +161,8 @@ def score_heads(
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
-    importance, working = np.asarray(importance), np.asarray(working, bool)
+    importance = np.asarray(importance)
+    working = np.asarray(working, bool)
     if importance.shape != working.shape:
         raise InputError(
             f"importance has shape {importance.shape}; it must be that of working, {working.shape}"

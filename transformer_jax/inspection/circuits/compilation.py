@@ -120,7 +120,8 @@ def _add_idle_heads(program: Program, rng: np.random.Generator) -> None:
 
 def _write_ends(program: Program, answer: Space, params: Flat) -> None:
     """Write the layers before and after the blocks."""
-    tokens, position = program.tokens, program.position
+    tokens = program.tokens
+    position = program.position
     params["input_layer/kernel"][:, tokens.part] = np.eye(tokens.width)
     params["positional_encoding/embedding"][:, position.part] = np.eye(position.width)
     params["output_hidden/kernel"][answer.part, : answer.width] = np.eye(answer.width)
@@ -132,11 +133,11 @@ def _write_head(params: Flat, path: str, first: int, width: int, head: Attend) -
 
     The key projection and the output projection copy the subspaces unchanged.
     """
-    own = slice(first, first + width)
+    places = slice(first, first + width)  # of the head
     query, key, value = (
-        params[f"{path}/{name}_proj/kernel"][:, own] for name in ("query", "key", "value")
+        params[f"{path}/{name}_proj/kernel"][:, places] for name in ("query", "key", "value")
     )
-    output = params[f"{path}/output_proj/kernel"][own]
+    output = params[f"{path}/output_proj/kernel"][places]
     for kernel, matrices in ((query, head.scores), (value, head.moves)):
         for (source, target), matrix in matrices.items():
             kernel[source.part, target.part] = matrix
@@ -147,7 +148,8 @@ def _write_head(params: Flat, path: str, first: int, width: int, head: Attend) -
 
 def _write_idle_units(params: Flat, path: str, program: Program, rng: np.random.Generator) -> None:
     """Write hidden units that react to tokens and positions; half of them write nothing."""
-    reads, bias = params[f"{path}/expand/kernel"], params[f"{path}/expand/bias"]
+    reads = params[f"{path}/expand/kernel"]
+    bias = params[f"{path}/expand/bias"]
     for space in (program.tokens, program.position):
         reads[space.part] = rng.normal(size=(space.width, len(bias)))
     bias[:] = rng.normal(size=len(bias))
@@ -158,7 +160,8 @@ def _write_idle_units(params: Flat, path: str, program: Program, rng: np.random.
 def _write_table(params: Flat, path: str, table: Table) -> None:
     """Write a table to the first hidden units."""
     units = slice(len(table.points))
-    reads, writes = params[f"{path}/expand/kernel"], params[f"{path}/contract/kernel"]
+    reads = params[f"{path}/expand/kernel"]
+    writes = params[f"{path}/contract/kernel"]
     slopes = np.diff(table.rows, axis=0) / np.diff(table.points)[:, None]
     reads[:, units] = 0
     reads[table.source.part, units] = 1

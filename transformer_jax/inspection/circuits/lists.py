@@ -63,9 +63,12 @@ def sort_circuit(max_length: int = 8, num_numbers: int = 11, *, seed: int | None
     """
     check_sizes(2, max_length=max_length)
     check_sizes(num_numbers=num_numbers)
-    size, num_ranks = 1 + num_numbers, max_length - 1
+    size = 1 + num_numbers
+    num_ranks = max_length - 1
     program = Program(size, max_length)
-    share, rank, answer = program.space(1), program.space(num_ranks), program.space(size)
+    share = program.space(1)
+    rank = program.space(num_ranks)
+    answer = program.space(size)
     smaller = np.tri(size, k=-1)
     smaller[0, 0] = 1  # BOS, token 0, attends to itself
     program.heads[0, 2] = Attend(
@@ -127,7 +130,8 @@ def induction_circuit(
     check_sizes(num_tokens=num_tokens)
     size = 1 + num_tokens
     program = Program(size, max_length)
-    previous, answer = program.space(size), program.space(size)
+    previous = program.space(size)
+    answer = program.space(size)
     program.heads[0, 1] = Attend(
         {(program.position, program.position): SHARPNESS * _before(max_length)},
         {(program.tokens, previous): np.eye(size)},

@@ -81,8 +81,8 @@ def attribution_graph(
     nodes, layers, active = [], [], []
     for layer, array, name in zip(transcoders.layers, features, transcoders.writes, strict=True):
         positions, numbers = np.nonzero(array[0])
-        used, columns = np.unique(numbers, return_inverse=True)
-        layers.append(layer.only(used))
+        used_numbers, columns = np.unique(numbers, return_inverse=True)
+        layers.append(layer.only(used_numbers))
         sizes = array[0, positions, numbers]
         active.append((positions, columns, sizes))
         nodes.append(nodes_of("feature", networks.index(name), positions, numbers, sizes))

@@ -57,7 +57,8 @@ class SparseDictionary(Checked):
             raise InputError(f"k is {self.k}; it may be at most num_features, {self.num_features}")
 
     def setup(self) -> None:
-        width, zeros = self.output_dim or self.input_dim, nn.initializers.zeros
+        width = self.output_dim or self.input_dim
+        zeros = nn.initializers.zeros
 
         def begin(key: PRNGKeyArray) -> Array:
             if self.output_dim is None:

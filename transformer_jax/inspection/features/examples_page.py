@@ -80,21 +80,21 @@ def _features(
     examples: Sequence[InspectedExample],
 ) -> tuple[list[list[str]], list[Float[np.ndarray, "_T F"]]]:
     """The labels of all shown positions of each example, and the features there."""
-    plain = folded(dictionary)
+    folded_dictionary = folded(dictionary)
 
     @jax.jit
     def features(
         params: Params, dictionary: FoldedDictionary, inputs: Inputs
     ) -> Float[jax.Array, "T F"]:
-        _, seen = Computation(lambda: fitted.task.apply(params, inputs)).run([name])
-        if name not in seen or seen[name].ndim != 3:
+        _, activations = Computation(lambda: fitted.task.apply(params, inputs)).run([name])
+        if name not in activations or activations[name].ndim != 3:
             raise InputError(f"name is {name!r}; it must be the name of one activation [B, T, D]")
-        return dictionary.encode(seen[name][0])
+        return dictionary.encode(activations[name][0])
 
     stack = STACKS.get(name, name.partition(".")[0])  # whose positions the activation has
     labels, values = [], []
     for example in examples:
-        array = np.asarray(features(fitted.params, plain, example.inputs))
+        array = np.asarray(features(fitted.params, folded_dictionary, example.inputs))
         label_of_position = example.shown(stack, len(array))
         positions = list(label_of_position)
         labels.append(list(label_of_position.values()))
@@ -110,7 +110,8 @@ def _section(
 ) -> str:
     """HTML of a feature: the examples in which it is largest, with each label coloured by its value."""
     peaks = np.array([of_example.max() for of_example in values])
-    rate, largest = (np.concatenate(values) > 0).mean(), peaks.max()
+    rate = (np.concatenate(values) > 0).mean()
+    largest = peaks.max()
     lines = []
     for example in np.argsort(-peaks, kind="stable")[:best]:
         if peaks[example] <= 0:

@@ -54,10 +54,11 @@ class AttributionGraph:
             )
         shares = self._shares()
         total = np.zeros_like(self.probabilities)
-        of_length = self.probabilities  # influence along all paths of one length, at first 0
-        while of_length.any():  # no path is longer than the model is deep
-            of_length = of_length @ shares
-            total = total + of_length
+        # influence along all paths of one length, at first 0
+        influence_of_length = self.probabilities
+        while influence_of_length.any():  # no path is longer than the model is deep
+            influence_of_length = influence_of_length @ shares
+            total = total + influence_of_length
         return total
 
     @property
@@ -76,15 +77,17 @@ class AttributionGraph:
         """
         stays = np.isin(self.nodes.kind, ("token", "logit"))
         kept = _largest(self.influence, nodes) | stays
-        among = dataclasses.replace(self, edges=self.edges * np.outer(kept, kept))
-        influence = among.influence + self.probabilities  # of an edge's target
-        is_edge = _largest(among._shares() * influence[:, None], edges)
-        count = -1
-        while count != kept.sum():  # a node without edges takes others with it
-            count = kept.sum()
-            is_read_into = is_edge.any(1) | (self.nodes.kind != "feature")
-            is_read_from = is_edge.any(0) | stays
-            kept &= is_read_into & is_read_from
+        edges_of_kept = self.edges * np.outer(kept, kept)
+        graph_of_kept = dataclasses.replace(self, edges=edges_of_kept)
+        influence_of_targets = graph_of_kept.influence + self.probabilities
+        influence_of_edges = graph_of_kept._shares() * influence_of_targets[:, None]
+        is_edge = _largest(influence_of_edges, edges)  # [target, source]
+        num_kept = 0
+        while num_kept != kept.sum():  # a node without edges takes others with it
+            num_kept = kept.sum()
+            has_sources = is_edge.any(1) | (self.nodes.kind != "feature")
+            has_targets = is_edge.any(0) | stays
+            kept &= has_sources & has_targets
             is_edge &= np.outer(kept, kept)
         return AttributionGraph(
             self.nodes[kept].view(np.recarray),
@@ -105,10 +108,10 @@ def graph_of(nodes: np.ndarray, rows: np.ndarray, probabilities: np.ndarray) -> 
     num_sources = rows.shape[1] - 1  # all nodes but the logits, which come last
     edges = np.zeros((len(nodes), len(nodes)), np.float32)
     edges[is_target, :num_sources] = rows[:, :-1]
-    biases, of_logits = np.zeros((2, len(nodes)))
+    biases, probability_of_node = np.zeros((2, len(nodes)))
     biases[is_target] = rows[:, -1]
-    of_logits[num_sources:] = probabilities
-    return AttributionGraph(nodes.view(np.recarray), edges, biases, of_logits)
+    probability_of_node[num_sources:] = probabilities
+    return AttributionGraph(nodes.view(np.recarray), edges, biases, probability_of_node)
 
 
 def _largest(scores: Float[np.ndarray, "..."], share: float) -> Bool[np.ndarray, "..."]:

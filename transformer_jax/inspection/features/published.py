@@ -71,7 +71,8 @@ def load_dictionary(directory: str | Path, *, scale: Positive | None = None) -> 
     file = Path(directory) / "cfg.json"
     config = read_json(file)
     _check_config(file, config, SAELENS)
-    kind, normalization = config["architecture"], config["normalize_activations"]
+    kind = config["architecture"]
+    normalization = config["normalize_activations"]
     if (normalization == "expected_average_only_in") != (scale is not None):
         raise InputError(
             f"scale is {scale}; normalize_activations of {file} is {normalization!r}, and only"
@@ -173,9 +174,9 @@ def _arrays(
             if name != "scaling_factor" or (array != 1).any():  # older files have one without use
                 arrays[name] = jnp.asarray(array, jnp.float32)
     if not needed <= arrays.keys() <= needed | optional or not _fit(arrays):
-        found = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
         raise InputError(
-            f"{file} has the arrays {found}; it must have {', '.join(sorted(needed))}, of one"
+            f"{file} has the arrays {shapes}; it must have {', '.join(sorted(needed))}, of one"
             " number of features"
         )
     return arrays
@@ -183,7 +184,8 @@ def _arrays(
 
 def _fit(arrays: Stored) -> bool:
     """Whether the arrays have one number of features, and the decoder and its bias one width."""
-    bias, decoder = arrays["b_enc"], arrays["W_dec"]
+    bias = arrays["b_enc"]
+    decoder = arrays["W_dec"]
     numbers = {len(decoder), len(arrays.get("threshold", bias)), len(bias)}
     have_one_number = len(numbers) == 1 and numbers <= set(arrays["W_enc"].shape)  # [D F], [F D]
     return have_one_number and decoder.shape[-1:] == arrays["b_dec"].shape
@@ -199,7 +201,8 @@ def _dictionary(
     """Make a dictionary of arrays named as in SAELens."""
     k = None
     if kind == "topk":
-        k, num_features = config.get("k"), len(arrays["b_enc"])
+        k = config.get("k")
+        num_features = len(arrays["b_enc"])
         if k not in range(1, num_features + 1):
             raise InputError(f"k of the config is {k}; with topk it must be 1 … {num_features}")
     return FoldedDictionary(

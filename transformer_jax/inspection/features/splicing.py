@@ -54,9 +54,9 @@ class Spliced(Patch):
                 f"dictionary gives {unchanged.shape}; to replace {site.name}, it must give"
                 f" {x.shape}"
             )
-        of_features = site._replace(name=f"features of {site.name}", shape=features.shape)
+        site_of_features = site._replace(name=f"features of {site.name}", shape=features.shape)
         for part in self.change:
-            features = part.apply(features, of_features)
+            features = part.apply(features, site_of_features)
         spliced = self.dictionary.decode(features, source)
         if self.keep_error:
             spliced += jax.lax.stop_gradient(x - unchanged)
@@ -121,22 +121,24 @@ def loss_recovered(
             parameters or no batches.
     """
     if isinstance(dictionary, Transcoders):
-        given = dictionary
+        transcoders = dictionary
     else:
         # an autoencoder reads what it replaces
-        plain, name = _folded_for(dictionary, reads), str(name)
-        given = Transcoders((plain,), (reads or name,), (name,))
+        plain = _folded_for(dictionary, reads)
+        name = str(name)
+        transcoders = Transcoders((plain,), (reads or name,), (name,))
     fitted = fitted_of(trainer)
     batches, constants = padded_batches(fitted, loader)
 
     def sums(
-        params: Params, constants: Arrays, batch: Batch, given: Transcoders
+        params: Params, constants: Arrays, batch: Batch, transcoders: Transcoders
     ) -> tuple[Array, ...]:
         call = Computation(
             functools.partial(metric_sums, fitted.task, "loss", params, constants, batch)
         )
-        zeroed = dict.fromkeys(given.writes, zero())
-        return tuple(call.run(patches=patches)[0] for patches in ({}, given.patches(), zeroed))
+        zeroed = dict.fromkeys(transcoders.writes, zero())
+        passes = [call.run(patches=patches) for patches in ({}, transcoders.patches(), zeroed)]
+        return tuple(sum_and_weight for sum_and_weight, _ in passes)
 
-    losses = total(sums, fitted.params, constants, batches, given)
+    losses = total(sums, fitted.params, constants, batches, transcoders)
     return LossRecovered(*(float(loss / weight) for loss, weight in losses))

@@ -55,8 +55,13 @@ class ActivationStream:
         chunk: Size = 16,
         seed: Count = 0,
     ) -> None:
-        self.model, self.loader, self.names = model, loader, tuple(names)
-        self._inputs, self._valid, self._chunk, self._seed = inputs, valid, chunk, seed
+        self.model = model
+        self.loader = loader
+        self.names = tuple(names)
+        self._inputs = inputs
+        self._valid = valid
+        self._chunk = chunk
+        self._seed = seed
         self._program = jax.jit(self._activations)
 
     def __len__(self) -> int:
@@ -103,29 +108,29 @@ class ActivationStream:
 
     def _batches(self, first: int) -> Iterator[Rows]:
         """Yield the rows of each batch, fetched once the next batch's pass has been started."""
-        begun = None
+        started = None
         for samples in self.loader.epoch(0, first):
             inputs = pad_rows(samples[0], self.loader.batch_size)
             activations = self._program(self.model.variables, inputs)
-            if begun is not None:
-                yield self._rows(*begun)
-            begun = samples, activations
-        if begun is not None:
-            yield self._rows(*begun)
+            if started is not None:
+                yield self._rows(*started)
+            started = samples, activations
+        if started is not None:
+            yield self._rows(*started)
 
     def _activations(self, variables: Variables, inputs: Inputs) -> Float[Array, "B ... D"]:
         """The activations of a batch, side by side in the order of their names."""
-        given = inputs if self._inputs is None else self._inputs(inputs)
-        arguments = given if isinstance(given, tuple) else (given,)
-        _, seen = capture(self.model.model, variables, *arguments, names=self.names)
-        chosen = {}  # in the order of `names`
+        model_inputs = inputs if self._inputs is None else self._inputs(inputs)
+        arguments = model_inputs if isinstance(model_inputs, tuple) else (model_inputs,)
+        _, captured = capture(self.model.model, variables, *arguments, names=self.names)
+        by_name = {}  # in the order of `names`
         for pattern in self.names:
-            for name, array in seen.items():
+            for name, array in captured.items():
                 if matches(name, pattern):
-                    chosen[name] = array.astype(jnp.float32)
-        arrays = list(chosen.values())
+                    by_name[name] = array.astype(jnp.float32)
+        arrays = list(by_name.values())
         if len({x.shape[:-1] for x in arrays}) != 1:
-            shapes = ", ".join(f"{name} is {x.shape}" for name, x in seen.items())
+            shapes = ", ".join(f"{name} is {x.shape}" for name, x in captured.items())
             raise InputError(
                 f"names has activations at different positions, or none: {shapes or '[]'}"
             )

@@ -36,7 +36,8 @@ def shuffled_texts(texts: Texts, seed: int = 0) -> Iterator[Tokens]:
 
 def begin_at_logit_lens(model: Inspected) -> State:
     """Return the fields of the logit lens after all blocks but the last."""
-    num_maps, width = model.model.num_layers - 1, model.model.model_dim
+    num_maps = model.model.num_layers - 1
+    width = model.model.model_dim
     if num_maps == 0:
         raise InputError("model has one block; a lens needs at least two")
     dtype = jax.dtypes.canonicalize_dtype(float)
@@ -75,35 +76,39 @@ def fit_to_texts(
     check_length("length", length)
     if path.suffix != ".safetensors":
         raise InputError(f"file is {file}; its name must end in .safetensors")
-    checksum = length
+    checksum = length  # of the length and the model's parameters
     for leaf in jax.tree.leaves(model.variables):
         checksum = zlib.crc32(np.asarray(leaf).tobytes(), checksum)
-    begin["checksum"] = np.array(checksum)  # of the length and the model's parameters
-    state = _read(path, begin) if path.exists() else begin
+    state = {**begin, "checksum": np.array(checksum)}
+    if path.exists():
+        state = _read(path, state)
+    num_read = int(state["num_texts"])
     rows = (np.asarray(text)[None, :length] for text in texts if len(text) >= length)  # [1 T]
-    num_read, written = int(state["num_texts"]), time.monotonic()
+    unread_rows = itertools.islice(rows, num_read, None)
+    remaining = distance(state)
+    written_at = time.monotonic()
     with tqdm(initial=num_read, unit="text", desc="Fitting a lens", disable=None) as bar:
-        for row in itertools.islice(rows, num_read, None):
-            if not distance(state) > tolerance:  # nor NaN
+        for row in unread_rows:
+            if remaining <= tolerance or np.isnan(remaining):
                 break
             check_token_ids("texts", row, model.model.vocabulary_size)
             # an array: a program is compiled for each value of a NumPy scalar
             count = np.asarray(state["num_texts"] + 1)
             state = {**state, **update(state, row), "num_texts": count}
-            bar.set_postfix(distance=distance(state), tolerance=tolerance)
+            remaining = distance(state)
+            bar.set_postfix(distance=remaining, tolerance=tolerance)
             bar.update()
-            if time.monotonic() - written > SECONDS:
+            if time.monotonic() - written_at > SECONDS:
                 _write(path, state)
-                written = time.monotonic()
-    left = distance(state)
-    if np.isnan(left):
+                written_at = time.monotonic()
+    if np.isnan(remaining):
         warnings.warn(f"the fit diverges after {state['num_texts']} texts", stacklevel=4)
     else:
         _write(path, state)
-    if left > tolerance:
+    if remaining > tolerance:
         warnings.warn(
             f"the lens has not converged after {state['num_texts']} texts: its distance is"
-            f" {left:.3g}, above the tolerance {tolerance:g}; give it more texts",
+            f" {remaining:.3g}, above the tolerance {tolerance:g}; give it more texts",
             stacklevel=4,
         )
     return Lens(*(state[name] for name in Lens._fields))
@@ -123,7 +128,8 @@ def _write(file: Path, state: State) -> None:
 
 def _read(file: Path, begin: State) -> State:
     """Read a state like `begin`; an `InputError` if it is of another lens, model or length."""
-    arrays, expected = read_weights(file).arrays, _by_name(begin)
+    arrays = read_weights(file).arrays
+    expected = _by_name(begin)
     check_shapes(shapes_of(arrays), expected, str(file))
     if arrays["checksum"] != expected["checksum"]:
         raise InputError(f"{file} is a fit to another model or length; give another file")

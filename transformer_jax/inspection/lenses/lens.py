@@ -50,7 +50,7 @@ class Lens(NamedTuple):
         """
         if np.any(self.bias):
             raise InputError("the lens has a bias; keep the file of its fit, which load_lens reads")
-        write_whole(Path(path), jacobian_file(*map(np.asarray, self)))
+        write_whole(Path(path), jacobian_file(self.maps, self.layers, self.num_texts))
 
 
 @check_arguments
@@ -99,8 +99,8 @@ def lens_logits(
     """
     call = forward_pass(model, variables, inputs, kwargs)
     _, *names = residual_stream(call.sites())
-    output, seen = call.run(names)
-    streams = jnp.stack([seen[name] for name in names])
+    output, values = call.run(names)
+    streams = jnp.stack([values[name] for name in names])
     if len(lens.maps) >= len(names) or lens.bias.shape[1] != streams.shape[-1]:
         raise InputError(
             f"lens has maps {lens.maps.shape}; the model has {len(names)} blocks of width"
@@ -108,12 +108,12 @@ def lens_logits(
         )
 
     def answer(jacobian: Array, bias: Array, stream: Array) -> Array:
-        moved = jnp.matmul(stream, jacobian.T, precision="highest") + bias
-        return call.run(patches={names[-1]: moved})[0]
+        mapped = jnp.matmul(stream, jacobian.T, precision="highest") + bias
+        return call.run(patches={names[-1]: mapped})[0]
 
     # a lens of a deeper model gives NaN
-    read = streams.at[jnp.asarray(lens.layers)].get(mode="fill", fill_value=jnp.nan)
-    answers = jax.vmap(answer)(jnp.asarray(lens.maps), jnp.asarray(lens.bias), read)
+    streams_of_lens = streams.at[jnp.asarray(lens.layers)].get(mode="fill", fill_value=jnp.nan)
+    answers = jax.vmap(answer)(jnp.asarray(lens.maps), jnp.asarray(lens.bias), streams_of_lens)
     return jnp.concatenate([answers, output[None]])
 
 

@@ -58,8 +58,8 @@ def fit_tuned_lens(
     def update(state: State, row: Int[np.ndarray, "1 T"]) -> State:
         lens = Lens(*(state[name] for name in Lens._fields))
         stepped = model.apply(_step, row, lens, state["optimizer"], optimizer=optimizer)
-        past = np.append(state["divergences"][1:], stepped.pop("divergence"))
-        return {**stepped, "divergences": past}
+        divergences = np.append(state["divergences"][1:], stepped.pop("divergence"))
+        return {**stepped, "divergences": divergences}
 
     def fall(state: State) -> float:
         before, after = state["divergences"].reshape(2, window).mean(1)
@@ -77,24 +77,24 @@ def _step(
     variables: Variables,
     tokens: Int[Array, "1 T"],
     lens: Lens,
-    of_optimizer: Any,
+    optimizer_state: Any,
     *,
     optimizer: optax.GradientTransformation,
 ) -> dict[str, Any]:
     """Take a step; return maps, bias and the optimizer's state, and the mean divergence before the step."""
 
     def divergence(maps: Array, bias: Array) -> Array:
-        changed = lens._replace(maps=maps, bias=bias)
+        candidate = lens._replace(maps=maps, bias=bias)
         # a sum, so that the gradient of each map is that of its own block's divergence
-        return lens_divergence(model, variables, tokens, lens=changed).sum()
+        return lens_divergence(model, variables, tokens, lens=candidate).sum()
 
-    affine = lens.maps, lens.bias
-    total, gradients = jax.value_and_grad(divergence, (0, 1))(*affine)
-    updates, of_optimizer = optimizer.update(gradients, of_optimizer, affine)
-    maps, bias = optax.apply_updates(affine, updates)
+    params = lens.maps, lens.bias
+    total, gradients = jax.value_and_grad(divergence, (0, 1))(*params)
+    updates, optimizer_state = optimizer.update(gradients, optimizer_state, params)
+    maps, bias = optax.apply_updates(params, updates)
     return {
         "maps": maps,
         "bias": bias,
-        "optimizer": of_optimizer,
+        "optimizer": optimizer_state,
         "divergence": total / len(maps),
     }

@@ -164,7 +164,8 @@ def _patching(
     name: Callable[[int], str],
 ) -> Json:
     """Patching of each stack's residual stream, with the example's answer as the metric."""
-    clean, corrupted = example.inputs, _one_input("corrupted", corrupted)
+    clean = example.inputs
+    corrupted = _one_input("corrupted", corrupted)
     answers = []  # to both inputs
     for inputs in (clean, corrupted):
         output = np.atleast_2d(np.asarray(passes.bound.patch(inputs, {})[0], np.float32))  # [T C]

@@ -115,22 +115,25 @@ def page_of(
         more: contents of further tabs.
     """
     blobs: list[str] = []
-    answers, listed = [], []
-    known = [(each, *passes.final_mean(each)) for each in compared]
+    answers, entries = [], []
+    compared_examples = [
+        (example_to_compare, *passes.final_mean(example_to_compare))
+        for example_to_compare in compared
+    ]
     for number, example in enumerate(examples):
         results = passes.run(example)
         answer = example.answer_to(results.output)
-        near = _neighbours(passes, example, known) if known else []
+        neighbours = _neighbours(passes, example, compared_examples) if compared_examples else []
         content = _content(passes, example, results, answer, blobs)
-        content |= {"neighbours": near, **(more or {})}
+        content |= {"neighbours": neighbours, **(more or {})}
         # A user's task may put NumPy numbers into its answers.
         blobs.append(packed(json.dumps(content, default=float).encode()))
-        listed.append({"title": example.title or f"example {number}", "blob": len(blobs) - 1})
+        entries.append({"title": example.title or f"example {number}", "blob": len(blobs) - 1})
         answers.append(answer)
     count = sum(leaf.size for leaf in jax.tree.leaves(passes.bound.variables["params"]))
     about = f"{type(passes.bound.model).__name__} with {count:,} parameters"
     body = filled("page.html", title=html.escape(title), about=html.escape(about))
-    text = view_text(title, {"view": "page", "examples": listed}, blobs, body)
+    text = view_text(title, {"view": "page", "examples": entries}, blobs, body)
     return Page(text, examples, answers)
 
 
@@ -220,11 +223,12 @@ def _attribution(parts: dict[str, np.ndarray], columns: dict[int, str]) -> Json 
         return None
     heads, sums = {}, {}
     for name, array in parts.items():
-        component, shown = _component(name), array[..., list(columns)]
+        component = _component(name)
+        contributions = array[..., list(columns)]
         if name.endswith(OUTPUTS):  # [H columns]
-            heads[component] = shown
-            shown = shown.sum(0)
-        sums[component] = shown
+            heads[component] = contributions
+            contributions = contributions.sum(0)
+        sums[component] = contributions
     # All heads at all positions share the colour scale.
     full = coloured(np.concatenate([part.ravel() for part in heads.values()]))["full"]
     return {
@@ -281,15 +285,15 @@ def _neighbours(
     """The example's nearest neighbours among known examples, without itself, the nearest first."""
     _, mean = passes.final_mean(example)
     cosines = [float(vector @ mean) for *_, vector in known]  # both have length 1
-    near: list[Json] = []
+    neighbours: list[Json] = []
     for number in np.argsort(np.negative(cosines), kind="stable").tolist():
         other, output, _ = known[number]
         if _are_same(other, example):
             continue
-        if len(near) == MOST:
+        if len(neighbours) == MOST:
             break
         answer = other.answer_to(output)
-        near.append(
+        neighbours.append(
             {
                 "title": other.title or f"test set {number}",
                 "expected": other.expected,
@@ -299,7 +303,7 @@ def _neighbours(
                 "probability": answer.probability,
             }
         )
-    return near
+    return neighbours
 
 
 def _are_same(one: InspectedExample, other: InspectedExample) -> bool:

@@ -64,7 +64,8 @@ class InspectedPasses:
     def __init__(
         self, bound: Inspected, arguments: Callable[[Inputs], tuple[object, ...]], inputs: Inputs
     ) -> None:
-        self.bound, self.arguments = bound, arguments
+        self.bound = bound
+        self.arguments = arguments
         call = forward_pass(bound.model, bound.variables, arguments(inputs), {})
         output, _ = jax.eval_shape(call.run)
         if not isinstance(output, jax.ShapeDtypeStruct):
@@ -94,8 +95,8 @@ class InspectedPasses:
         """Run the passes of the whole model."""
         inputs = self.arguments(example.inputs)
         names = [attention.named("weights") for attention in self.attentions]
-        output, seen = self.bound.capture(inputs, names)
-        maps = [_floats(seen[name]) for name in names]
+        output, activations = self.bound.capture(inputs, names)
+        maps = [_floats(activations[name]) for name in names]
         lens = np.asarray(self.bound.apply(logit_lens, *inputs)[:, 0], np.float32)
         attribution = self._attribution(inputs, np.asarray(output).argmax(-1))
         return Passes(_floats(output), maps, lens, attribution)
@@ -114,18 +115,18 @@ class InspectedPasses:
         return np.asarray(outputs[:, 0], np.float32)
 
     def _attribution(
-        self, inputs: tuple[object, ...], said: Int[np.ndarray, "..."]
+        self, inputs: tuple[object, ...], predicted: Int[np.ndarray, "..."]
     ) -> dict[str, np.ndarray]:
         """What each component adds to the answer's logit at each position; empty if the logit is not a sum.
 
         If the logit belongs to the whole input, it is estimated by gradients for each position of the stream.
         """
         try:
-            parts = self.bound.apply(_answer_attribution, *inputs, said=said)
+            parts = self.bound.apply(_answer_attribution, *inputs, predicted=predicted)
         except InputError:
             if self.has_positions:
                 return {}
-            parts = self.bound.apply(_token_attribution, *inputs, said=said)
+            parts = self.bound.apply(_token_attribution, *inputs, predicted=predicted)
         else:  # [B T 1] or [H B T 1]
             parts = jax.tree.map(lambda part: jnp.moveaxis(part[..., 0], -2, 0), parts)
         return jax.tree.map(_floats, parts)
@@ -135,8 +136,8 @@ class InspectedPasses:
 
         Each position has equal weight, because in some models the first is a hundred times as large as the others.
         """
-        output, seen = self.bound.capture(self.arguments(example.inputs), self.stream[-1:])
-        stream = _floats(seen[self.stream[-1]])  # [T D]
+        output, activations = self.bound.capture(self.arguments(example.inputs), self.stream[-1:])
+        stream = _floats(activations[self.stream[-1]])  # [T D]
         positions = list(example.shown(self.last_stack, len(stream)))
         mean_direction = _of_norm_one(stream[positions]).mean(0)
         return _floats(output), _of_norm_one(mean_direction)
@@ -165,10 +166,10 @@ def _without_heads(
 
 
 def _answer_attribution(
-    model: nn.Module, variables: Variables, *inputs: object, said: Int[Array, "..."]
+    model: nn.Module, variables: Variables, *inputs: object, predicted: Int[Array, "..."]
 ) -> Captured:
     """Attribute the logit of the answer at each position, or of an input's only answer, `[B, T, 1]`."""
-    chosen = said.reshape(len(said), -1, 1)
+    chosen = predicted.reshape(len(predicted), -1, 1)
 
     def logits_of_answer(logits: Array) -> Array:
         return jnp.take_along_axis(logits.reshape(*chosen.shape[:2], -1), chosen, -1)
@@ -177,7 +178,7 @@ def _answer_attribution(
 
 
 def _token_attribution(
-    model: nn.Module, variables: Variables, *inputs: object, said: Int[Array, " B"]
+    model: nn.Module, variables: Variables, *inputs: object, predicted: Int[Array, " B"]
 ) -> Captured:
     """Gradient × activation of what each component writes at each token `[B, T]` or `[B, H, T]`.
 
@@ -187,8 +188,8 @@ def _token_attribution(
 
     def margin(logits: Array) -> Array:
         mean = logits.mean(-1) if logits.shape[-1] > 1 else 0.0
-        of_answers = jnp.take_along_axis(logits, said[:, None], -1)[:, 0]  # [B]
-        return (of_answers - mean).sum()
+        logits_of_answers = jnp.take_along_axis(logits, predicted[:, None], -1)[:, 0]  # [B]
+        return (logits_of_answers - mean).sum()
 
     products = gradient_products(call, components_of(call.sites()), margin)
     return jax.tree.map(lambda product: product.sum(-1), products)
@@ -207,9 +208,11 @@ def answer_change(output: Output, other: Output, rows: Sequence[int]) -> float:
     """
     output, other = np.atleast_2d(output), np.atleast_2d(other)  # [T C]
     if rows:
-        output, other = output[rows], other[rows]
+        output = output[rows]
+        other = other[rows]
     if output.shape[-1] > 1:
-        output, other = probabilities_of(output), probabilities_of(other)
+        output = probabilities_of(output)
+        other = probabilities_of(other)
     answers = output.argmax(-1)[:, None]  # [T 1]; 0 if the output is one number
     changes = np.take_along_axis(other - output, answers, -1)
     return float(np.abs(changes).mean())

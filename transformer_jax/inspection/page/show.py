@@ -39,7 +39,8 @@ def show_heads(weights: Numbers, tokens: Labels, queries: Labels | None = None) 
         layers = layers[None]  # [L H T S]
     key_labels = _labels("tokens", tokens)
     query_labels = key_labels if queries is None else _labels("queries", queries)
-    num_queries, num_keys = len(query_labels), len(key_labels)
+    num_queries = len(query_labels)
+    num_keys = len(key_labels)
     if layers.ndim != 4 or not layers.size or layers.shape[2:] != (num_queries, num_keys):
         raise InputError(
             f"weights has a layer of shape {layers.shape[1:]}; it must be [H, {num_queries},"
@@ -67,7 +68,8 @@ def show_tokens(tokens: Labels, values: Numbers, names: Labels | None = None) ->
     Raises:
         InputError: there are no values, not one value per token, or not one name per line.
     """
-    given, labels = _numbers("values", values), _labels("tokens", tokens)
+    given = _numbers("values", values)
+    labels = _labels("tokens", tokens)
     lines = np.atleast_2d(given)
     if lines.ndim != 2 or lines.shape[1] != len(labels) or not lines.size:
         raise InputError(
@@ -94,10 +96,13 @@ def show_grid(grid: PatchGrid | Numbers, tokens: Labels | None = None) -> View:
     """
     if isinstance(grid, PatchGrid):
         frames, column = grid.frames()
-        row, least = "layer", RESTORED
+        row = "layer"
+        least = RESTORED
     else:
-        frames, column = _numbers("grid", grid)[None], "column"
-        row, least = "row", 0.0
+        frames = _numbers("grid", grid)[None]
+        column = "column"
+        row = "row"
+        least = 0.0
     if frames.ndim != 3 or not frames.size:
         raise InputError(
             f"grid has shape {frames.shape[1:]}; it must be a PatchGrid or [rows, columns]"

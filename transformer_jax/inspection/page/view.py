@@ -70,7 +70,8 @@ def stored_map(blobs: list[str], maps: Float[np.ndarray, "H _T _S"]) -> Json:
     Raises:
         InputError: a weight is negative or too large for 16 bits, as may happen in a user's own attention.
     """
-    least, largest = maps.min(initial=0), maps.max(initial=0)
+    least = maps.min(initial=0)
+    largest = maps.max(initial=0)
     if not 0 <= least <= largest <= MAX_WEIGHT:
         raise InputError(
             f"weights are {maps.min():.4g} … {maps.max():.4g}; a page shows those of 0 …"

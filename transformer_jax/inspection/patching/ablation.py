@@ -129,9 +129,11 @@ def padded_batches(fitted: Fitted, loader: Iterable[Samples] | None) -> tuple[li
     Raises:
         InputError: there are no batches.
     """
-    task, constants = fitted.task, fitted.compiled.local_constants
+    task = fitted.task
+    constants = fitted.compiled.local_constants
     if loader is None:
-        loader, constants = task.test_data.test_loader, task.test_data.constants
+        loader = task.test_data.test_loader
+        constants = task.test_data.constants
     size = task.config.batch_size  # the compiled batch size
     batches = [pad_batch(samples, max(size, num_rows(samples))) for samples in loader]
     if not batches:
@@ -155,8 +157,8 @@ def metric_sums(
 
 def _table(call: Computation, metric: Metric, means: Means | None) -> HeadTable:
     """Compute a metric of a computation with each head ablated, by kind of attention."""
-    found = attentions(call.sites())
-    for attention in found:
+    found_attentions = attentions(call.sites())
+    for attention in found_attentions:
         if means is not None and attention.head_outputs.name not in means:
             raise InputError(
                 f"means lacks {attention.head_outputs.name}; it must have the mean output of every"
@@ -169,10 +171,10 @@ def _table(call: Computation, metric: Metric, means: Means | None) -> HeadTable:
     def run(patches: Mapping[str, Patch]) -> Array:
         return metric(call.run(patches=patches)[0])
 
-    sites = [attention.head_outputs for attention in found]
+    sites = [attention.head_outputs for attention in found_attentions]
     by_name = map_over_sites(sites, ["heads"], ablated, run)  # each [H, ...]
     by_kind: dict[str, list[Array]] = {}
-    for attention in found:
+    for attention in found_attentions:
         by_kind.setdefault(attention.kind, []).append(by_name[attention.head_outputs.name])
     return {kind: jnp.stack(layers) for kind, layers in by_kind.items()}
 
@@ -200,11 +202,11 @@ def total(
     params: Params,
     constants: Arrays,
     batches: Sequence[Batch],
-    *more: object,
+    *arguments: object,
 ) -> Sums:
     """Sum a function's results over all batches, in float64."""
     compiled = jax.jit(sums)
-    parts = [compiled(params, constants, batch, *more) for batch in batches]
+    parts = [compiled(params, constants, batch, *arguments) for batch in batches]
     return jax.tree.map(
-        lambda *each: np.sum(each, axis=0, dtype=np.float64), *jax.device_get(parts)
+        lambda *arrays: np.sum(arrays, axis=0, dtype=np.float64), *jax.device_get(parts)
     )

@@ -86,9 +86,12 @@ def patch_activations(
     def run(patches: Mapping[str, Change]) -> Array:
         return metric(corrupted_call.run(patches={**corruption, **patches})[0])
 
-    low, high = run({}), metric(clean_output)
+    corrupted_metric = run({})
+    clean_metric = metric(clean_output)
     patched = map_over_sites(sites, by, clean_at, run)
-    return jax.tree.map(lambda value: (value - low) / (high - low), patched)
+    return jax.tree.map(
+        lambda value: (value - corrupted_metric) / (clean_metric - corrupted_metric), patched
+    )
 
 
 @check_arguments
@@ -135,10 +138,10 @@ def attribute_activations(
     corrupted_call = forward_pass(model, variables, corrupted, kwargs)
     sites = clean_call.sites(names)
     check_axes(sites.values(), by)
-    high, clean_values = clean_call.run(names)
-    low, corrupted_values = corrupted_call.run(names)
+    clean_output, clean_values = clean_call.run(names)
+    corrupted_output, corrupted_values = corrupted_call.run(names)
     differences = jax.tree.map(jnp.subtract, clean_values, corrupted_values)
-    slopes_of = jax.jacrev(lambda added: metric(corrupted_call.plus(added)))
+    slopes_of = jax.jacrev(lambda added: metric(corrupted_call.run_with_added(added)))
 
     def estimates(shares: Float[Array, " activations"]) -> list[Array]:
         changes = {name: shares[n] * differences[name] for n, name in enumerate(sites)}
@@ -151,10 +154,10 @@ def attribute_activations(
     later = np.kron(np.arange(1, steps)[:, None] / steps, np.eye(len(sites)))
     shares = np.vstack([first, later])  # [passes activations]
     by_activation = jax.lax.map(estimates, shares)  # each [passes ...]
-    scale = steps * (metric(high) - metric(low))
+    scale = steps * (metric(clean_output) - metric(corrupted_output))
     restored = OrderedDict()
-    for number, (name, of_passes) in enumerate(zip(sites, by_activation, strict=True)):
-        moves_it = shares[:, number] > 0
-        moves_it[0] = True
-        restored[name] = of_passes[moves_it].sum(0) / scale
+    for number, (name, estimates_of_passes) in enumerate(zip(sites, by_activation, strict=True)):
+        is_pass_of_site = shares[:, number] > 0
+        is_pass_of_site[0] = True
+        restored[name] = estimates_of_passes[is_pass_of_site].sum(0) / scale
     return restored

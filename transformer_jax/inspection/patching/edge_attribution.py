@@ -75,31 +75,33 @@ def attribute_edges(
     measured_at = {name: weights_of.get(name, name) for name in reads}
     corrupted_call = forward_pass(model, variables, corrupted, kwargs)
     corrupted_output, corrupted_values = corrupted_call.run(senders)
-    clean_output, values = clean_call.run([*senders, *reads, *weights_of.values()])
+    clean_output, clean_values = clean_call.run([*senders, *reads, *weights_of.values()])
 
-    nothing = {name: jnp.zeros_like(values[name]) for name in measured_at.values()}
-    slopes = jax.jacrev(lambda added: metric(clean_call.plus(added)))(nothing)
+    zeros = {name: jnp.zeros_like(clean_values[name]) for name in measured_at.values()}
+    slopes = jax.jacrev(lambda added: metric(clean_call.run_with_added(added)))(zeros)
 
-    def sent(name: str, chosen: Chosen) -> list[Patch]:
+    def patches_of_sender(name: str, chosen: Chosen) -> list[Patch]:
         corrupt = swap(corrupted_values[name], **chosen)
         is_head = name.endswith(OUTPUTS)
         if is_head or not through_feed_forward:
-            return [swap(values[name]), corrupt]
+            return [swap(clean_values[name]), corrupt]
         return [corrupt]  # a feed-forward also passes on what earlier senders have changed
 
     def effects(patches: Mapping[str, list[Patch]]) -> list[Array]:
-        read = _read(clean_call, patches, reads, weights_of, values)
-        return [effect(name, read[name]) for name in reads]
+        values_read = _read(clean_call, patches, reads, weights_of, clean_values)
+        return [effect(name, values_read[name]) for name in reads]
 
     def effect(name: str, value: Array) -> Array:
         place = measured_at[name]
-        products = summed(slopes[place], value - values[place], sites[place], ["heads"])
+        products = summed(slopes[place], value - clean_values[place], sites[place], ["heads"])
         if name not in weights_of:
             return products
         # of the weights' H heads, which may share Hkv keys
         return products.reshape(sites[name].size("heads"), -1, *products.shape[1:]).sum(1)
 
-    by_sender = map_over_sites([sites[name] for name in senders], ["heads"], sent, effects)
+    by_sender = map_over_sites(
+        [sites[name] for name in senders], ["heads"], patches_of_sender, effects
+    )
     order = list(sites)
     scale = metric(corrupted_output) - metric(clean_output)
     edges = OrderedDict()
@@ -125,16 +127,16 @@ def _read(
     patches: Mapping[str, list[Patch]],
     reads: Sequence[str],
     weights_of: Mapping[str, str],
-    values: Captured,
+    clean_values: Captured,
 ) -> Captured:
     """Return what receivers read in a patched pass; instead of queries and keys, the weights that are made of them.
 
     The weights of changed queries are made with the clean keys, and those of changed keys with the clean queries.
     """
-    _, read = call.run(reads, patches)
-    clean = {name: values[name] for name in weights_of}
+    _, values_read = call.run(reads, patches)
+    clean_queries_and_keys = {name: clean_values[name] for name in weights_of}
     for kind in READS[:2]:  # one pass for the queries of all attentions, one for their keys
-        changed = {name: read[name] for name in weights_of if name.endswith(kind)}
-        _, weights = call.run(list(weights_of.values()), clean | changed)
-        read |= {name: weights[weights_of[name]] for name in changed}
-    return read
+        changed = {name: values_read[name] for name in weights_of if name.endswith(kind)}
+        _, weights = call.run(list(weights_of.values()), clean_queries_and_keys | changed)
+        values_read |= {name: weights[weights_of[name]] for name in changed}
+    return values_read

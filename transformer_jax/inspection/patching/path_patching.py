@@ -79,38 +79,45 @@ def patch_path(
     sites = clean_call.sites()
     stream = residual_stream(sites)[-1]
     order = list(sites)
-    written = []  # names of activations, and numbers of heads
+    outputs_of_senders = []  # names of activations, and numbers of heads
     for path, head in _found("sender", sender, senders, sites):
         name = f"{path}.output" if head is None else f"{path}.{OUTPUTS}"
-        written.append((name, head))
-    first_written = min(order.index(name) for name, _ in written)
-    read = []
+        outputs_of_senders.append((name, head))
+    first_sender = min(order.index(name) for name, _ in outputs_of_senders)
+    inputs_of_receivers = []
     for path, head in _found("receiver", receiver, receivers, sites):
         names = _read_by(path, head, reads, stream)
-        if order.index(names[0]) < first_written:
+        if order.index(names[0]) < first_sender:
             raise InputError(f"receiver is in {path}; it must come after the sender")
-        read += [(name, head) for name in names]
-    ends = (OUTPUTS,) if through_feed_forward else (OUTPUTS, "feed_forward.output")
-    kept = [name for name in sites if name.endswith(ends)]
-    clean_output, values = clean_call.run([*kept, stream])
-    corrupted_output, corrupted_values = corrupted_call.run([name for name, _ in written])
+        inputs_of_receivers += [(name, head) for name in names]
+    held_ends = (OUTPUTS,) if through_feed_forward else (OUTPUTS, "feed_forward.output")
+    held_clean = [name for name in sites if name.endswith(held_ends)]
+    clean_output, clean_values = clean_call.run([*held_clean, stream])
+    corrupted_output, corrupted_values = corrupted_call.run(
+        [name for name, _ in outputs_of_senders]
+    )
 
     # A pass in which only the senders' outputs are corrupted gives the receivers' inputs.
-    sent: dict[str, list[Patch]] = {name: [swap(values[name])] for name in kept}
-    for name, head in written:
-        sent.setdefault(name, []).append(swap(corrupted_values[name], heads=head))
-    _, seen = clean_call.run([name for name, _ in read], sent)
+    senders_patched: dict[str, list[Patch]] = {
+        name: [swap(clean_values[name])] for name in held_clean
+    }
+    for name, head in outputs_of_senders:
+        patch = swap(corrupted_values[name], heads=head)
+        senders_patched.setdefault(name, []).append(patch)
+    _, sent_values = clean_call.run([name for name, _ in inputs_of_receivers], senders_patched)
 
-    # A clean pass in which the receivers read it.
-    received: dict[str, list[Patch]] = {name: [] for name, _ in read}
-    for name, head in read:
+    # A clean pass in which the receivers read these inputs.
+    receivers_patched: dict[str, list[Patch]] = {name: [] for name, _ in inputs_of_receivers}
+    for name, head in inputs_of_receivers:
         if name == stream:
-            received[name].append(add(seen[name] - values[name]))
+            patch = add(sent_values[name] - clean_values[name])
         else:
-            received[name].append(swap(seen[name], heads=_group(name, head, sites)))
-    patched_output, _ = clean_call.run(patches=received)
-    low, high = metric(clean_output), metric(corrupted_output)
-    return (metric(patched_output) - low) / (high - low)
+            patch = swap(sent_values[name], heads=_group(name, head, sites))
+        receivers_patched[name].append(patch)
+    patched_output, _ = clean_call.run(patches=receivers_patched)
+    clean_metric = metric(clean_output)
+    corrupted_metric = metric(corrupted_output)
+    return (metric(patched_output) - clean_metric) / (corrupted_metric - clean_metric)
 
 
 def _found(
@@ -132,7 +139,8 @@ def _found(
         if isinstance(component, tuple) and len(component) == 2:
             path, head = component
         else:
-            path, head = str(component), None
+            path = str(component)
+            head = None
         end = ".hidden" if head is None else f".{OUTPUTS}"
         is_end = what == "receiver" and component == LOGITS
         if f"{path}{end}" not in sites and not is_end:

@@ -97,7 +97,8 @@ def load_folders(directory: Path) -> tuple[LabelledImages, LabelledImages]:
         InputError: a folder is missing or has no images, the two have different classes, or an image is damaged or of
             another size.
     """
-    train, test = _image_folder(directory, "train"), _image_folder(directory, "test")
+    train = _image_folder(directory, "train")
+    test = _image_folder(directory, "test")
     in_one_only = set(train.classes).symmetric_difference(test.classes)
     if in_one_only:
         raise InputError(

@@ -81,7 +81,8 @@ def permutation_error(
     """
     order = np.random.default_rng(0).permutation(inputs.shape[1])
     with jax.default_matmul_precision("highest"):
-        logits, permuted = fitted.forward(inputs), fitted.forward(inputs[:, order])  # [B S 1]
+        logits = fitted.forward(inputs)  # [B S 1]
+        permuted = fitted.forward(inputs[:, order])
     return float(np.abs(logits[:, order] - permuted).max())
 
 

@@ -46,7 +46,9 @@ class AnomalySets(BatchDataset):
     ) -> None:
         # [M], of each set
         self.anomalies = np.arange(len(labels)) if subset is None else np.asarray(subset)
-        self.set_size, self.seed, self.redraw = set_size, seed, redraw
+        self.set_size = set_size
+        self.seed = seed
+        self.redraw = redraw
         self.host_table = host_table
         classes, self._class_of, self._class_sizes = np.unique(
             np.asarray(labels)[self.anomalies], return_inverse=True, return_counts=True
@@ -105,15 +107,16 @@ class AnomalySets(BatchDataset):
         return self._drawn[1]
 
     def _draw(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        size, num_classes = len(self), len(self._class_sizes)
+        size = len(self)
+        num_classes = len(self._class_sizes)
         other_class = (self._class_of + rng.integers(1, num_classes, size)) % num_classes  # [M]
         numbers = distinct_integers(rng, self._class_sizes[other_class], self.set_size - 1)
-        rest = self._by_class[self._class_starts[other_class, None] + numbers]  # [M S-1]
+        other_images = self._by_class[self._class_starts[other_class, None] + numbers]  # [M S-1]
         positions = rng.integers(self.set_size, size=size, dtype=np.int32)
         is_anomaly = np.arange(self.set_size) == positions[:, None]  # [M S]
         sets = np.empty((size, self.set_size), np.int32)
         sets[is_anomaly] = self.anomalies
-        sets[~is_anomaly] = rest.ravel()
+        sets[~is_anomaly] = other_images.ravel()
         return sets, positions
 
 

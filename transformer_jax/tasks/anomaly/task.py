@@ -180,7 +180,8 @@ class AnomalyTrainer(TrainerModule):
         sets, positions = self.test_set.draw(0)
         examples = []
         for n in numbers:
-            features, images = table.features[sets[n]], _images_of(table, sets[n])
+            features = table.features[sets[n]]
+            images = _images_of(table, sets[n])
             examples.append(set_example(features, f"test set {n}", images, int(positions[n])))
         return examples
 

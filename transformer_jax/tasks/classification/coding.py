@@ -71,12 +71,14 @@ def coding_of(config: ClassificationConfig) -> Coding:
         model = architecture.model(TransformerMLM, config.regularized(), "max_tokens", 1)
         longest = min(longest, model.longest_text)
     tokenizer.enable_truncation(longest)
-    pooling, init_only = config.pooling, config.init_only
+    pooling = config.pooling
+    init_only = config.init_only
     resumed = kept_file(config, TASK, LABELS)
     if resumed is not None:  # it needs no initial model
         labels = _read_labels(resumed)
         _, settings = read_settings(resumed.parent)
-        pooling, init_only = pooling or settings["pooling"], init_only or settings["init_only"]
+        pooling = pooling or settings["pooling"]
+        init_only = init_only or settings["init_only"]
     elif config.labels is not None and _are_of_model(config.labels, config):
         labels = _read_labels(config.labels)
     else:
@@ -99,7 +101,9 @@ def _are_of_model(labels: Path, config: ClassificationConfig) -> bool:
 
 def _initial_coding(config: ClassificationConfig) -> tuple[list[str], Pooling | None, str | None]:
     """Labels, pooling and `init_only` of a new run, by the files of the model that `init_from` names."""
-    pooling, init_only, of_head = config.pooling, config.init_only, {}
+    pooling = config.pooling
+    init_only = config.init_only
+    head_labels = {}
     directory = config.init_from and initial_directory(config.init_from, type(config))
     if not directory or not is_of_transformers(directory):
         return labels_of(config, {}), pooling, init_only
@@ -111,9 +115,10 @@ def _initial_coding(config: ClassificationConfig) -> tuple[list[str], Pooling | 
     if published.head == "classes" and pooling in (None, "first"):
         classes = read_classes(directory, published.num_classes)
         names = [classes.names.get(str(n), "") for n in range(published.num_classes)]
-        of_head = {name.casefold(): name for name in names}
-    labels = labels_of(config, of_head)
-    if init_only is None and [*of_head] != [label.casefold() for label in labels]:
+        head_labels = {name.casefold(): name for name in names}
+    labels = labels_of(config, head_labels)
+    is_head_kept = [*head_labels] == [label.casefold() for label in labels]
+    if init_only is None and not is_head_kept:
         has_pooler = published.uses_pooler and pooling in (None, "first")
         init_only = f"{BELOW_HEAD},pooler" if has_pooler else BELOW_HEAD
     return labels, pooling, init_only
@@ -150,15 +155,15 @@ def _trained(config: ClassificationConfig, stamp: object, kind: str) -> Tokenize
 
 
 def _train_texts(config: ClassificationConfig) -> list[str]:
-    return [text for each in splits_of(config).train for text in each.texts]
+    return [text for example in splits_of(config).train for text in example.texts]
 
 
-def labels_of(config: ClassificationConfig, of_head: dict[str, str]) -> list[str]:
-    """The labels of a new run in the order of the classes.
+def labels_of(config: ClassificationConfig, head_labels: dict[str, str]) -> list[str]:
+    """The labels of a new run in the order of the classes; with regression, mean and standard deviation of its numbers.
 
     Args:
         config: the run's settings.
-        of_head: labels of the head of the initial model, by their names in lower case.
+        head_labels: labels of the head of the initial model, by their names in lower case.
     """
     if config.regression:
         if config.labels is not None:
@@ -166,14 +171,15 @@ def labels_of(config: ClassificationConfig, of_head: dict[str, str]) -> list[str
         numbers = number_targets(splits_of(config).train)
         return [str(numbers.mean()), str(numbers.std() or 1.0)]
     if config.labels is None:
-        labels = [label for each in splits_of(config).train for label in each.labels]
+        labels = [label for example in splits_of(config).train for label in example.labels]
     else:
         labels = _read_labels(config.labels)
     if not labels:
         raise InputError(f"{config.labels or config.data} has no labels")
     by_name = {label.casefold(): label for label in labels}
-    if by_name.keys() <= of_head.keys():
-        return list((of_head | by_name).values())
+    if by_name.keys() <= head_labels.keys():
+        classes = head_labels | by_name  # in the order of the head, spelled as in the data
+        return list(classes.values())
     return list(dict.fromkeys(labels))
 
 

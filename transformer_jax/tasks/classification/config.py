@@ -155,7 +155,8 @@ class ClassificationConfig(TrainingConfig):
 
     def resolved(self, steps_per_epoch: int) -> "ClassificationConfig":
         """Fill in `max_epochs` (unless `max_steps` is set), `lr` and `warmup` if they are None."""
-        epochs, lr = math.ceil(ENOUGH_STEPS / steps_per_epoch), 1e-3
+        epochs = math.ceil(ENOUGH_STEPS / steps_per_epoch)
+        lr = 1e-3
         epochs = min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS)
         if self.init_from is not None:
             epochs, lr = (3, 1e-4) if self.freeze is self.lora is None else (10, 1e-3)

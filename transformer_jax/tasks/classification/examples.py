@@ -50,7 +50,9 @@ class TextDataset(BatchDataset):
     """
 
     def __init__(self, encodings: Sequence[Any], targets: Targets, shapes: Sequence[Shape]) -> None:
-        self.encodings, self.targets, self.shapes = encodings, targets, shapes
+        self.encodings = encodings
+        self.targets = targets
+        self.shapes = shapes
         lengths = np.array([len(encoding) for encoding in encodings])
         # [N], the shape of each text: `groups` of `make_loader`, which puts texts of one shape into one batch
         self.buckets = smallest_shape(lengths, lengths, shapes).astype(np.int8)

@@ -34,20 +34,24 @@ Classes = Int[np.ndarray, " N"]
 
 def report(trainer: "ClassificationTrainer", data: "ClassificationData") -> Json:
     """Score the test set; print the scores beside those of simple models, and save the confusion matrix."""
-    config, labels = trainer.config, trainer.labels
+    config = trainer.config
+    labels = trainer.labels
     train, _, test = data.splits
-    known, targets = (true_targets(config, texts, labels) for texts in (train, test))
+    train_targets = true_targets(config, train, labels)
+    targets = true_targets(config, test, labels)
     logits = trainer.logits_of(test)
-    models = {"this model": logits, **simple_models(config, train, test, known)}
-    scored = {name: scores(config, targets, found, labels) for name, found in models.items()}
+    models = {"this model": logits, **simple_models(config, train, test, train_targets)}
+    scored = {name: scores(config, targets, output, labels) for name, output in models.items()}
     say(f"Scores of the {len(test)} test texts:")
-    classes = scored["this model"].get("classes", {})
+    classes = scored["this model"].get("classes", {})  # none with regression
     for name, values in (*scored.items(), *classes.items()):
         shown = [f"{key} {value:.4f}" for key, value in values.items() if key != "classes"]
         say(f"  {name:<24}  {'  '.join(shown)}")
     results: Json = {"scores": scored}
     if config.problem == ONE_CLASS:
-        right, predicted = (found.argmax(-1) for found in answers(config, targets, logits))
+        is_right, is_predicted = answers(config, targets, logits)  # [N, C]
+        right = is_right.argmax(-1)
+        predicted = is_predicted.argmax(-1)
         results["calibration_error"] = calibration_error(logits, right)
         say(f"Calibration error: {results['calibration_error']:.2%}")
         _save_confusion(trainer, right, predicted)
@@ -74,21 +78,23 @@ def answers(
 
 
 def scores(
-    config: ClassificationConfig, targets: Targets, found: Logits, labels: Sequence[str]
+    config: ClassificationConfig, targets: Targets, outputs: Logits, labels: Sequence[str]
 ) -> Json:
     """Accuracy, macro F1 and scores of each class, or mean absolute error and R² of numbers, by scikit-learn."""
     from sklearn.metrics import classification_report, mean_absolute_error, r2_score
 
     if config.regression:
-        error = mean_absolute_error(targets, found)
-        return {"mean_absolute_error": float(error), "r2": float(r2_score(targets, found))}
-    right, predicted = answers(config, targets, found)
+        error = mean_absolute_error(targets, outputs)
+        return {"mean_absolute_error": float(error), "r2": float(r2_score(targets, outputs))}
+    right, predicted = answers(config, targets, outputs)  # 0 and 1, [N, C]
     # A column that is always 0 lets scikit-learn see a single label as one of several.
-    columns = [np.pad(each, ((0, 0), (0, 1))) for each in (right, predicted)]
-    table = classification_report(*columns, output_dict=True, zero_division=0)
+    one_column = (0, 0), (0, 1)
+    table = classification_report(
+        np.pad(right, one_column), np.pad(predicted, one_column), output_dict=True, zero_division=0
+    )
     classes = {label: table[str(number)] for number, label in enumerate(labels)}
-    occurs = (right | predicted).any(0)  # else a class would count as 0
-    f1 = np.array([values["f1-score"] for values in classes.values()])
+    f1 = np.array([values["f1-score"] for values in classes.values()])  # [C]
+    occurs = (right | predicted).any(0)  # the F1 of a class that does not occur would count as 0
     return {
         "accuracy": float((right == predicted).all(-1).mean()),
         "macro_f1": float(f1[occurs].mean()),
@@ -140,7 +146,9 @@ def _save_confusion(trainer: "ClassificationTrainer", right: Classes, predicted:
     from matplotlib.figure import Figure
     from sklearn.metrics import ConfusionMatrixDisplay
 
-    labels, run, steps = [*map(visible, trainer.labels)], trainer.run, trainer.steps
+    labels = [*map(visible, trainer.labels)]
+    run = trainer.run
+    steps = trainer.steps
     side = max(4.0, 0.25 * len(labels))
     figure = Figure(figsize=(side, side), layout="constrained")
     axes = figure.add_subplot()

@@ -58,10 +58,12 @@ class ClassificationData(TaskData):
 
 def classification_data(config: ClassificationConfig) -> ClassificationData:
     """Phrases of 40 languages, or labelled texts from files."""
-    splits, coding = splits_of(config), coding_of(config)
+    splits = splits_of(config)
+    coding = coding_of(config)
     with of_library("the tokenizer cannot encode a text"):
         encoded = [
-            coding.tokenizer.encode_batch([_given(each.texts) for each in part]) for part in splits
+            coding.tokenizer.encode_batch([_text_or_pair(example.texts) for example in part])
+            for part in splits
         ]
     encodings = [encoding for part in encoded for encoding in part]
     num_cut = sum(bool(encoding.overflowing) for encoding in encodings)
@@ -83,7 +85,7 @@ def classification_data(config: ClassificationConfig) -> ClassificationData:
     return ClassificationData(*task_loaders(config, *sets), splits)
 
 
-def _given(texts: tuple[str, ...]) -> str | tuple[str, ...]:
+def _text_or_pair(texts: tuple[str, ...]) -> str | tuple[str, ...]:
     """A text or a pair of texts, as tokenizers take them."""
     return texts[0] if len(texts) == 1 else texts
 
@@ -150,7 +152,8 @@ class ClassificationTrainer(PretrainedClassifier):
         return Embedding(self.tokenizer, self.coding.pooling, [unit_length])
 
     def create_model(self) -> TransformerMLM:
-        config, architecture = self.config, self.coding.architecture
+        config = self.config
+        architecture = self.coding.architecture
         if architecture is not None:
             model = architecture.model(TransformerMLM, config, "max_tokens", 1)
             size = max(self.coding.tokenizer.get_vocab().values()) + 1
@@ -199,8 +202,9 @@ class ClassificationTrainer(PretrainedClassifier):
         smoothing = self.config.label_smoothing if train else 0.0
         smoothed = optax.smooth_labels(targets / weights[:, None], smoothing)
         losses = optax.softmax_cross_entropy(logits, smoothed)
-        chosen = jnp.take_along_axis(targets, logits.argmax(-1, keepdims=True), -1)[:, 0]
-        return {"loss": (losses, weights), "accuracy": (chosen > 0, 1.0)}
+        answers = logits.argmax(-1, keepdims=True)  # [B 1]
+        are_right = jnp.take_along_axis(targets, answers, -1)[:, 0] > 0
+        return {"loss": (losses, weights), "accuracy": (are_right, 1.0)}
 
     def fit(
         self, train_loader: Loader, val_loader: Loader, *, initial_params: Params | None = None
@@ -220,8 +224,8 @@ class ClassificationTrainer(PretrainedClassifier):
 
     def logits_of(self, texts: Texts) -> Float[np.ndarray, "N C"]:
         """Logits of the classes of each text, or its number."""
-        given = self._texts([each.texts for each in texts])
-        encodings = [self._encode(text)[1] for text in given]
+        checked = self._texts([example.texts for example in texts])
+        encodings = [self._encode(text)[1] for text in checked]
         logits = self._logits([(encoding.ids, encoding.type_ids) for encoding in encodings])
         return self.classes.score(np.stack(logits)) if self.config.regression else np.stack(logits)
 
@@ -263,7 +267,8 @@ class ClassificationTrainer(PretrainedClassifier):
 
     def pictured_example(self, inputs: TextInputs) -> InspectedExample:
         length = np.asarray(inputs.is_token)[0].sum()
-        ids, types = (np.asarray(array)[:1, :length] for array in (inputs.ids, inputs.types))
+        ids = np.asarray(inputs.ids)[:1, :length]
+        types = np.asarray(inputs.types)[:1, :length]
         return InspectedExample(inputs=(ids, None, types), labels=self._names(ids[0]))
 
     def test_examples(self, numbers: Sequence[int]) -> list[InspectedExample]:
@@ -273,10 +278,11 @@ class ClassificationTrainer(PretrainedClassifier):
             InputError: a number is not in the test set.
         """
         texts: Texts = self.test_samples(numbers)
+        unlabelled = self.examples([labelled.texts for labelled in texts])
         examples = []
-        for example, each in zip(self.examples([each.texts for each in texts]), texts, strict=True):
-            rights = each.labels if self.config.problem == ONE_CLASS else ()
-            expected = SEPARATOR.join(each.labels)
+        for example, labelled in zip(unlabelled, texts, strict=True):
+            rights = labelled.labels if self.config.problem == ONE_CLASS else ()
+            expected = SEPARATOR.join(labelled.labels)
             examples.append(dataclasses.replace(example, expected=expected, rights=rights))
         return examples
 

@@ -37,7 +37,8 @@ class Continuation:
     """
 
     def __init__(self, model: nn.Module, num_tokens: int, seq_len: int) -> None:
-        self.model, self.num_tokens = model, num_tokens
+        self.model = model
+        self.num_tokens = num_tokens
         self.num_new = max(1, seq_len // NEW_PART)
         self.num_context = seq_len - self.num_new
         self._draw = jax.jit(self._drawn, static_argnames=DRAWS)

@@ -26,7 +26,8 @@ def other_bits(text: TextSplits) -> dict[str, float]:
     A compressor is fed the last `MAX_LEARNED` bytes of the training text, then the test text; its score is the growth
     of its output. gzip's window is 32 KiB; xz sees everything.
     """
-    train, test = text.train[-MAX_LEARNED:].tobytes(), text.test.tobytes()
+    train = text.train[-MAX_LEARNED:].tobytes()
+    test = text.test.tobytes()
     bits: dict[str, float] = {}
     for name, compress in COMPRESSORS.items():
         growth = len(compress(train + test)) - len(compress(train))

@@ -63,7 +63,8 @@ def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
     With `pack`, all are filled with whole texts.
     """
     by_lines = config.pack is not None
-    text, tokenizer = load_text(config.data, by_lines=by_lines), tokenizer_of(config)
+    text = load_text(config.data, by_lines=by_lines)
+    tokenizer = tokenizer_of(config)
     length = config.seq_len
     parts = [
         tokenizer.encode_file(part, f"the text for {name}", by_lines=by_lines)
@@ -83,7 +84,8 @@ def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
             say(packed[0].summary())
         return LanguageModelData(*task_loaders(config, *packed), text)
     train = RandomWindows(parts[0], length, config.train_size, config.seed)
-    val, test = (ScoredWindows(part, length, config.scored, first) for part in parts[1:])
+    val = ScoredWindows(parts[1], length, config.scored, first)
+    test = ScoredWindows(parts[2], length, config.scored, first)
     return LanguageModelData(*task_loaders(config, train, val, test, shuffle=False), text)
 
 
@@ -177,7 +179,8 @@ class LanguageModelTrainer(TextTrainer):
         weights = scored
         if self.tokenizer.num_bytes is not None:
             num_bytes = jnp.asarray(self.tokenizer.num_bytes)[jnp.maximum(batch.targets, 0)]
-            bits, weights = bits / jnp.maximum(num_bytes, 1), scored * num_bytes
+            bits = bits / jnp.maximum(num_bytes, 1)
+            weights = scored * num_bytes
         return elements | {"bits_per_byte": (bits, weights)}
 
     def predict(

@@ -102,7 +102,10 @@ class RandomWindows(BatchDataset):
     """
 
     def __init__(self, text: Tokens, seq_len: int, size: int, seed: int) -> None:
-        self.text, self.seq_len, self.size, self.seed = text, seq_len, size, seed
+        self.text = text
+        self.seq_len = seq_len
+        self.size = size
+        self.seed = seed
         # the latest epoch and its places
         self._drawn: tuple[int, Int[np.ndarray, " N"]] | None = None
 
@@ -141,7 +144,10 @@ class ScoredWindows(BatchDataset):
     """
 
     def __init__(self, text: Tokens, seq_len: int, stride: int, first: int = FIRST[0]) -> None:
-        self.text, self.seq_len, self.stride, self.first = text, seq_len, stride, first
+        self.text = text
+        self.seq_len = seq_len
+        self.stride = stride
+        self.first = first
 
     def __len__(self) -> int:
         return 1 - (self.seq_len - len(self.text)) // self.stride

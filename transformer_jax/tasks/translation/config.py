@@ -163,7 +163,8 @@ class TranslationConfig(TrainingConfig):
 
         A small set of pairs gets more epochs, so that training takes `ENOUGH_STEPS` steps.
         """
-        are_dates, max_epochs = self.data is None, self.max_epochs
+        are_dates = self.data is None
+        max_epochs = self.max_epochs
         if max_epochs is None and self.max_steps is None:
             epochs_of_pairs = min(math.ceil(ENOUGH_STEPS / steps_per_epoch), MOST_EPOCHS)
             max_epochs = 1 if are_dates else epochs_of_pairs

@@ -50,7 +50,8 @@ def tokenizer_for(references: Sequence[str]) -> str:
     is sacrebleu's default, for all others.
     """
     text = "".join(references)
-    num_chinese, num_others = len(CHINESE.findall(text)), len(WITHOUT_SPACES.findall(text))
+    num_chinese = len(CHINESE.findall(text))
+    num_others = len(WITHOUT_SPACES.findall(text))
     if 2 * (num_chinese + num_others) <= sum(map(str.isalpha, text)):
         return "13a"
     return "zh" if num_chinese > 9 * num_others else "char"  # Chinese texts quote some Japanese
@@ -90,12 +91,13 @@ def translation_scores(
     import sacrebleu
 
     chosen = tokenizer_for(references) if tokenizer == "auto" else tokenizer
-    bleu, chrf = bleu_with(chosen, lower_case=lower_case), sacrebleu.CHRF(lowercase=lower_case)
+    bleu = bleu_with(chosen, lower_case=lower_case)
+    chrf = sacrebleu.CHRF(lowercase=lower_case)
+    predicted_words = [text.split() for text in predictions]
+    reference_words = [text.split() for text in references]
     return {
         "chrf": chrf.corpus_score(predictions, [references]).score,
         "bleu": bleu.corpus_score(predictions, [references]).score,
         "bleu_signature": str(bleu.get_signature()),
-        "word_error_rate": error_rate(
-            *([text.split() for text in texts] for texts in (predictions, references))
-        ),
+        "word_error_rate": error_rate(predicted_words, reference_words),
     }

@@ -77,7 +77,9 @@ class PairDataset(BatchDataset):
         tokenizers: Tokenizers,
         batch_tokens: int | None = None,
     ) -> None:
-        self.pairs, self.shapes, self.tokenizers = pairs, shapes, tokenizers
+        self.pairs = pairs
+        self.shapes = shapes
+        self.tokenizers = tokenizers
         self.lengths = _lengths(pairs, tokenizers)
         # [N], the shape of each pair: `groups` of `make_loader`, which puts pairs of one shape into one batch. A batch
         # of dates then has 1.28 source positions for each real one, instead of 3.8 in mixed batches: one text in 50
@@ -95,11 +97,11 @@ class PairDataset(BatchDataset):
     def __getitems__(self, indices: EpochIndices) -> StackedSamples:
         pairs = [self.pairs[index] for index in indices]
         shape = self.shapes[self.buckets[indices.whole].max()]
-        of_source, of_target = self.tokenizers
-        sources = [of_source.encode(pair.source) for pair in pairs]
-        targets = [of_target.encode(pair.target, delimited=True) for pair in pairs]
-        source = pad(sources, shape.source, of_source.pad)  # [B S]
-        target = pad(targets, shape.target, of_target.pad)  # [B T+1]
+        source_tokenizer, target_tokenizer = self.tokenizers
+        sources = [source_tokenizer.encode(pair.source) for pair in pairs]
+        targets = [target_tokenizer.encode(pair.target, delimited=True) for pair in pairs]
+        source = pad(sources, shape.source, source_tokenizer.pad)  # [B S]
+        target = pad(targets, shape.target, target_tokenizer.pad)  # [B T+1]
         return StackedSamples((PairInputs(source, target[:, :-1]), target[:, 1:]))
 
     def fingerprint(self) -> str:
@@ -132,7 +134,8 @@ class PairSplits(NamedTuple):
     def padded(self, tokenizers: Tokenizers, batch_tokens: int | None = None) -> list[PairDataset]:
         """Create the three data sets, padded to shapes that are chosen for all of them together."""
         parts = self.train, self.val, self.test
-        shapes = choose_shapes(*_lengths([pair for part in parts for pair in part], tokenizers))
+        all_pairs = [pair for part in parts for pair in part]
+        shapes = choose_shapes(*_lengths(all_pairs, tokenizers))
         return [PairDataset(part, shapes, tokenizers, batch_tokens) for part in parts]
 
 
@@ -178,7 +181,8 @@ def load_pairs(
             )
         num_read += len(pairs)
     splits = split_pairs(short["all"], short.get("val"), short.get("test"))
-    num_short, num_used = sum(map(len, short.values())), sum(map(len, splits))
+    num_short = sum(map(len, short.values()))
+    num_used = sum(map(len, splits))
     return PairSplits(*splits, num_read - num_short, num_short - num_used)
 
 

@@ -139,7 +139,8 @@ class TranslationTrainer(TextTrainer):
         return translations[0] if isinstance(inputs, str) else translations
 
     def pictured_example(self, inputs: PairInputs) -> InspectedExample:
-        source, target = np.asarray(inputs.source)[0], np.asarray(inputs.target)[0]
+        source = np.asarray(inputs.source)[0]
+        target = np.asarray(inputs.target)[0]
         source = source[source != self.tokenizers.source.pad]
         target = target[1:]  # without the start, which is the pad in some models
         target = target[target != self.tokenizers.target.pad]
@@ -194,15 +195,16 @@ class TranslationTrainer(TextTrainer):
             length = _padded_length(len(sources[batch[-1]]))
             texts = [sources[index] for index in batch]
             source = pad_rows(pad(texts, length, self.tokenizers.source.pad), rows)
-            found = jax.device_get(self._translate(params, source))
-            check_scores(found.scores)
-            for index, ids, size in zip(batch, found.tokens, found.lengths, strict=False):
+            decoded = jax.device_get(self._translate(params, source))
+            check_scores(decoded.scores)
+            for index, ids, size in zip(batch, decoded.tokens, decoded.lengths, strict=False):
                 translations[index] = ids[:size]
         return [translations[index] for index in range(len(sources))]
 
     def _decode(self, params: Params, source: Int[Array, "B S"]) -> Decoded:
         """The best translation of each row: by beam search, or by greedy decoding if `beam_width` is 1."""
-        config, target = self.config, self.tokenizers.target
+        config = self.config
+        target = self.tokenizers.target
         apply = functools.partial(self.model.apply, {"params": params})
         search: Callable[..., Decoded] = greedy_decode
         if config.beam_width > 1:
@@ -228,10 +230,12 @@ def _padded_length(length: int) -> int:
 
 def report(trainer: TranslationTrainer, data: TranslationData) -> Results:
     """Translate and score the test set; print the scores, for pairs from a file also `translation_scores`."""
-    config, pairs = trainer.config, data.splits.test
+    config = trainer.config
+    pairs = data.splits.test
     predictions = trainer.predict([pair.source for pair in pairs])
     references = [pair.target for pair in pairs]
-    exact, errors = exact_match(predictions, references), error_rate(predictions, references)
+    exact = exact_match(predictions, references)
+    errors = error_rate(predictions, references)
     scores: Results = {"exact_match": exact, "char_error_rate": errors}
     say(f"Exact match: {percent(exact)} of {len(pairs)}, character errors: {percent(errors)}")
     if config.data is not None:

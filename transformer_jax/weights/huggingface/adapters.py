@@ -59,7 +59,8 @@ def save_adapters(
     if getattr(model, "head", None) == "classes" and model.pad_token is None:
         model = model.clone(has_pooler=True)  # as the files of classifiers have it
     family, content, like = family_of(model, {}, {})
-    layout, architecture = family.layout(model), content["architectures"][0]
+    layout = family.layout(model)
+    architecture = content["architectures"][0]
     low_rank = {path for path, change in adapters.items() if isinstance(change, Adapter)}
     unknown = (adapters.keys() - like.keys()) | (low_rank & layout.reshaped.keys())
     if unknown or not low_rank:
@@ -88,28 +89,28 @@ def _in_peft(
     """Entries of PEFT's config for the ranks, α and modules, and the arrays by name."""
     arrays: Arrays = {}
     ranks: dict[str, int] = {}  # of modules with adapters
-    saved: set[str] = set()  # modules with an array that was trained in full
-    partly: set[str] = set()
+    modules_in_full: set[str] = set()  # modules with an array that was trained in full
+    modules_partly_in_full: set[str] = set()
     for name, paths in layout.names(like).items():
         name = name.removeprefix(prefix)
         module = name.rpartition(".")[0]
-        changed = adapters.keys() & set(paths)
-        in_full = {path: np.asarray(adapters[path]) for path in changed - low_rank}
-        if len(in_full) == len(paths):
-            [array] = layout.to_theirs(in_full).values()
+        changed_paths = adapters.keys() & set(paths)
+        trained_in_full = {path: np.asarray(adapters[path]) for path in changed_paths - low_rank}
+        if len(trained_in_full) == len(paths):
+            [array] = layout.to_theirs(trained_in_full).values()
             arrays[PREFIX + name] = np.asarray(array)
-            saved.add(module)
-        elif in_full:
-            partly.add(module)
-        elif changed:
+            modules_in_full.add(module)
+        elif trained_in_full:
+            modules_partly_in_full.add(module)
+        elif changed_paths:
             a, b = _fused(paths, adapters, layout, like)
             arrays[f"{PREFIX}{module}.lora_A.weight"] = a.T
             arrays[f"{PREFIX}{module}.lora_B.weight"] = b.T
             ranks[module] = len(b)
-    partly |= saved & ranks.keys()
-    if partly:
+    modules_partly_in_full |= modules_in_full & ranks.keys()
+    if modules_partly_in_full:
         raise InputError(
-            f"adapters trains a part of {min(partly)} in full; PEFT's files have adapters or all of"
+            f"adapters trains a part of {min(modules_partly_in_full)} in full; PEFT's files have adapters or all of"
             " a module"
         )
     config = {
@@ -118,7 +119,7 @@ def _in_peft(
         "rank_pattern": ranks,
         "alpha_pattern": ranks,
         "target_modules": [*ranks],
-        "modules_to_save": sorted(saved),
+        "modules_to_save": sorted(modules_in_full),
     }
     return config, arrays
 
@@ -130,8 +131,8 @@ def _fused(
     parts: list[Adapter] = []
     for path in paths:
         rows, columns = like[path].shape
-        nothing = Adapter(np.zeros((rows, 0)), np.zeros((0, columns)), 0.0)
-        parts.append(adapters.get(path, nothing))
+        no_adapter = Adapter(np.zeros((rows, 0)), np.zeros((0, columns)), 0.0)
+        parts.append(adapters.get(path, no_adapter))
     a = np.concatenate([part.a for part in parts], axis=1)  # [in ranks]
     b = block_diag(*[part.b * part.scale for part in parts])  # [ranks outs]
     if len(parts) > 1:

@@ -28,7 +28,9 @@ def attention_kinds(kind: str, keys: ConfigKeys, num_layers: int) -> tuple[Atten
     key = functools.partial(take, kind, keys)  # the value of a key
     numbers = range(num_layers)
 
-    def chosen(name: str, allowed: tuple[object, ...], value: object, default: Numbers) -> Numbers:
+    def layers_with(
+        name: str, allowed: tuple[object, ...], value: object, default: Numbers
+    ) -> Numbers:
         """Numbers of the layers with this value in a list by layer; the default if there is no list."""
         entry: Any = Literal[allowed]
         entries = key(name, tuple[entry, ...] | None)
@@ -43,7 +45,7 @@ def attention_kinds(kind: str, keys: ConfigKeys, num_layers: int) -> tuple[Atten
 
     # Layers without rotary positions: every n-th one.
     interval = key("no_rope_layer_interval", Size) or num_layers + 1
-    unrotated = chosen("no_rope_layers", (0, 1), 0, numbers[interval - 1 :: interval])
+    unrotated = layers_with("no_rope_layers", (0, 1), 0, numbers[interval - 1 :: interval])
 
     # Layers with a window: from one on, or all but every n-th one.
     sliding: Numbers = numbers[key("max_window_layers", Count) or 0 :]
@@ -56,16 +58,16 @@ def attention_kinds(kind: str, keys: ConfigKeys, num_layers: int) -> tuple[Atten
     if key("use_sliding_window", bool) is False:
         window = None
     allowed = (FULL, SLIDING) if window else (FULL,)
-    sliding = chosen("layer_types", allowed, SLIDING, sliding)
+    sliding = layers_with("layer_types", allowed, SLIDING, sliding)
 
     local_base = key("rope_local_base_freq", int | float)
-    local = None
+    local_positions = None
     if local_base is not None:
-        local = rotary_positions(keys, local_base, layer_type=SLIDING)
+        local_positions = rotary_positions(keys, local_base, layer_type=SLIDING)
     soft_cap = key("attn_logit_softcapping", Positive | None)
     kinds = [AttentionKind(soft_cap=soft_cap)] * num_layers
     for number in sliding:
-        kinds[number] = AttentionKind(window, local, soft_cap)
+        kinds[number] = AttentionKind(window, local_positions, soft_cap)
     for number in unrotated:
         kinds[number] = dataclasses.replace(kinds[number], positions=NoPositions())
     return shortest_pattern(kinds)
@@ -82,17 +84,17 @@ def shortest_pattern(kinds: list[AttentionKind]) -> tuple[AttentionKind, ...]:
 def entries_of(kind: str, model: TransformerLM) -> Json:
     """Config entries for the positions and kinds of attention of a model, under the keys of all decoders."""
     kinds = kinds_of(model)
-    windows = [each.window for each in kinds if each.window is not None]
+    windows = [layer.window for layer in kinds if layer.window is not None]
     rope = rope_parameters(model.settings.positions)
     if kind == "gemma3_text":
         rope = {FULL: rope}
-        for each in kinds:
-            if each.positions is not None:
-                rope[SLIDING] = rope_parameters(each.positions)
+        for layer in kinds:
+            if layer.positions is not None:
+                rope[SLIDING] = rope_parameters(layer.positions)
     entries = {
         "attn_logit_softcapping": kinds[0].soft_cap,
-        "layer_types": [FULL if each.window is None else SLIDING for each in kinds],
-        "no_rope_layers": [int(each.positions is None) for each in kinds],
+        "layer_types": [FULL if layer.window is None else SLIDING for layer in kinds],
+        "no_rope_layers": [int(layer.positions is None) for layer in kinds],
         "rope_parameters": rope,
         "use_sliding_window": bool(windows),
     }

@@ -77,7 +77,8 @@ def from_transformers(
     keys.finish()
 
     # The arrays must be exactly those of the model.
-    layout, like = family.layout(model), abstract_params(model)
+    layout = family.layout(model)
+    like = abstract_params(model)
     expected = layout.abstract(like)
     _drop_copies(family, stored, names, shapes, expected)
     for name in shapes.keys() - expected.keys():
@@ -88,14 +89,16 @@ def from_transformers(
     paths_of = layout.names(like)
     # The largest first, so that only small arrays exist twice when memory is nearly full.
     for name in sorted(paths_of, key=lambda name: -expected[name].size):
-        whole = stored.read(names[name], dtype)
-        ours = {path: like[path].shape for path in paths_of[name]}
-        for path, part in layout.parts(ours, whole).items():
+        array = stored.read(names[name], dtype)
+        our_shapes = {path: like[path].shape for path in paths_of[name]}
+        for path, part in layout.parts(our_shapes, array).items():
             if sharding is None:
                 params[path] = jnp.array(part).block_until_ready()
             else:
-                placed = sharding(path, part.shape)
-                params[path] = jax.make_array_from_callback(part.shape, placed, part.__getitem__)
+                sharding_of_part = sharding(path, part.shape)
+                params[path] = jax.make_array_from_callback(
+                    part.shape, sharding_of_part, part.__getitem__
+                )
     return model, {"params": unflatten_dict(params, sep="/")}
 
 
@@ -200,7 +203,8 @@ def _drop_copies(
         if copy not in shapes or copy in expected:
             continue
         if original not in shapes:
-            names[original], shapes[original] = names[copy], shapes.pop(copy)
+            names[original] = names[copy]
+            shapes[original] = shapes.pop(copy)
             continue
         if not np.array_equal(stored.read(names[copy]), stored.read(names[original])):
             raise InputError(

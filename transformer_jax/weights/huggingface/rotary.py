@@ -72,8 +72,10 @@ class YarnScaling:
         wavelengths = self.original_max_position_embeddings / turns
         first, last = -np.log(wavelengths / (2 * np.pi)) / np.log(frequencies[1])
         if self.truncate:
-            first, last = np.floor(first), np.ceil(last)
-        first, last = max(first, 0), min(last, 2 * len(frequencies) - 1)
+            first = np.floor(first)
+            last = np.ceil(last)
+        first = max(first, 0)
+        last = min(last, 2 * len(frequencies) - 1)
         width = last - first or 0.001
         place = (np.arange(len(frequencies)) - first) / width
         kept = 1 - np.clip(place, 0, 1)  # 1 for high frequencies, which come first
@@ -126,10 +128,10 @@ def rotary_positions(
     kind = rope.one_of("rope_type", "default", "dynamic", *SCALINGS)
     base = float(rope.take("rope_theta", int | float, base))
     if fraction is None:
-        rotated = rope.one_of("partial_rotary_factor", 1.0)
+        rotated_fraction = rope.one_of("partial_rotary_factor", 1.0)
     else:
-        rotated = rope.take("partial_rotary_factor", int | float, fraction)
-    positions = RotaryPositions(base, rotated, in_halves=True)
+        rotated_fraction = rope.take("partial_rotary_factor", int | float, fraction)
+    positions = RotaryPositions(base, rotated_fraction, in_halves=True)
     if kind == "dynamic":
         factor = rope.take("factor", Positive)
         max_len = keys.take("max_position_embeddings", Size)

@@ -77,7 +77,8 @@ def save_transformers(
             the model's or not finite, or the directory cannot be written or has another file.
     """
     source = None if original is None else local_directory(original)
-    original_family, families = None, ALL
+    original_family = None
+    families = ALL
     kept: Json = {}
     if source is not None:
         original_family, kept = _kept_entries(source)
@@ -156,24 +157,26 @@ def family_of(
             model.settings.attention, dropout_prob=0.0, implementation="auto"
         ),
     )
-    plain = model.clone(settings=settings, parent=None)
-    like = abstract_params(plain)
+    without_dropout = model.clone(settings=settings, parent=None)
+    like = abstract_params(without_dropout)
     for family in families:
         try:
-            config = {"model_type": family.model_types[0], **family.configure(plain)}
+            config = {"model_type": family.model_types[0], **family.configure(without_dropout)}
             labels_agree = len(kept.get("id2label") or ()) == len(config.get("id2label", ()))
             for name, value in kept.items():
                 if labels_agree or name not in LABELS:
                     config[name] = value
             config |= given
             keys = ConfigKeys(config, CONFIG)
-            made = family.create(keys, shapes_of(family.layout(plain).abstract(like)))
-            made = made.clone(settings=dataclasses.replace(made.settings, drops_hidden=True))
+            created = family.create(keys, shapes_of(family.layout(without_dropout).abstract(like)))
+            created = created.clone(
+                settings=dataclasses.replace(created.settings, drops_hidden=True)
+            )
         # The family has no such key, part or array.
         except (ValueError, TypeError, AttributeError, KeyError):
             continue
         # `==` is False for equal `functools.partial`s
-        if type(made) is type(plain) and repr(made) == repr(plain):
+        if type(created) is type(without_dropout) and repr(created) == repr(without_dropout):
             keys.finish()
             return family, config, like
     raise InputError(f"model is not a model of {', '.join(FAMILIES)}")

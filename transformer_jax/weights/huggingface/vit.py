@@ -72,7 +72,8 @@ def configure(model: VisionTransformer) -> Json:
 
 def layout(model: VisionTransformer) -> Layout:
     """Names of the model's arrays; the patch layer is a convolution with kernel `[D, channels, height, width]`."""
-    size, width = model.patch_size, model.model_dim
+    size = model.patch_size
+    width = model.model_dim
     reshaped = {
         "class_token": (1, 1, width),
         "positional_encoding/embedding": (1, model.num_patches() + 1, width),
