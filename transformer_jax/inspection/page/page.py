@@ -207,7 +207,9 @@ def _kinds(
         kind["layers"].append(
             {
                 "map": stored_map(blobs, maps[:, list(queries)][..., list(keys)]),
-                "ablated": [_answer(example.answer_to(output, is_changed=True)) for output in outputs],
+                "ablated": [
+                    _answer(example.answer_to(output, is_changed=True)) for output in outputs
+                ],
                 "changes": [answer_change(results.output, output, rows) for output in outputs],
             }
         )
