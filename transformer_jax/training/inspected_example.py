@@ -84,9 +84,8 @@ class InspectedExample:
         by_position = getattr(self.answer, "func", self.answer) is answer_by_position
         if by_position and is_single and np.ndim(output) == 2:
             output = output[list(self.shown("", len(output)))]
-        if self.found is None or is_changed:
-            return self.answer(output)
-        return self.found(output)
+        answer = self.answer if is_changed or self.found is None else self.found
+        return answer(output)
 
     def is_right(self, answer: Answer) -> bool | None:
         """Return whether the answer is right; None if this is unknown."""
