@@ -17,6 +17,7 @@ from transformer_jax import (
 )
 from transformer_jax.inspection import logit_lens
 from transformer_jax.nn.blocks import Block
+from transformer_jax.nn.causal import CausalBlock
 from transformer_jax.nn.layer_stacks import unstack_layers
 
 
@@ -29,11 +30,22 @@ class Identity(nn.Module):
         return x
 
 
+class Parallel(CausalBlock):
+    """A block in which one residual connection adds both outputs."""
+
+    def __call__(self, x, mask=None, *, train=False):
+        def sublayers(h):
+            return self.self_attn(h, mask=mask, train=train) + self.feed_forward(h, train=train)
+
+        return self.self_attn_residual(x, sublayers, train=train)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_with_a_user_defined_norm_contributions_follow_the_formula(norm_first):
+@pytest.mark.parametrize(("norm_first", "block"), [(False, CausalBlock), (True, CausalBlock), (True, Parallel)])
+def test_with_a_user_defined_norm_contributions_follow_the_formula(norm_first, block):
     # logits = x Eᵀ of a stream x without norms: the embeddings, and what each sub-layer adds.
     case = language_model(BlockSettings(norm=Identity, norm_first=norm_first))
+    case = case._replace(model=case.model.clone(block=block))
     parts = jax.jit(lambda v: attribute_logits(case.model, v, *case.inputs))(case.variables)
     few = functools.partial(attribute_logits, of=lambda logits: logits[:, 0, :2])  # which are split by their gradients
     of_few = jax.jit(lambda v: few(case.model, v, *case.inputs))(case.variables)

@@ -174,8 +174,8 @@ def logit_lens(
 def components_of(names: Collection[str]) -> list[str]:
     """Names of what is written into the last stack's residual stream: its input, and its sub-layers' outputs.
 
-    A sub-layer has a residual connection: `after_attention` belongs to `attention`. Other outputs in a block, such as
-    that of a user's norm, are on the path of a sub-layer.
+    A sub-layer has a residual connection: `after_attention` belongs to `attention`. In a block of parallel sub-layers,
+    attention and feed-forward share one. Other outputs, such as that of a user's norm, are on the path of a sub-layer.
 
     Raises:
         InputError: the model has no blocks, or a block shows no residual connection of a sub-layer.
@@ -196,7 +196,8 @@ def components_of(names: Collection[str]) -> list[str]:
                 f"{path[:-1]} has no residual connection named after each sub-layer"
                 " (mixer_residual)"
             )
-        written += writers
+        parallel = {f"{path}attention.{OUTPUTS}", f"{path}feed_forward.output"}
+        written += [*writers, *parallel & set(names) - set(writers)]
     return written
 
 

@@ -224,6 +224,7 @@ class PretrainedText(TextTrainer):
             labels={"encoder": labels, "decoder": read},
             title=text,
             answer=functools.partial(self._said, read),
+            found=lambda output: self._said(read, output)._replace(text=self._decode(answer)),
         )
 
     def _said(self, places: Sequence[str], output: Float[np.ndarray, "T V"]) -> Answer:

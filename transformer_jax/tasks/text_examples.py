@@ -1,5 +1,6 @@
 """Texts given by a user, and texts as examples: tokens as labels, and the model's prediction after each token."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -17,7 +18,7 @@ from transformer_jax.training.inspected_example import (
     Answer,
     InspectedExample,
     answer_of,
-    probability_of_all,
+    probabilities_of,
 )
 
 Text = TypeVar("Text")
@@ -148,10 +149,12 @@ def translation_examples(
     examples = []
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
         target_labels = ["start", *target_tokenizer.labels(target[1:])]
+        answer = partial(_most_probable, target_tokenizer, target_labels, is_translation=True)
         example = InspectedExample(
             inputs=PairInputs(source_rows[[number]], target_rows[[number]]),
             labels={"encoder": source_tokenizer.labels(source), "decoder": target_labels},
-            answer=partial(_most_probable, target_tokenizer, target_labels, is_translation=True),
+            answer=answer,
+            found=partial(answer, chosen=translations[number]),
             title=source_tokenizer.decode(source),
             expected=None if expected is None else expected[number],
         )
@@ -160,19 +163,24 @@ def translation_examples(
 
 
 def _most_probable(
-    tokenizer: Tokenizer, places: Sequence[str], logits: Logits, *, is_translation: bool
+    tokenizer: Tokenizer,
+    places: Sequence[str],
+    logits: Logits,
+    *,
+    is_translation: bool,
+    chosen: Ids | None = None,
 ) -> Answer:
     """The most probable token after each of the labelled positions.
 
-    A translation is a text of its own, which ends before the first end token. Other tokens follow the given text each,
-    so they have no joint probability.
+    A translation is a text of its own, which ends before the first end token; `chosen` are its tokens if a search has
+    found them. Other tokens follow the given text each, so they have no joint probability.
     """
-    ids = logits[: len(places)].argmax(-1)
-    names = map(visible, tokenizer.labels(ids))
-    parts = answer_of(logits, places, str).parts
-    parts = [part._replace(text=name) for part, name in zip(parts, names, strict=True)]
+    parts = answer_of(logits, places, lambda token: visible(tokenizer.labels([token])[0])).parts
+    ids = logits[: len(places)].argmax(-1) if chosen is None else chosen
     text = tokenizer.decode(ids)
     if not is_translation:
         return Answer(visible(text), None, parts)
     is_in_text = ~np.logical_or.accumulate(ids == tokenizer.end)
-    return Answer(text, probability_of_all(parts[: is_in_text.sum() + 1]), parts)
+    probabilities = probabilities_of(logits[: len(ids)])[np.arange(len(ids)), ids]
+    probability = math.prod(probabilities[: is_in_text.sum() + 1].tolist())
+    return Answer(text, probability, parts)

@@ -62,6 +62,9 @@ class InspectedExample:
     answer: Callable[[np.ndarray], Answer] = dataclasses.field(
         default_factory=lambda: answer_by_position
     )
+    # The answer that the search of `predict` has found, such as beam search; None: `answer`, which is also that of a
+    # changed model.
+    found: Callable[[np.ndarray], Answer] | None = None
     title: str = ""  # by which a user selects the example
     expected: str | None = None  # the right answer, if it is known
     # answers that are right; None: only `expected`; empty if an answer is not simply right or wrong
@@ -69,8 +72,8 @@ class InspectedExample:
     # Shown beside the labels of a sequence; a function reads them from their files when they are shown.
     images: Images | Callable[[], Images] | None = None
 
-    def answer_to(self, output: np.ndarray) -> Answer:
-        """Return the answer for an output of the model.
+    def answer_to(self, output: np.ndarray, *, is_changed: bool = False) -> Answer:
+        """Return the answer for an output of the model, or of the model with a change.
 
         Raises:
             InputError: a number is NaN or +inf, or all numbers of a row are -inf.
@@ -81,7 +84,8 @@ class InspectedExample:
         is_by_position = getattr(self.answer, "func", self.answer) is answer_by_position
         if is_by_position and is_single and np.ndim(output) == 2:
             output = output[list(self.shown("", len(output)))]
-        return self.answer(output)
+        answer = self.answer if is_changed or self.found is None else self.found
+        return answer(output)
 
     def is_right(self, answer: Answer) -> bool | None:
         """Return whether the answer is right; None if this is unknown."""

@@ -147,6 +147,7 @@ def test_losses_and_scores_are_those_of_pytorch_and_scikit_learn(kind, tmp_path)
         expected = torch.nn.functional.mse_loss(logits, targets)
         right = np.array([float(label) for (label,) in truth])
         assert own["mean_absolute_error"] == pytest.approx(np.abs(right - test[:, 0]).mean(), rel=1e-5)
+        assert results["test"]["absolute_error"] == pytest.approx(own["mean_absolute_error"], rel=1e-5)
         assert 90 < trainer.predict(data.splits.test[0].texts) < 190
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     trainer.save_transformers(tmp_path / "saved")

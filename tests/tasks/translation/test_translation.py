@@ -84,20 +84,31 @@ class NextByte(nn.Module):
         return DecodingCache({}, {}, source_mask=source_mask)
 
     def decode_step(self, tokens, position, cache):
-        table = np.full((259, 259), -np.inf, np.float32)
+        return self(None, tokens), cache
+
+    def __call__(self, source, target, source_mask=None, *, train=False):
+        table = np.full((259, 259), -99.0, np.float32)
         for before, after in NEXT_BYTE.items():
             for token, probability in after.items():
                 ids = [ord(x) if isinstance(x, str) else x for x in (before, token)]
                 table[ids[0], ids[1]] = np.log(probability)
-        return jnp.asarray(table)[tokens], cache
+        return jnp.asarray(table)[target]
 
 
-@pytest.mark.parametrize(("width", "penalty", "translation"), [(1, 0.0, "a"), (3, 0.0, "b"), (3, 5.0, "ad")])
-def test_the_search_has_the_width_and_the_penalty_of_the_settings(width, penalty, translation):
+@pytest.mark.parametrize(
+    ("width", "penalty", "translation", "probability"),
+    [(1, 0.0, "a", 0.6 * 0.55), (3, 0.0, "b", 0.4), (3, 5.0, "ad", 0.6 * 0.45)],
+)
+def test_the_search_has_the_width_and_the_penalty_of_the_settings(width, penalty, translation, probability):
     config = TranslationConfig(beam_width=width, length_penalty=penalty, **SMALL)
     trainer = TranslationTrainer(config, model=NextByte())
     trainer.params = {}
     assert trainer.predict(["x", "yz"]) == [translation] * 2
+    examples = trainer.examples(["x", "yz"])
+    for answer in trainer.answers(examples):  # of commands and `predictions.tsv`
+        assert (answer.text, answer.probability) == (translation, pytest.approx(probability))
+    changed = examples[0].answer_to(np.log(np.eye(259) + 1e-9)[[END] * 16], is_changed=True)
+    assert changed.text == ""
 
 
 def test_a_text_is_searched_alone_and_several_in_batches_of_similar_length_with_as_many_hypotheses(monkeypatch):

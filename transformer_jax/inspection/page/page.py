@@ -148,7 +148,7 @@ def _content(
     lens = []
     for number, output in enumerate(results.lens):
         name = f"layer {number - 1}" if number else "input"
-        lens.append({"name": name, "answer": _answer(example.answer_to(output))})
+        lens.append({"name": name, "answer": _answer(example.answer_to(output, is_changed=True))})
     length = len(answer.parts)
     rows = list(range(length))  # of the output, one for each part of the answer
     if example.real is not None and results.output.ndim == 2:
@@ -210,7 +210,9 @@ def _kinds(
         kind["layers"].append(
             {
                 "map": stored_map(blobs, maps[:, list(queries)][..., list(keys)]),
-                "ablated": [_answer(example.answer_to(output)) for output in outputs],
+                "ablated": [
+                    _answer(example.answer_to(output, is_changed=True)) for output in outputs
+                ],
                 "changes": [answer_change(results.output, output, rows) for output in outputs],
             }
         )

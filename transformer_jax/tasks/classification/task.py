@@ -193,7 +193,8 @@ class ClassificationTrainer(PretrainedClassifier):
         targets = jnp.asarray(batch.targets)
         if self.config.regression:
             errors = (logits - targets)[:, 0]
-            return {"loss": (errors**2, 1.0), "absolute_error": (jnp.abs(errors), 1.0)}
+            deviation = float(self.coding.labels[1])
+            return {"loss": (errors**2, 1.0), "absolute_error": (jnp.abs(errors) * deviation, 1.0)}
         if self.config.multi_label:
             losses = optax.sigmoid_binary_cross_entropy(logits, targets).mean(-1)
             are_right = ((logits > 0) == (targets > 0)).all(-1)
