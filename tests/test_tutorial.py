@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tutorial_notebook
 from matplotlib.figure import Figure
+from memory import free_programs_if_full
 from tutorial_notebook import CHECK, EXERCISE, LONG, code_cells, errors, exercise_of, has_tag, pictures, printed
 
 NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
@@ -74,6 +75,7 @@ def run() -> Run:
         for whole, short in SHORT.items():
             source = source.replace(whole, short)
         result.shown.append(shown_by(source, names))
+        free_programs_if_full()
     return result
 
 
