@@ -175,6 +175,8 @@ def test_an_error_is_a_sentence_and_names_the_flag_that_was_meant(arguments, mes
         ("settings: init_from was None and is a", "settings: --init-from was none and is a"),
         ("a divisor of batch_size / accumulate, 128", "a divisor of --batch-size / --accumulate, 128"),
         ("other data: set overwrite=True, resume=False, name=…", "other data: set --overwrite, --no-resume, --name …"),
+        ("pretrained is sweep; it must be one of dates, lora", "--pretrained is sweep; it must be one of dates, lora"),
+        ("min_lr is 1; it may be at most lr, 0", "--min-lr is 1; it may be at most --lr, 0"),
         ("freeze has 'a', lr is None; or be None", "--freeze has 'a', --lr is none; or be none"),
         ("schedule is a, norm is b, and max_steps is 3", "--schedule is a, --norm is b, and --max-steps is 3"),
         ("runs/norm_first=True,seed=1 is in use", "runs/norm_first=True,seed=1 is in use"),  # a path

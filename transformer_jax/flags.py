@@ -27,9 +27,11 @@ OTHER_NAMES: Mapping[str, str] = {
 }
 NAME = re.compile("^--[^=]+")  # of a flag
 ALL = "--help-all"
-# Words of a message that may be settings: with an underscore, not English, or with a verb (`seed was 1`).
+# Words of a message that may be settings: with an underscore; not English, unless they are a value (`is lora`) or in a
+# list; or with a verb (`seed was 1`).
+NOT_ENGLISH = "(?<! is )(?<!, )(lr|ema|lora|warmup|milestones|accumulate|seeds|sweep)"
 MENTION = re.compile(
-    r"(?<![\w./'-])((\w+_\w+|lr|ema|lora|warmup|milestones|accumulate|coordinator|seeds|sweep)(?![\w/'=-]|\.\w)"
+    rf"(?<![\w./'-])((\w+_\w+|{NOT_ENGLISH})(?![\w/'=-]|\.\w)"
     r"|(^|(?<=[:;,] )|(?<= and ))\w+(?= (is|has) )|\w+(?= was ))"
 )
 NONE = re.compile("((?<= (is|or|be) )|(?<= was ))None")  # as a command line spells it

@@ -116,6 +116,14 @@ def test_a_data_set_without_batched_access_works_too():
 
 
 @pytest.mark.slow
+def test_samples_have_a_common_length_if_some_of_them_agree_and_they_are_in_no_groups():
+    numbers = [np.arange(5), np.arange(3), np.arange(5), np.arange(3)]
+    assert make_loader(Squares(), 5).common_length() == 3  # of `next`; `number` has no axis
+    assert make_loader([(row, row) for row in numbers], 1).common_length() == 0
+    assert make_loader([(row, row) for row in numbers[::2]], 1).common_length() == 5
+    assert make_loader([(row, row) for row in numbers[::2]], 1, groups=np.zeros(2, int)).common_length() == 0
+
+
 def test_a_worker_gives_the_same_batches_as_the_main_process():
     alone = numbers(shuffle=True, seed=2)
     workers = numbers(shuffle=True, seed=2, num_workers=1)

@@ -259,7 +259,7 @@ class Causal(LargestTrainer):
 
 def answer(trainer, *batches):
     for rows in batches:
-        trainer.predict(rows)
+        trainer.predict(rows.tolist())
         trainer.answers(trainer.examples(rows))
 
 
@@ -376,7 +376,8 @@ def test_a_result_of_another_type_is_an_error_that_names_the_hook(tmp_path, hook
 
 def test_a_task_without_a_name_has_that_of_its_class():
     unnamed = type("Unnamed", (TrainerModule,), {})
-    assert [task.name for task in (unnamed, LargestTrainer)] == ["Unnamed", "LargestTask"]
+    tasks = unnamed, type("Changed", (unnamed,), {}), LargestTrainer, EachPosition
+    assert [task.name for task in tasks] == ["Unnamed", "Changed", "LargestTask", "LargestTask"]
 
 
 def test_a_task_without_predict_is_an_error_that_names_it():

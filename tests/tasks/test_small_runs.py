@@ -8,7 +8,7 @@ from commands import call
 from finished_runs import REVERSE, finished_run
 
 import transformer_jax
-from transformer_jax import InputError, ReverseConfig, load_run
+from transformer_jax import InputError, ReverseConfig, load_run, train_reverse
 from transformer_jax.errors import InputWarning
 from transformer_jax.predict import carry_out, read_command
 from transformer_jax.tasks import ReverseDataset
@@ -45,7 +45,7 @@ def test_a_command_on_few_samples_trains(tmp_path):
     assert "4 steps on" in lines[2]
 
 
-def test_inputs_of_another_length_than_in_training_get_one_warning(tmp_path_factory, capsys):
+def test_inputs_of_another_length_than_in_training_get_one_warning(tmp_path_factory, tmp_path, capsys):
     run = finished_run(tmp_path_factory, "ReverseTask")
     trainer = load_run(run)
     with pytest.warns(InputWarning, match="^inputs has length 3; the model was trained on length 5 only") as caught:
@@ -55,3 +55,6 @@ def test_inputs_of_another_length_than_in_training_get_one_warning(tmp_path_fact
     assert len(trainer.predict(np.arange(REVERSE["seq_len"]))) == 5
     with pytest.warns(InputWarning, match="length 4"):
         carry_out(read_command([str(run), "1 2 3 4"]))
+    sizes = {"val_size": 3, "test_size": 3, "seq_len": 5, "num_categories": REVERSE["num_categories"]}
+    evaluated, results = train_reverse(pretrained=str(run), checkpoint_dir=tmp_path, quiet=True, **sizes)
+    assert evaluated.trained_length == results["trained_length"] == 5

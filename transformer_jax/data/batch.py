@@ -38,9 +38,9 @@ def as_pair(samples: PyTree) -> Samples:
 
 
 def length_of(inputs: Any) -> int:  # not checked yet
-    """Return T, the size of the second axis of a batch's first array; 0 if there is no such axis."""
-    shape = np.shape(next(iter(jax.tree.leaves(inputs)), 0))
-    return shape[1] if len(shape) > 1 else 0
+    """Return T, the size of the second axis of a batch's first array that has one; 0 if none has."""
+    shapes = (np.shape(leaf) for leaf in jax.tree.leaves(inputs))
+    return next((shape[1] for shape in shapes if len(shape) > 1), 0)
 
 
 def num_rows(tree: PyTree[ArrayLike]) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Int, PyTree
 
 from transformer_jax.argument_checks import Count, Size, as_arrays, check_arguments
-from transformer_jax.data.batch import Samples, as_pair, load_stacked, numpy_collate
+from transformer_jax.data.batch import Samples, as_pair, length_of, load_stacked, numpy_collate
 from transformer_jax.data.epoch_sampler import EpochBatchSampler, EpochIndices, TokenBatches
 from transformer_jax.data.local_rows import LocalRows, LocalSamples, RowRange
 from transformer_jax.errors import InputError, shortened
@@ -186,7 +186,18 @@ class Loader:
         Raises:
             InputError: the sample is not `(inputs, targets)`.
         """
-        return as_pair(numpy_collate([self.dataset[0]]))
+        return self._sample(0)
+
+    def common_length(self) -> int:
+        """T of the first, the middle and the last sample's inputs, see `length_of`; 0 if they differ, or in groups."""
+        if self.has_groups:
+            return 0
+        size = len(self.dataset)
+        lengths = {length_of(self._sample(number)[0]) for number in (0, size // 2, size - 1)}
+        return lengths.pop() if len(lengths) == 1 else 0
+
+    def _sample(self, number: int) -> Samples:
+        return as_pair(numpy_collate([self.dataset[number]]))
 
     def _begin(self) -> Iterator[PyTree]:
         """Let the workers begin to load the newest epoch.

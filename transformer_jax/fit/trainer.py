@@ -14,7 +14,7 @@ import optax
 
 from transformer_jax.argument_checks import as_arrays, check_arguments
 from transformer_jax.config import TrainingConfig
-from transformer_jax.data.batch import Samples, length_of
+from transformer_jax.data.batch import Samples
 from transformer_jax.data.loader import GivenLoader, Loader
 from transformer_jax.devices.mesh import choose_devices
 from transformer_jax.devices.processes import quietly, say
@@ -60,7 +60,9 @@ class TrainerModule(Task):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if not hasattr(cls, "name"):
+        parent: Any = cls.__base__
+        name_of_parent = getattr(parent, "name", parent.__name__)
+        if "name" not in vars(cls) and name_of_parent == parent.__name__:  # no name was given
             cls.name = cls.__name__
 
     @check_arguments
@@ -215,8 +217,7 @@ class TrainerModule(Task):
         self.stopwatch.reset()
         warmup = self.config.warmup
         self.config = self.config.resolved(len(train_loader))
-        if not train_loader.has_groups:
-            self.trained_length = length_of(train_loader.example()[0])
+        self.trained_length = train_loader.common_length()
         if self.config.warmup != warmup is not None:
             with quietly(self.config):
                 say(f"Warm-up: {self.config.warmup} steps, as the default, {warmup}, is too long")
@@ -239,6 +240,7 @@ class TrainerModule(Task):
 
     def forward(self, inputs: Inputs, *, params: Params | None = None) -> Any:
         """Return the model's output for a batch of the data set, as NumPy arrays; by the best parameters if None."""
+        inputs = as_arrays("inputs", inputs)
         self.warn_of_length(inputs)
         return self._with(params).forward(inputs)
 

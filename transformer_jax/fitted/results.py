@@ -109,6 +109,7 @@ def save(fitted: Fitted, results: Json, directory: Path) -> None:
     card = card_of(settings, config.changed(), results, results.get("versions", versions()))
     # the settings hold paths
     saved = as_json({name: value for name, value in results.items() if name != "settings"})
+    saved["trained_length"] = task.trained_length  # also of a model that was not tested
     save_model(directory, settings, fitted.params, card, saved, files)
 
 

@@ -175,7 +175,7 @@ class Inspected:
         restored = self.apply(
             patch_activations, clean, corrupted, names=names, metric=metric, by=places, **kwargs
         )
-        values = jnp.stack(list(restored.values()))  # [layers *others]
+        values = jnp.stack(list(restored.values()))  # [layers *places]
         values = jnp.moveaxis(values, 0, list(by).index("layers"))  # [*by]
         grid = PatchGrid(values, tuple(by))
         grid.check()

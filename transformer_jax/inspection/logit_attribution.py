@@ -52,7 +52,8 @@ def attribute_logits(
     for the later one. The contributions sum to the logit. In an encoder-decoder, the components are the decoder's.
 
     It is exact for models whose norms are Flax's `LayerNorm` or `RMSNorm`, or linear, and whose blocks add the outputs
-    of their sub-layers with the residual connections of this package.
+    of their sub-layers with the residual connections of this package. Parallel sub-layers under one residual connection
+    must be called `self_attn` and `feed_forward`.
 
     Args:
         model, variables, *inputs: as in `transformer_jax.capture`; the model must have blocks.
@@ -196,8 +197,9 @@ def components_of(names: Collection[str]) -> list[str]:
                 f"{path[:-1]} has no residual connection named after each sub-layer"
                 " (mixer_residual)"
             )
-        parallel = {f"{path}attention.{OUTPUTS}", f"{path}feed_forward.output"}
-        written += [*writers, *parallel & set(names) - set(writers)]
+        parallel = f"{path}attention.{OUTPUTS}", f"{path}feed_forward.output"
+        written += writers
+        written += [name for name in parallel if name in names and name not in writers]
     return written
 
 

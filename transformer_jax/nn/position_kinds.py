@@ -104,7 +104,7 @@ class RotaryPositions(Positions):
         if width % 2 or not width:
             raise InputError(
                 f"{width} of a head's {head_width} elements are rotated; it must be even and"
-                " above 0; a head has model_dim / num_heads elements"
+                " above 0; without head_width, a head has model_dim / num_heads elements"
             )
 
     def in_attention(self, num_heads: int, looks_ahead: bool) -> AttentionPositions:

@@ -126,6 +126,7 @@ def _train_one(
             origin = settings_of(trained.task.name, trained.task.config)
             check_fits("pretrained", trained.params, origin, trainer, example)
             trainer.adopt(trained.params)
+            trainer.trained_length = trained.task.trained_length
             say(f"No training: evaluating {config.pretrained}, results in {trainer.run.path}")
         trainer.test_data = data
         more = {} if report is None else report(trainer, data)

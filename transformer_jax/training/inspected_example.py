@@ -62,8 +62,8 @@ class InspectedExample:
     answer: Callable[[np.ndarray], Answer] = dataclasses.field(
         default_factory=lambda: answer_by_position
     )
-    # The answer that the search of `predict` has found, such as beam search; None: `answer`, which is also that of a
-    # changed model.
+    # The answer that a search, such as beam search, has found with the parameters of its time; None: `answer`, which is
+    # also that of a changed model.
     found: Callable[[np.ndarray], Answer] | None = None
     title: str = ""  # by which a user selects the example
     expected: str | None = None  # the right answer, if it is known

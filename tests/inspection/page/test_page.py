@@ -78,6 +78,7 @@ def test_texts_have_the_translation_that_predict_gives(dates):
     assert content["kinds"][2]["keys"] == [*"samedi 4 f", "é", "·", *"vrier 2017"]
     assert content["kinds"][2]["queries"] == ["start", *"2017-02-04"]
     assert [text for text, _ in content["answer"]["parts"]] == [*"2017-02-04", "end"]
+    assert content["unchanged"] == content["answer"]  # found without a search
     expected = {example.expected for example in trainer.test_examples(range(3))}
     assert expected == {pair.target for pair in trainer.config.test_pairs()[:3]}
 

@@ -1,6 +1,7 @@
 """The language-model task: what it learns, how it scores bytes and continues texts, and the files of its runs."""
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,13 @@ def test_examples_are_texts_with_the_byte_that_is_expected_after_each(trainer):
         assert answer.text == visible(bytes(rows.argmax(-1).tolist()).decode(errors="replace"))
         assert [part.place for part in answer.parts] == example.labels
         np.testing.assert_allclose([part.probability for part in answer.parts], 2 ** rows.max(-1), rtol=1e-4)
+
+
+def test_shorter_texts_than_in_training_get_no_warning_since_the_model_is_causal(trainer, monkeypatch):
+    monkeypatch.setattr(trainer, "trained_length", 15)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert trainer.forward(np.array([[97, 98]], np.int32)).shape[:2] == (1, 2)
 
 
 def test_the_answer_names_each_byte():

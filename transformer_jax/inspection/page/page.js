@@ -75,7 +75,7 @@ function drawAnswer() {
   const other = state.zeroed ? ablated[state.head] : null;
   byId("given").textContent = `${shown.title}${expected === null ? "" : ` (expected: ${expected})`}`;
   byId("said").textContent = other === null ? said(answer) :
-    `with head ${state.head} of ${kind().name} layer ${state.layer} zeroed: ${said(other)}; before: ${said(answer)}`;
+    `with head ${state.head} of ${kind().name} layer ${state.layer} zeroed: ${said(other)}; before: ${said(shown.unchanged)}`;
   const hasImages = shown.images !== null && shown.images.number === places.length;
   const names = ["position", "prediction", "probability", ...(other ? ["zeroed: prediction", "probability"] : [])];
   byId("parts").replaceChildren(headed(names), ...places.map((place, i) => {

@@ -165,6 +165,8 @@ def _content(
         "expected": example.expected,
         "places": places,
         "answer": _answer(answer),
+        # read off the output, as are the answers of changed passes
+        "unchanged": _answer(example.answer_to(results.output, is_changed=True)),
         "kinds": _kinds(passes, example, results, rows, blobs),
         "lens": lens,
         "attribution": _attribution(results.attribution, columns),

@@ -117,6 +117,7 @@ class LanguageModelTrainer(TextTrainer):
     name = "LanguageModelTask"
     config_class = LanguageModelConfig
     config: LanguageModelConfig
+    takes_shorter = True  # it is causal
 
     def __init__(
         self, config: LanguageModelConfig, constants: Arrays = None, model: nn.Module | None = None
