@@ -81,11 +81,13 @@ class InspectedExample:
         largest = np.atleast_1d(output).max(-1, keepdims=True)
         check_scores(largest, f"the output for {self.title!r} has numbers")
         is_single = not isinstance(self.labels, Mapping)
-        is_by_position = getattr(self.answer, "func", self.answer) is answer_by_position
-        if is_by_position and is_single and np.ndim(output) == 2:
-            output = output[list(self.shown("", len(output)))]
-        answer = self.answer if is_changed or self.found is None else self.found
-        return answer(output)
+        function = getattr(self.answer, "func", self.answer)  # of a `partial`, or the answer itself
+        if function is answer_by_position and is_single and np.ndim(output) == 2:
+            shown_positions = list(self.shown("", len(output)))
+            output = output[shown_positions]
+        if is_changed or self.found is None:
+            return self.answer(output)
+        return self.found(output)
 
     def is_right(self, answer: Answer) -> bool | None:
         """Return whether the answer is right; None if this is unknown."""
