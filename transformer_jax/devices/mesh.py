@@ -35,9 +35,10 @@ def choose_devices(config: TrainingConfig, spec_of: SpecOf = default_spec) -> De
             f"strategy is replicated, but mesh is {config.mesh}; it may only have the axis data"
         )
     shape = [sizes[axis] for axis in AXES]
-    mesh = Mesh(np.array(jax.devices()[: math.prod(shape)]).reshape(shape), AXES)
-    is_sharded = config.strategy == "sharded" or splits_params
-    return Devices(mesh, is_sharded or spec_of is not default_spec, spec_of)
+    devices = np.array(jax.devices()[: math.prod(shape)])
+    mesh = Mesh(devices.reshape(shape), AXES)
+    is_sharded = config.strategy == "sharded" or splits_params or spec_of is not default_spec
+    return Devices(mesh, is_sharded, spec_of)
 
 
 def own_device() -> Devices:
@@ -87,16 +88,17 @@ def mesh_sizes(config: TrainingConfig) -> dict[str, int]:
         rows = config.batch_size // config.accumulate
         return sizes | {DATA: num_data_devices(rows, config.num_devices)}
     mesh = f"{DATA}={jax.device_count()}" if config.mesh is None else config.mesh
-    named: dict[str, int] = {}
+    given_sizes: dict[str, int] = {}
     for part in mesh.split(","):
-        found = re.fullmatch(r"\s*(\w+)\s*=\s*0*([1-9]\d{0,8})\s*", part)
-        if found is None or found[1] not in AXES or found[1] in named:
+        # such as ` data = 04 `
+        match = re.fullmatch(r"\s*(\w+)\s*=\s*0*([1-9]\d{0,8})\s*", part)
+        if match is None or match[1] not in AXES or match[1] in given_sizes:
             raise InputError(
                 f"mesh is {mesh!r}; it must give sizes of the axes {', '.join(AXES)}, e.g."
                 " data=4,fsdp=2"
             )
-        named[found[1]] = int(found[2])
-    sizes |= named
+        given_sizes[match[1]] = int(match[2])
+    sizes |= given_sizes
     _check_mesh(config, mesh, **sizes)
     return sizes
 
@@ -118,8 +120,8 @@ def provide_cpu_devices() -> None:
 def _check_mesh(config: TrainingConfig, mesh: str, data: int, fsdp: int, tensor: int) -> None:
     devices = jax.devices()
     size = data * fsdp * tensor
-    leaves_some = size < len(devices)
-    if size > len(devices) or (leaves_some and jax.process_count() > 1):
+    leaves_devices = size < len(devices)
+    if size > len(devices) or (leaves_devices and jax.process_count() > 1):
         raise InputError(
             f"mesh is {mesh}, which takes {size} devices; JAX has {len(devices)} of kind"
             f" {devices[0].device_kind} here; use at most that many (with several processes,"
