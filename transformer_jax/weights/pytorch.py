@@ -80,8 +80,8 @@ def params_from_torch(
     if isinstance(weights, str | Path):
         return LAYOUT.to_ours(read_weights(weights).arrays, like, str(weights))
     arrays = {}
-    for name, x in weights.items():
-        array = array_of(x) if isinstance(x, torch.Tensor) else as_array(name, x)
+    for name, weight in weights.items():
+        array = array_of(weight) if isinstance(weight, torch.Tensor) else as_array(name, weight)
         arrays[name] = np.asarray(array)
     return LAYOUT.to_ours(arrays, like, "the state dict")
 

@@ -68,7 +68,8 @@ def save_adapters(
             f"adapters has {min(unknown, default='no low-rank adapter')}; it must have adapters of"
             " linear layers of the model, as a training with lora has"
         )
-    task = next((TASKS[end] for end in TASKS if architecture.endswith(end)), None)
+    tasks = [TASKS[end] for end in TASKS if architecture.endswith(end)]
+    task = tasks[0] if tasks else None
     has_head = task is not None or not architecture.endswith("Model")
     prefix = "" if has_head else family.prefix  # which the names of a class without a head lack
     config, arrays = _in_peft(adapters, low_rank, layout, like, prefix)

@@ -97,7 +97,8 @@ def head_fields(keys: ConfigKeys, shapes: Shapes, tokens: str) -> dict[str, Any]
         tokens: name of an array of the head for masked tokens.
     """
     name = keys.architecture
-    num_classes = next((shapes[each][0] for each in CLASSIFIERS if each in shapes), 0)
+    kernels = [shapes[array] for array in CLASSIFIERS if array in shapes]  # [C D]
+    num_classes = kernels[0][0] if kernels else 0
     has_token_head = name.endswith("LMHeadModel")  # which also ends in "Model"
     if name.endswith(ENDS["none"]) and not has_token_head:
         return {"head": "none"}
