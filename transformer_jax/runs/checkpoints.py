@@ -247,12 +247,13 @@ class Checkpoints:
         def check(step: int) -> Json:
             return self._records.read(step, check_files=True)._asdict()
 
+        def restore(step: int) -> Checkpoint:
+            return self._restored(step, Record(**content), like)
+
         content = self._when_written(lambda: self._records.unless_damaged(step, check))
         if content is None:
             return None
-        return self._records.unless_damaged(
-            step, lambda step: self._restored(step, Record(**content), like)
-        )
+        return self._records.unless_damaged(step, restore)
 
     def _restored(self, step: int, record: Record, like: PyTree | None) -> Checkpoint:
         """Read a checkpoint's arrays; each process reads only those that it needs."""
@@ -280,12 +281,14 @@ class Checkpoints:
         assert self._pending is not None
         step, record = self._pending
         (directory,) = half_written(self.directory, str(step))
-        record._replace(files=digests_of_files(directory / STATE)).write(directory, step)
+        complete_record = record._replace(files=digests_of_files(directory / STATE))
+        complete_record.write(directory, step)
 
     def _delete_old(self) -> None:
         """Delete the checkpoints that are neither among the newest nor the best."""
         steps = self._records.steps()
-        for step in set(steps) - {*steps[-NEWEST:], self._best()}:
+        kept_steps = {*steps[-NEWEST:], self._best()}
+        for step in set(steps) - kept_steps:
             self._records.delete(step)
 
     def _writing(self) -> AbstractContextManager[None]:

@@ -57,8 +57,8 @@ class Record(NamedTuple):
         check_format(f"the checkpoint of step {step} in {checkpoint.parent}", content)
         if content.pop("digest", None) != _digest(step, content):
             raise InputError("its record does not match its digest")
-        found: Json = {field: content.get(field) for field in cls._fields}
-        return cls(**found)
+        fields: Json = {field: content.get(field) for field in cls._fields}
+        return cls(**fields)
 
 
 class Records:
@@ -102,10 +102,10 @@ class Records:
             raise self.damage(step, error) from None
         if check_files and record.files is not None:
             try:
-                found = digests_of_files(self.directory / str(step) / STATE)
+                digests = digests_of_files(self.directory / str(step) / STATE)
             except FileNotFoundError:  # the training process is deleting it
-                found = {}
-            if record.files != found:
+                digests = {}
+            if record.files != digests:
                 raise self.damage(step, "its files do not match their digests")
         return record
 

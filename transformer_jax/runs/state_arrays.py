@@ -55,8 +55,9 @@ def read_arrays(directory: Path, like: PyTree | None) -> PyTree:
     else:
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, without_typed_keys(like))
         # Orbax would convert other dtypes
-        for difference in differences(*map(_shapes, (metadata, target))):
-            raise InputError(difference)
+        differing = differences(_shapes(metadata), _shapes(target))
+        if differing:
+            raise InputError(differing[0])
     return handler.restore(directory, args=ocp.args.StandardRestore(target))
 
 
@@ -66,8 +67,10 @@ def _shapes(tree: PyTree) -> Json:
 
 def _by_path(tree: PyTree) -> list[tuple[str, Any]]:
     """Pairs of path and leaf, in the order of the PyTree."""
-    paths = jax.tree_util.tree_leaves_with_path(tree)
-    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in paths]
+    return [
+        (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    ]
 
 
 def arrays_to_save(tree: PyTree) -> PyTree:
@@ -76,12 +79,12 @@ def arrays_to_save(tree: PyTree) -> PyTree:
     Orbax copies NumPy arrays, and arrays on GPUs and TPUs, but not arrays that are split over CPU devices.
     """
 
-    def of_leaf(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
+    def copied(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
         if isinstance(leaf, jax.Array) and not leaf.is_fully_replicated:
             return jnp.copy(leaf) if jax.default_backend() == "cpu" else leaf
         return np.asarray(leaf)
 
-    return jax.tree.map(of_leaf, without_typed_keys(tree))
+    return jax.tree.map(copied, without_typed_keys(tree))
 
 
 def _is_typed_key(leaf: object) -> bool:
