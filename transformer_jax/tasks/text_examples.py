@@ -180,7 +180,8 @@ def _most_probable(
     text = tokenizer.decode(ids)
     if not is_translation:
         return Answer(visible(text), None, parts)
-    is_in_text = ~np.logical_or.accumulate(ids == tokenizer.end)
-    probabilities = probabilities_of(logits[: len(ids)])[np.arange(len(ids)), ids]
-    probability = math.prod(probabilities[: is_in_text.sum() + 1].tolist())
-    return Answer(text, probability, parts)
+    is_before_end = ~np.logical_or.accumulate(ids == tokenizer.end)
+    length = is_before_end.sum() + 1  # with the end token
+    probabilities = probabilities_of(logits[: len(ids)])  # [T V]
+    probabilities_of_ids = probabilities[np.arange(len(ids)), ids]  # [T]
+    return Answer(text, math.prod(probabilities_of_ids[:length].tolist()), parts)

@@ -122,8 +122,8 @@ class Tokenizer:
         """Decode to bytes like `decode`, as far as the tokenizer preserves them."""
         array = np.asarray(ids, np.int64)
         before_end = ~np.logical_or.accumulate(array == self.end)
-        is_special = np.isin(array, (self.pad, self.start))
-        return self._joined(array[before_end & ~is_special & (array < self.size)])
+        is_special = np.isin(array, (self.pad, self.start)) | (array >= self.size)
+        return self._joined(array[before_end & ~is_special])
 
     def labels(self, ids: TokenIds) -> list[str]:
         """A label for each id."""
@@ -216,8 +216,10 @@ class PieceTokenizer(Tokenizer):
 
     @of_library("the tokenizer cannot encode a text")
     def _ids(self, text: str | bytes) -> Ids:
-        content = byte_text.encode(text).astype(np.uint8).tobytes().decode(errors="replace")
-        encoding = self._pieces.encode(content, add_special_tokens=self._adds_special_tokens)
+        content = byte_text.encode(text).astype(np.uint8).tobytes()
+        encoding = self._pieces.encode(
+            content.decode(errors="replace"), add_special_tokens=self._adds_special_tokens
+        )
         return np.array(encoding.ids, np.int32)
 
     @of_library("the tokenizer cannot decode tokens")

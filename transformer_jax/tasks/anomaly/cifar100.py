@@ -165,8 +165,8 @@ def features_of_splits(
             record: Record = {"data": split.digest, "model": model, "resolution": resolution}
             features = cached_features(path, split.images, record, network)
         else:
-            features, found = read_features(path)
-            reason = difference(found, {"data": split.digest, "resolution": resolution})
+            features, stored_record = read_features(path)
+            reason = difference(stored_record, {"data": split.digest, "resolution": resolution})
             if reason is not None:
                 raise InputError(
                     f"{path} cannot be used: {reason}; leave out features_dir to compute the features"

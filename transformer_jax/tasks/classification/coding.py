@@ -144,8 +144,8 @@ def _splits(config: ClassificationConfig, *stamps: object) -> Splits:
         label_column=config.label_column,
         has_several=config.multi_label,
     )
-    given = config.val_data, config.test_data
-    val, test = (None if file is None else read(file) for file in given)
+    val = None if config.val_data is None else read(config.val_data)
+    test = None if config.test_data is None else read(config.test_data)
     return split_texts(read(config.data), val, test, by_label=not config.regression)
 
 
@@ -203,8 +203,9 @@ def tokenizer_of(config: ClassificationConfig) -> "tokenizers.Tokenizer":
     """
     library = import_extra("tokenizers")
     kept = kept_file(config, TASK, TOKENIZER)
-    alike = dataclasses.replace(config, seed=0, name=None)
-    train = functools.partial(_trained, alike, stamp(config.data))
+    # the same for all runs of a sweep
+    shared_config = dataclasses.replace(config, seed=0, name=None)
+    train = functools.partial(_trained, shared_config, stamp(config.data))
     kind = config.tokenizer
     if kind == AUTO:
         kind = WORDS if config.data is not None and _has_spaces(config) else PIECES

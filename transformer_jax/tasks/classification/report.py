@@ -74,7 +74,8 @@ def answers(
         return (targets > 0).astype(int), (logits > 0).astype(int)
     one_hot = np.eye(targets.shape[1], dtype=int)
     predicted = one_hot[logits.argmax(-1)]
-    return one_hot[(targets + targets * predicted).argmax(-1)], predicted
+    preference = targets + targets * predicted  # [N C]
+    return one_hot[preference.argmax(-1)], predicted
 
 
 def scores(
