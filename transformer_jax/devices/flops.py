@@ -28,7 +28,10 @@ PEAKS: Mapping[str, float] = {
 
 def peak_of(kind: str) -> float | None:
     """FLOP/s of a device of this kind (`jax.Device.device_kind`) at its peak, or None if it is not in the table."""
-    return next((peak for name, peak in PEAKS.items() if name in kind), None)
+    for name, peak in PEAKS.items():
+        if name in kind:
+            return peak
+    return None
 
 
 def flops_of(jaxpr: Any) -> float:  # JAX's type of traces is not public

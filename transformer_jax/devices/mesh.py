@@ -90,7 +90,7 @@ def mesh_sizes(config: TrainingConfig) -> dict[str, int]:
     mesh = f"{DATA}={jax.device_count()}" if config.mesh is None else config.mesh
     given_sizes: dict[str, int] = {}
     for part in mesh.split(","):
-        # such as ` data = 04 `
+        # e.g. ` data = 4`
         match = re.fullmatch(r"\s*(\w+)\s*=\s*0*([1-9]\d{0,8})\s*", part)
         if match is None or match[1] not in AXES or match[1] in given_sizes:
             raise InputError(
