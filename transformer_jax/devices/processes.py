@@ -124,10 +124,9 @@ def whole(tree: Tree) -> Tree:
     """Return NumPy copies of the arrays, in full in each process, even if each process holds only a part."""
 
     def copy(leaf: ArrayLike) -> np.ndarray:
-        is_whole = not isinstance(leaf, jax.Array) or (
+        if isinstance(leaf, jax.Array) and not (
             leaf.is_fully_addressable or leaf.is_fully_replicated
-        )
-        if not is_whole:
+        ):
             leaf = multihost_utils.process_allgather(leaf, tiled=True)
         return np.array(leaf)
 

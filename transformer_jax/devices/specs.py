@@ -45,7 +45,7 @@ def default_spec(path: str, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> 
     axes = _axes_of_rule(path, len(shape))
     if axes is None:
         axes = [None] * len(shape)
-        divisible_sizes = [size if size % mesh.shape[FSDP] == 0 else 0 for size in shape]
+        divisible_sizes = [0 if size % mesh.shape[FSDP] else size for size in shape]
         largest = max(divisible_sizes)  # 0 if `fsdp` divides none; then the loop resets the axis
         axes[divisible_sizes.index(largest)] = FSDP
     for number, axis in enumerate(axes):

@@ -46,8 +46,10 @@ def main(arguments: list[str]) -> None:
         if path != DEFAULT or DEFAULT.exists():
             all_runs += find_runs(path)
     all_runs.sort(key=lambda run: sort_key(run, chosen.sort))
-    runs = [run for run in all_runs if chosen.task is None or run.task == chosen.task]
-    runs = [run for run in runs if chosen.state is None or run.state == chosen.state]
+    runs = all_runs
+    for name in ("task", "state"):
+        value = getattr(chosen, name)
+        runs = [run for run in runs if value in (None, getattr(run, name))]
     if chosen.json:
         text = json.dumps([dataclasses.asdict(run) for run in with_varying_settings(runs)])
         # null for NaN and infinity

@@ -247,13 +247,11 @@ class Checkpoints:
         def check(step: int) -> Json:
             return self._records.read(step, check_files=True)._asdict()
 
-        def restore(step: int) -> Checkpoint:
-            return self._restored(step, Record(**content), like)
-
         content = self._when_written(lambda: self._records.unless_damaged(step, check))
         if content is None:
             return None
-        return self._records.unless_damaged(step, restore)
+        record = Record(**content)
+        return self._records.unless_damaged(step, lambda step: self._restored(step, record, like))
 
     def _restored(self, step: int, record: Record, like: PyTree | None) -> Checkpoint:
         """Read a checkpoint's arrays; each process reads only those that it needs."""

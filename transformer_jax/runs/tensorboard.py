@@ -86,8 +86,7 @@ class TensorBoardLogger(Logger):
         writer = EventFileWriter(str(self._directory), filename_suffix=OF_SETTINGS)
         text = text_pb(SETTINGS, "\n".join(rows))
         # Without a trial id, which would merge runs with the same id, each run is shown by its directory.
-        page = hparams_pb(hyperparameters, trial_id="")
-        for summary in (text, page):
+        for summary in (text, hparams_pb(hyperparameters, trial_id="")):
             writer.add_event(Event(wall_time=time.time(), summary=summary))
         writer.close()
 

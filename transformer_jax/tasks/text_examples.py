@@ -175,8 +175,13 @@ def _most_probable(
     A translation is a text of its own, which ends before the first end token; `chosen` are its tokens if a search has
     found them. Other tokens follow the given text each, so they have no joint probability.
     """
-    parts = answer_of(logits, places, lambda token: visible(tokenizer.labels([token])[0])).parts
-    ids = logits[: len(places)].argmax(-1) if chosen is None else chosen
+    predicted = logits[: len(places)].argmax(-1)
+    names = tokenizer.labels(predicted)  # together, since a character may have several bytes
+    answer = answer_of(logits, places, str)
+    parts = [
+        part._replace(text=visible(name)) for part, name in zip(answer.parts, names, strict=True)
+    ]
+    ids = predicted if chosen is None else chosen
     text = tokenizer.decode(ids)
     if not is_translation:
         return Answer(visible(text), None, parts)

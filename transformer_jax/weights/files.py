@@ -54,8 +54,7 @@ def read_weights(path: str | Path) -> WeightFile:
         elif start.startswith((ZIP_START, PICKLE_START)):
             return _read_torch(file)
         else:
-            params = flax.serialization.msgpack_restore(file.read_bytes())
-            arrays = flatten_dict(params, sep="/")
+            arrays = flatten_dict(flax.serialization.msgpack_restore(file.read_bytes()), sep="/")
         _check(arrays, np.ndarray, file)
         return WeightFile(arrays, {})
 

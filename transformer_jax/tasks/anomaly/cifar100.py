@@ -23,7 +23,6 @@ from transformer_jax.tasks.anomaly.sets import Labels, stratified_split
 from transformer_jax.tasks.anomaly.tables import FeatureTable, Record, difference, read_features
 from transformer_jax.tasks.own_code import imported
 
-FOLDER = "cifar-100-python"
 ARCHIVE = "cifar-100-python.tar.gz"
 FILE_NAMES = ("train_set_features.npz", "test_set_features.npz")  # as in the tutorial
 CACHE = "cifar100_features"  # directory of features computed here, separate from the tutorial's

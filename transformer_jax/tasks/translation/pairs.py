@@ -222,11 +222,11 @@ def _pair(line: str, place: str) -> TextPair:
 
 def summary(splits: PairSplits) -> str:
     """The sizes of the three sets and the numbers of pairs that were left out, in one line."""
-    return (
-        f"Pairs: {len(splits.train)} for training, {len(splits.val)} for validation,"
-        f" {len(splits.test)} for test; left out: {splits.too_long} longer than --max-bytes,"
-        f" {splits.held_elsewhere} also in --val-data or --test-data"
+    sentence = (
+        "Pairs: {train} for training, {val} for validation, {test} for test; left out: {too_long}"
+        " longer than --max-bytes, {held_elsewhere} also in --val-data or --test-data"
     )
+    return sentence.format(**splits.counts())
 
 
 def split_pairs(

@@ -170,8 +170,9 @@ def family_of(
             their_arrays = family.layout(without_dropout).abstract(like)
             created = family.create(keys, shapes_of(their_arrays))
             # families differ in this setting, which has no effect without dropout
-            created_settings = dataclasses.replace(created.settings, drops_hidden=True)
-            created = created.clone(settings=created_settings)
+            created = created.clone(
+                settings=dataclasses.replace(created.settings, drops_hidden=True)
+            )
         # The family has no such key, part or array.
         except (ValueError, TypeError, AttributeError, KeyError):
             continue
