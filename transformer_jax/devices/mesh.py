@@ -58,9 +58,10 @@ def num_data_devices(rows: int, num_devices: int = 0) -> int:
         InputError: there are fewer devices than requested.
     """
     devices = jax.devices()
-    if num_devices > len(devices):
+    num_available = len(devices)
+    if num_devices > num_available:
         raise InputError(
-            f"num_devices is {num_devices}; JAX has {len(devices)} of kind {devices[0].device_kind}"
+            f"num_devices is {num_devices}; JAX has {num_available} of kind {devices[0].device_kind}"
             " here; on a CPU, prepare_jax gives it one for each core, if it is called before"
             " anything is computed"
         )
@@ -68,7 +69,7 @@ def num_data_devices(rows: int, num_devices: int = 0) -> int:
         return num_devices
     if devices[0].platform != "cpu":
         return 1
-    number = max(1, min(len(devices), rows // MIN_ROWS))
+    number = max(1, min(num_available, rows // MIN_ROWS))
     while rows % number:
         number -= 1
     return number
@@ -119,13 +120,14 @@ def provide_cpu_devices() -> None:
 
 def _check_mesh(config: TrainingConfig, mesh: str, data: int, fsdp: int, tensor: int) -> None:
     devices = jax.devices()
+    num_available = len(devices)
     size = data * fsdp * tensor
-    leaves_devices = size < len(devices)
-    if size > len(devices) or (leaves_devices and jax.process_count() > 1):
+    leaves_devices = size < num_available
+    if size > num_available or (leaves_devices and jax.process_count() > 1):
         raise InputError(
-            f"mesh is {mesh}, which takes {size} devices; JAX has {len(devices)} of kind"
+            f"mesh is {mesh}, which takes {size} devices; JAX has {num_available} of kind"
             f" {devices[0].device_kind} here; use at most that many (with several processes,"
-            f" all of them), e.g. data={len(devices)}"
+            f" all of them), e.g. data={num_available}"
         )
     if config.num_devices not in (0, size):
         raise InputError(

@@ -173,8 +173,13 @@ def _place(leaf: Any, sharding: NamedSharding) -> jax.Array:  # an array, or a t
     # it is on all processes' devices
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         return jax.device_put(leaf, sharding)
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if is_typed_key(leaf):
         bits = _place(jax.random.key_data(leaf), sharding)
         return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(leaf))
     array = np.asarray(leaf)
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
+def is_typed_key(leaf: object) -> bool:
+    """Whether a leaf is an array of random keys, which have no NumPy dtype."""
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

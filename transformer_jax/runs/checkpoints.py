@@ -256,7 +256,7 @@ class Checkpoints:
     def _restored(self, step: int, record: Record, like: PyTree | None) -> Checkpoint:
         """Read a checkpoint's arrays; each process reads only those that it needs."""
         try:
-            with plain_path(self.directory / str(step) / STATE) as directory:
+            with plain_path(self._records.path(step) / STATE) as directory:
                 state = read_arrays(directory, like)
             is_checked_here = record.state is not None and jax.process_count() == 1
             if is_checked_here and record.state != digest_of_arrays(state):
@@ -264,7 +264,7 @@ class Checkpoints:
         except Exception as error:  # Orbax raises many classes, for damage in format 4 and for files deleted meanwhile
             if may_be_gone(error):
                 raise
-            is_intact = record.files is not None and (self.directory / str(step)).exists()
+            is_intact = record.files is not None and self._records.path(step).exists()
             if is_intact or isinstance(error, InputError):
                 raise InputError(
                     f"the checkpoint of step {step} in {self.directory} is intact, but was written"

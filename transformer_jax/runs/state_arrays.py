@@ -16,6 +16,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jaxtyping import PyTree
 
+from transformer_jax.devices.sharing import is_typed_key
+from transformer_jax.devices.specs import path_name
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.settings import differences
@@ -67,10 +69,8 @@ def _shapes(tree: PyTree) -> Json:
 
 def _by_path(tree: PyTree) -> list[tuple[str, Any]]:
     """Pairs of path and leaf, in the order of the PyTree."""
-    return [
-        (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    ]
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [(path_name(path), leaf) for path, leaf in leaves]
 
 
 def arrays_to_save(tree: PyTree) -> PyTree:
@@ -87,14 +87,10 @@ def arrays_to_save(tree: PyTree) -> PyTree:
     return jax.tree.map(copied, without_typed_keys(tree))
 
 
-def _is_typed_key(leaf: object) -> bool:
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
 def without_typed_keys(tree: PyTree) -> PyTree:
     """Replace the random keys of a state, which have no NumPy dtype, by integers `[..., 2]`."""
     return jax.tree.map(
-        lambda leaf: jax.random.key_data(leaf) if _is_typed_key(leaf) else leaf, tree
+        lambda leaf: jax.random.key_data(leaf) if is_typed_key(leaf) else leaf, tree
     )
 
 
@@ -103,7 +99,7 @@ def arrays_like(tree: PyTree, like: PyTree | None) -> PyTree:
     if like is None:
         return tree
     return jax.tree.map(
-        lambda array, leaf: jax.random.wrap_key_data(array) if _is_typed_key(leaf) else array,
+        lambda array, leaf: jax.random.wrap_key_data(array) if is_typed_key(leaf) else array,
         tree,
         like,
     )

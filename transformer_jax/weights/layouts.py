@@ -90,13 +90,13 @@ class Layout(NamedTuple):
         """Convert our arrays by path to the other program's by name."""
         theirs = {}
         for name, paths in self.names(arrays).items():
-            path = paths[0]
-            array = arrays[path]
+            first_path = paths[0]
+            array = arrays[first_path]
             if len(paths) > 1:
                 array = fuse([arrays[path] for path in paths], self.num_groups)
-            if path in self.reshaped:
-                array = array.reshape(self.reshaped[path])
-            theirs[name] = array.T if self._is_transposed(path) else array
+            if first_path in self.reshaped:
+                array = array.reshape(self.reshaped[first_path])
+            theirs[name] = array.T if self._is_transposed(first_path) else array
         return theirs
 
     def to_ours(self, arrays: Arrays, like: Abstract, source: str) -> Params:

@@ -112,14 +112,15 @@ def _initial_coding(config: ClassificationConfig) -> tuple[list[str], Pooling | 
         raise InputError(f"init_from is {directory}; it must be an encoder, such as BERT")
     if pooling is None and os.path.lexists(directory / POOLING):
         pooling = read_pooling(directory / POOLING)
-    if published.head == "classes" and pooling in (None, "first"):
+    takes_first_token = pooling in (None, "first")
+    if published.head == "classes" and takes_first_token:
         classes = read_classes(directory, published.num_classes)
         names = [classes.names.get(str(n), "") for n in range(published.num_classes)]
         head_labels = {name.casefold(): name for name in names}
     labels = labels_of(config, head_labels)
     is_head_kept = [*head_labels] == [label.casefold() for label in labels]
     if init_only is None and not is_head_kept:
-        has_pooler = published.uses_pooler and pooling in (None, "first")
+        has_pooler = published.uses_pooler and takes_first_token
         init_only = f"{BELOW_HEAD},pooler" if has_pooler else BELOW_HEAD
     return labels, pooling, init_only
 

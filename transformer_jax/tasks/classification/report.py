@@ -116,8 +116,8 @@ def simple_models(
     characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(1, 4), sublinear_tf=True)
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
     ngrams = make_union(characters, words)
-    of_train = ngrams.fit_transform(["\n".join(each.texts) for each in train])
-    of_test = ngrams.transform(["\n".join(each.texts) for each in test])
+    of_train = ngrams.fit_transform(["\n".join(example.texts) for example in train])
+    of_test = ngrams.transform(["\n".join(example.texts) for example in test])
     constant = targets.mean(0)
     if config.regression:
         linear = Ridge().fit(of_train, targets).predict(of_test).reshape(-1, 1)

@@ -178,9 +178,10 @@ class TranslationConfig(TrainingConfig):
         return config
 
     def check_trained_on(self, trained: "TranslationConfig", what: str) -> None:
-        if (self.data is None) != (trained.data is None):
-            allowed = "None" if trained.data is None else "a file of pairs"
-            learned = "dates" if trained.data is None else trained.data
+        learned_dates = trained.data is None
+        if (self.data is None) != learned_dates:
+            allowed = "None" if learned_dates else "a file of pairs"
+            learned = "dates" if learned_dates else trained.data
             raise InputError(
                 f"data is {self.data}; it must be {allowed}, since {what} was trained on {learned}"
             )
