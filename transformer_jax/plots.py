@@ -75,7 +75,7 @@ def plot_attention_maps(
 
 def plot_maps_of_inputs(
     inputs: Sequence[tuple[Sequence[Float[np.ndarray, "H _T _S"]], Sequence[str], Sequence[str]]],
-    first_layer: int = 0,
+    first_layer: int,
 ) -> "Figure":
     """Plot the attention weights of several inputs below one another.
 

@@ -15,7 +15,7 @@ from transformer_jax.weights.tutorials import load_tutorial_weights
 class Published(NamedTuple):
     """A published file."""
 
-    path: str  # below `BASE_URL`
+    url: str
     num_heads: int  # H, which Flax files do not contain
     sha256: str | None = None  # None if unknown
 
@@ -23,17 +23,17 @@ class Published(NamedTuple):
 BASE_URL = "https://raw.githubusercontent.com/phlippe/saved_models/main/"
 PUBLISHED = {
     "reverse-jax": Published(
-        "JAX/tutorial6/ReverseTask.ckpt",
+        BASE_URL + "JAX/tutorial6/ReverseTask.ckpt",
         num_heads=1,
         sha256="af733e4191eafd377769576d3a9e06fde606748881ca887ef4462d92c3b038f9",
     ),
     "reverse-pytorch": Published(
-        "tutorial6/ReverseTask.ckpt",
+        BASE_URL + "tutorial6/ReverseTask.ckpt",
         num_heads=1,
         sha256="30bc6601c4818c15f0e4d12aabcebfc199ba8cb40386ecbe90aaae9e6693c19b",
     ),
-    "anomaly-jax": Published("JAX/tutorial6/SetAnomalyTask.ckpt", num_heads=4),
-    "anomaly-pytorch": Published("tutorial6/SetAnomalyTask.ckpt", num_heads=4),
+    "anomaly-jax": Published(BASE_URL + "JAX/tutorial6/SetAnomalyTask.ckpt", num_heads=4),
+    "anomaly-pytorch": Published(BASE_URL + "tutorial6/SetAnomalyTask.ckpt", num_heads=4),
 }
 
 
@@ -68,7 +68,7 @@ def load_pretrained(
         raise InputError(f"num_heads is {num_heads}; that of {what} is {published.num_heads}")
     path = Path(cache_dir) / f"{what}.ckpt"
     if not path.is_file():
-        download(BASE_URL + published.path, path, str(what))
+        download(published.url, path, str(what))
     try:
         digest = digest_of(path)
         if published.sha256 is not None and published.sha256 != digest:

@@ -190,8 +190,8 @@ def with_expected(example: InspectedExample, targets: Inputs, name: Naming) -> I
 def examples_in_batch(
     batch: Inputs,
     prepare: Callable[[Inputs], Inputs],
-    name: Naming = str,
-    real: Bool[ArrayLike, "B T"] | None = None,
+    name: Naming,
+    real: Bool[ArrayLike, "B T"] | None,
 ) -> list[InspectedExample]:
     """Return the rows of a data set's batch as examples; the numbers of a single integer array are the labels.
 

@@ -212,8 +212,8 @@ def cifar100_table(
     data_dir: Path,
     features_dir: Path | None,
     resolution: int,
-    images: Path | None = None,
-    features_by: str = RESNET34,
+    images: Path | None,
+    features_by: str,
 ) -> FeatureTable:
     """CIFAR-100 with the features of a network.
 
