@@ -46,8 +46,8 @@ def default_spec(path: str, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> 
     if axes is None:
         axes = [None] * len(shape)
         divisible_sizes = [0 if size % mesh.shape[FSDP] else size for size in shape]
-        largest = max(divisible_sizes)  # 0 if `fsdp` divides none; then the loop resets the axis
-        axes[divisible_sizes.index(largest)] = FSDP
+        # If `fsdp` divides no size, the loop below resets the axis.
+        axes[divisible_sizes.index(max(divisible_sizes))] = FSDP
     for number, axis in enumerate(axes):
         is_split = axis is not None and mesh.shape[axis] > 1
         if not is_split or shape[number] % mesh.shape[axis]:

@@ -250,8 +250,9 @@ class Checkpoints:
         content = self._when_written(lambda: self._records.unless_damaged(step, check))
         if content is None:
             return None
-        record = Record(**content)
-        return self._records.unless_damaged(step, lambda step: self._restored(step, record, like))
+        return self._records.unless_damaged(
+            step, lambda step: self._restored(step, Record(**content), like)
+        )
 
     def _restored(self, step: int, record: Record, like: PyTree | None) -> Checkpoint:
         """Read a checkpoint's arrays; each process reads only those that it needs."""

@@ -84,9 +84,11 @@ class TensorBoardLogger(Logger):
         for earlier in self._directory.glob(EVENTS + OF_SETTINGS):
             earlier.unlink()
         writer = EventFileWriter(str(self._directory), filename_suffix=OF_SETTINGS)
-        text = text_pb(SETTINGS, "\n".join(rows))
         # Without a trial id, which would merge runs with the same id, each run is shown by its directory.
-        for summary in (text, hparams_pb(hyperparameters, trial_id="")):
+        for summary in (
+            text_pb(SETTINGS, "\n".join(rows)),
+            hparams_pb(hyperparameters, trial_id=""),
+        ):
             writer.add_event(Event(wall_time=time.time(), summary=summary))
         writer.close()
 

@@ -64,14 +64,14 @@ def load_pretrained(
             raise InputError(f"what is {what}; it must be a file, or one of {', '.join(PUBLISHED)}")
         return load_tutorial_weights(what, num_heads=num_heads)
     published = PUBLISHED[str(what)]
-    if num_heads is not None and num_heads != published.num_heads:
+    if num_heads not in (None, published.num_heads):
         raise InputError(f"num_heads is {num_heads}; that of {what} is {published.num_heads}")
     path = Path(cache_dir) / f"{what}.ckpt"
     if not path.is_file():
         download(published.url, path, str(what))
     try:
         digest = digest_of(path)
-        if published.sha256 is not None and published.sha256 != digest:
+        if published.sha256 not in (None, digest):
             raise InputError(
                 f"{path} is not the published file: its SHA-256 is {digest}, not {published.sha256}"
             )

@@ -154,18 +154,14 @@ def answer_of(
         places: labels of the first positions; the others are ignored.
         name: returns the name of a class.
     """
-    probabilities = probabilities_of(logits[: len(places)])
-    classes = probabilities.argmax(-1)
+    probabilities = probabilities_of(logits[: len(places)])  # [T C]
+    classes = probabilities.argmax(-1).tolist()
+    largest = probabilities.max(-1).tolist()
     parts = [
-        AnswerPart(str(place), name(int(index)), float(row[index]))
-        for place, index, row in zip(places, classes, probabilities, strict=True)
+        AnswerPart(str(place), name(number), probability)
+        for place, number, probability in zip(places, classes, largest, strict=True)
     ]
-    return Answer(" ".join(part.text for part in parts), probability_of_all(parts), parts)
-
-
-def probability_of_all(parts: Sequence[AnswerPart]) -> float:
-    """The product of the parts' probabilities."""
-    return math.prod(1.0 if part.probability is None else part.probability for part in parts)
+    return Answer(" ".join(part.text for part in parts), math.prod(largest), parts)
 
 
 def probabilities_of(logits: Float[np.ndarray, "... C"]) -> Float[np.ndarray, "... C"]:

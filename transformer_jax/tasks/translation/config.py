@@ -130,7 +130,7 @@ class TranslationConfig(TrainingConfig):
     bleu_tokenize: BleuTokenizer = setting("auto", changes_result=False)
 
     def idle(self) -> dict[str, str]:
-        reasons = super().idle() | idle_with(self.architecture, self.init_from)
+        reasons = super().idle() | idle_with(self)
         if self.data is None:
             of_pairs = "val_data", "test_data", "lower_case", "bleu_tokenize"
             reasons |= dict.fromkeys(of_pairs, "data is None, so the pairs are dates")

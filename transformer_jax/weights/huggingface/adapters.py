@@ -68,7 +68,7 @@ def save_adapters(
             f"adapters has {min(unknown, default='no low-rank adapter')}; it must have adapters of"
             " linear layers of the model, as a training with lora has"
         )
-    task = next((task for end, task in TASKS.items() if architecture.endswith(end)), None)
+    task = next((TASKS[end] for end in TASKS if architecture.endswith(end)), None)
     has_head = task is not None or not architecture.endswith("Model")
     prefix = "" if has_head else family.prefix  # which the names of a class without a head lack
     config, arrays = _in_peft(adapters, low_rank, layout, like, prefix)
