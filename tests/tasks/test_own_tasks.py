@@ -374,6 +374,11 @@ def test_a_result_of_another_type_is_an_error_that_names_the_hook(tmp_path, hook
         train_and_test(wrong, LargestConfig(checkpoint_dir=tmp_path), largest_data)
 
 
+def test_a_task_without_a_name_has_that_of_its_class():
+    unnamed = type("Unnamed", (TrainerModule,), {})
+    assert [task.name for task in (unnamed, LargestTrainer)] == ["Unnamed", "LargestTask"]
+
+
 def test_a_task_without_predict_is_an_error_that_names_it():
     plain = type("Plain", (LargestTrainer,), {"predict": TrainerModule.predict})
     with pytest.raises(

@@ -58,6 +58,11 @@ class TrainerModule(Task):
     loggers = MappingProxyType({"tensorboard": tensorboard_logger, "csv": CsvLogger})
     inspected: Any  # an `inspection.Inspected`, set by `load_run`
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not hasattr(cls, "name"):
+            cls.name = cls.__name__
+
     @check_arguments
     def __init__(
         self, config: TrainingConfig, constants: Arrays = None, model: nn.Module | None = None
