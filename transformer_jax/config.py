@@ -201,10 +201,10 @@ class TrainingConfig(MachineSettings, RunSettings, OptimizationSettings, ModelSe
 
     def without_neutral(self: Config) -> Config:
         """Return the settings with defaults for those that do not change the trained parameters."""
-        settings = self.changed()
+        kept_settings = self.changed()
         for name in self.fields_with("keeps_result"):
-            settings.pop(name, None)
-        return type(self)(**settings)
+            kept_settings.pop(name, None)
+        return type(self)(**kept_settings)  # defaults for all others
 
     def changed(self) -> Values:
         """Return the settings that differ from the defaults of their class, by name."""

@@ -125,7 +125,8 @@ def from_text(name: str, text: str, hint: TypeHint) -> Any:
     Raises:
         InputError: as in `checked`.
     """
-    meanings: list[object] = [WORDS[text.lower()]] if text.lower() in WORDS else []
+    word = text.lower()
+    meanings: list[object] = [WORDS[word]] if word in WORDS else []
     for convert in (int, float, str):
         with contextlib.suppress(ValueError):
             meanings.append(convert(text))
@@ -135,7 +136,7 @@ def from_text(name: str, text: str, hint: TypeHint) -> Any:
             return checked(name, meaning, hint)
         except InputError as error:
             errors.append(error)
-    raise errors[-1 if text.lower() in WORDS else 0]
+    raise errors[-1 if word in WORDS else 0]
 
 
 def set_checked_fields(settings: object) -> None:

@@ -109,7 +109,8 @@ def flag_parser(
         add_help: whether to add `--help`.
         shows_all: whether the help shows every setting of a training, or only the task's own and the common ones.
     """
-    words = description or inspect.getdoc(sources[0]) or ""
+    first_class = sources[0]
+    words = description or inspect.getdoc(first_class) or ""
     parser = Parser(
         usage="%(prog)s [OPTIONS]",
         description=words.partition("\n\n")[0],
@@ -120,16 +121,16 @@ def flag_parser(
     groups = {title: parser.add_argument_group(title) for title in ("task", *GROUPS)}
     titles = {name: title for title, group in GROUPS.items() for name in type_hints(group)}
     hidden: set[str] = set()
-    if issubclass(sources[0], TrainingConfig):
+    if issubclass(first_class, TrainingConfig):
         parser.epilog = (inspect.getdoc(RunSettings) or "").partition("\n\n")[2]
         if not shows_all:
             parser.epilog = f"{ALL} shows all settings, and the rules for a run's directory."
-            hidden = {*titles, *sources[0].rarely_changed} - {*COMMON}
+            hidden = {*titles, *first_class.rarely_changed} - {*COMMON}
         parser.add_argument(ALL, action="help", help="show all settings and exit")
     for source in sources:
         explanations = comments(source)
         for name, hint in type_hints(source).items():
-            group = groups[titles.get(name, "task")] if source is sources[0] else parser
+            group = groups[titles.get(name, "task")] if source is first_class else parser
             default = defaults.get(name, getattr(source, name, ()))
             explanation = f"{explanations[name]}{_shown(default)}".replace("%", "%%")
             shown = argparse.SUPPRESS if name in hidden else explanation
@@ -177,7 +178,8 @@ def naming_flags(config: object) -> Iterator[None]:
     """Write a config's settings in an `InputError` as flags: `--max-epochs is 0`, `--batch-size`, `--no-resume`."""
 
     def flag_of_mention(match: re.Match[str]) -> str:
-        return flag_named(match[0]) if hasattr(config, match[0]) else match[0]
+        name = match[0]
+        return flag_named(name) if hasattr(config, name) else name
 
     def flag_of_assignment(match: re.Match[str]) -> str:
         name = match[1]

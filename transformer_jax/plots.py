@@ -75,7 +75,7 @@ def plot_attention_maps(
 
 def plot_maps_of_inputs(
     inputs: Sequence[tuple[Sequence[Float[np.ndarray, "H _T _S"]], Sequence[str], Sequence[str]]],
-    first_layer: int = 0,
+    first_layer: int,
 ) -> "Figure":
     """Plot the attention weights of several inputs below one another.
 
@@ -86,14 +86,14 @@ def plot_maps_of_inputs(
     if not inputs:
         raise InputError("inputs is empty; there must be at least one input")
     panels = [_Panels(*drawn) for drawn in inputs]
-    heights = [each.height for each in panels]
-    figure = _figure(max(each.width for each in panels), sum(heights))
+    heights = [panel.height for panel in panels]
+    figure = _figure(max(panel.width for panel in panels), sum(heights))
     if len(panels) == 1:
         panels[0].draw(figure, first_layer)
         return figure
     parts = figure.subfigures(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for part, each in zip(parts, panels, strict=True):
-        each.draw(part, first_layer)
+    for part, panel in zip(parts, panels, strict=True):
+        panel.draw(part, first_layer)
     return figure
 
 
@@ -203,11 +203,12 @@ def _labels(
             f"{name} is {shortened(data)}; it must be [B, positions], with B above idx, which is"
             f" {idx}"
         )
-    if len(rows[idx]) != number:
+    row = rows[idx]
+    if len(row) != number:
         raise InputError(
-            f"{name} has {len(rows[idx])} labels for {number} positions; the numbers must be equal"
+            f"{name} has {len(row)} labels for {number} positions; the numbers must be equal"
         )
-    return [str(token) for token in rows[idx]]
+    return [str(token) for token in row]
 
 
 def plot_positional_encoding(d_model: int, length: int) -> "Figure":

@@ -152,7 +152,9 @@ def _backward(plan: Plan, saved: Saved, values_cotangent: Values) -> tuple[Opera
             def step(part: Part, sums: Gradients) -> Gradients:
                 return backward_step(row, number, part, sums, query_block, k, v)
 
-            sums = lists.visit(number, step, sums._replace(q=jnp.zeros_like(sums.q)))
+            # Each block of queries has its own gradient; those of keys, values and bias are sums.
+            sums = sums._replace(q=jnp.zeros_like(sums.q))
+            sums = lists.visit(number, step, sums)
             return sums, sums.q
 
         wide = _wide(k)

@@ -106,7 +106,7 @@ def products(
     q: Float[Array, "... T d"], k: Float[Array, "... S d"], dtype: np.dtype | None
 ) -> Logits:
     """Compute `Q Kᵀ` in `dtype`; its derivative is computed in the dtype of `q` and `k`, which is faster."""
-    q_groups, k_groups = in_groups(q, k)
+    q_groups, k_groups = in_groups(q, k)  # [... Hkv H/Hkv T d], [... Hkv 1 S d]
     result = jnp.einsum("...td,...sd->...ts", q_groups, k_groups, preferred_element_type=dtype)
     return result.reshape(*q.shape[:-1], k.shape[-2])
 
@@ -124,7 +124,7 @@ def _products_tangent(
 
 def weighted_values(weights: Logits, v: Float[Array, "... S d_v"]) -> Float[Array, "... T d_v"]:
     """Sum the values of all keys, with the weights of each query."""
-    groups, v_groups = in_groups(weights, v)
+    groups, v_groups = in_groups(weights, v)  # [... Hkv H/Hkv T S], [... Hkv 1 S d_v]
     result = jnp.einsum("...ts,...sd->...td", groups, v_groups)
     return result.reshape(*weights.shape[:-1], v.shape[-1])
 

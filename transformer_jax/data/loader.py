@@ -291,11 +291,12 @@ def make_loader(
             f"dataset is a {type(dataset).__name__}; it must have a length, and a sample for each"
             " index"
         )
-    if len(dataset) == 0:
+    num_samples = len(dataset)
+    if num_samples == 0:
         raise InputError("the dataset is empty; it must hold at least one sample")
-    if groups is not None and (groups.shape != (len(dataset),) or groups.dtype.kind not in "iu"):
+    if groups is not None and (groups.shape != (num_samples,) or groups.dtype.kind not in "iu"):
         raise InputError(
-            f"groups has shape {groups.shape}; it must hold {len(dataset)} whole numbers"
+            f"groups has shape {groups.shape}; it must hold {num_samples} whole numbers"
         )
     by_tokens: TokenBatches | None = None
     if isinstance(batch_size, TokenBatches):
@@ -306,13 +307,13 @@ def make_loader(
             raise InputError(
                 f"batch_size is {by_tokens}; it needs groups from 0 to {last_group}, and drop_last=False"
             )
-    if drop_last and batch_size > len(dataset):
+    if drop_last and batch_size > num_samples:
         raise InputError(
-            f"batch_size is {batch_size}; it may be at most {len(dataset)}, the size of the training set,"
+            f"batch_size is {batch_size}; it may be at most {num_samples}, the size of the training set,"
             " since a shorter last batch is dropped"
         )
     sampler = EpochBatchSampler(
-        len(dataset),
+        num_samples,
         batch_size,
         shuffle=shuffle,
         drop_last=drop_last,

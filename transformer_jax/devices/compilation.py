@@ -61,8 +61,10 @@ def known_options(options: Options, device: jax.Device | None = None) -> Options
     """
     device = device or jax.local_devices()[0]
     by_platform = {"cpu": options, "gpu": GPU_OPTIONS}
-    asked = by_platform.get(device.platform, {})
-    return {name: value for name, value in asked.items() if is_known(name, value, device)}
+    platform_options = by_platform.get(device.platform, {})
+    return {
+        name: value for name, value in platform_options.items() if is_known(name, value, device)
+    }
 
 
 @functools.cache
@@ -200,7 +202,7 @@ def prepare_jax(config: TrainingConfig | None = None) -> None:
     join_processes(config)
     cache = config.compilation_cache
     if cache is not None:
-        cache.mkdir(parents=True, exist_ok=True)  # JAX only warns where it can't
+        cache.mkdir(parents=True, exist_ok=True)  # JAX only warns if it can't
     elif jax.default_backend() != "cpu" and not jax.config.values[CACHE_DIR]:
         cache = _default_cache()
         jax.config.update("jax_compilation_cache_max_size", CACHE_BYTES)

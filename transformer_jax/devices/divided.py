@@ -44,49 +44,53 @@ def with_gathered_params(loss_function: Function, devices: Devices, remat: str) 
 
     def loss(params: Params, *arguments: Any, train: bool) -> Any:  # pytrees of arrays
         def loss_of_split(params: Params, *arguments: Any) -> Any:
-            access = LayerAccess(lambda layer, params: gather(f"params/{layer}", params), _is_kept)
-            changed: dict[str, Params] = {}
-            with with_value(layer_access, access), with_value(new_variables, changed):
+            access = LayerAccess(
+                lambda layer, params: gather(f"params/{layer}", params), _is_not_gathered
+            )
+            changed_variables: dict[str, Params] = {}
+            with with_value(layer_access, access), with_value(new_variables, changed_variables):
                 elements = loss_function(gather("params", params), *arguments, train=train)
-            return elements, changed
+            return elements, changed_variables
 
-        recomputed = jax.checkpoint(loss_of_split, policy=_kept_of_blocks(remat))
-        elements, changed = recomputed(params, *arguments)
-        new_variables.get({}).update(changed)
+        recomputed_loss = jax.checkpoint(loss_of_split, policy=_policy_of_loss(remat))
+        elements, changed_variables = recomputed_loss(params, *arguments)
+        new_variables.get({}).update(changed_variables)
         return elements
 
     return loss  # type: ignore[return-value]  # of the same signature
 
 
 def _gathered(path: str, leaf: Array, devices: Devices) -> Array:
-    split = devices.spec_of(path, leaf.shape, devices.mesh)
-    gathered = PartitionSpec(*(axis if axis == TENSOR else None for axis in split))
+    spec = devices.spec_of(path, leaf.shape, devices.mesh)
+    gathered_spec = PartitionSpec(*(axis if axis == TENSOR else None for axis in spec))
+    split = NamedSharding(devices.mesh, spec)
+    gathered = NamedSharding(devices.mesh, gathered_spec)
 
     def constrain(part: Array) -> Array:
-        return jax.lax.with_sharding_constraint(part, NamedSharding(devices.mesh, gathered))
+        return jax.lax.with_sharding_constraint(part, gathered)
 
     gather = jax.custom_vjp(constrain)
 
     def backward(_: None, gradient: Array) -> tuple[Array]:
         # Reduce-scatter; the gradient of `gather` itself would be summed in full on each device.
-        return (jax.lax.with_sharding_constraint(gradient, NamedSharding(devices.mesh, split)),)
+        return (jax.lax.with_sharding_constraint(gradient, split),)
 
     # Not `gather`, since `jax.checkpoint` can't look into it and would save its result.
     gather.defvjp(lambda part: (constrain(part), None), backward)
     return gather(leaf)
 
 
-def _kept_of_blocks(remat: str) -> Policy:
+def _policy_of_loss(remat: str) -> Policy:
     """Checkpoint policy of the whole loss, which also governs the blocks' own checkpoints."""
     if remat == "none":
-        return _is_kept
-    inputs: Policy = jax.checkpoint_policies.save_only_these_names(LAYER_INPUT)
-    of_block = REMAT_POLICIES[remat]
-    if of_block is None:
-        return inputs
-    return jax.checkpoint_policies.save_from_both_policies(inputs, of_block)
+        return _is_not_gathered
+    saves_inputs: Policy = jax.checkpoint_policies.save_only_these_names(LAYER_INPUT)
+    policy_of_block = REMAT_POLICIES[remat]
+    if policy_of_block is None:
+        return saves_inputs
+    return jax.checkpoint_policies.save_from_both_policies(saves_inputs, policy_of_block)
 
 
-def _is_kept(primitive: Primitive, *_: object, **__: Any) -> bool:
+def _is_not_gathered(primitive: Primitive, *_: object, **__: Any) -> bool:
     """Policy for `jax.checkpoint`: save everything but gathered parameters, which are gathered again."""
     return primitive.name != "sharding_constraint"

@@ -28,7 +28,10 @@ PEAKS: Mapping[str, float] = {
 
 def peak_of(kind: str) -> float | None:
     """FLOP/s of a device of this kind (`jax.Device.device_kind`) at its peak, or None if it is not in the table."""
-    return next((peak for name, peak in PEAKS.items() if name in kind), None)
+    for name, peak in PEAKS.items():
+        if name in kind:
+            return peak
+    return None
 
 
 def flops_of(jaxpr: Any) -> float:  # JAX's type of traces is not public
@@ -39,10 +42,10 @@ def flops_of(jaxpr: Any) -> float:  # JAX's type of traces is not public
     total = 0.0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
-            (contracted, _), _ = equation.params["dimension_numbers"]
-            shape = equation.invars[0].aval.shape
+            (contracted_axes, _), _ = equation.params["dimension_numbers"]  # of the left factor
+            left_shape = equation.invars[0].aval.shape
             size = math.prod(equation.outvars[0].aval.shape)
-            total += 2.0 * size * math.prod(shape[axis] for axis in contracted)
+            total += 2.0 * size * math.prod(left_shape[axis] for axis in contracted_axes)
         if equation.primitive.name != "pallas_call":
             inside = sum(map(flops_of, _inner(equation.params)))
             total += inside * equation.params.get("length", 1)
@@ -52,6 +55,6 @@ def flops_of(jaxpr: Any) -> float:  # JAX's type of traces is not public
 def _inner(params: Mapping[str, Any]) -> Iterator[Any]:
     """The traces inside an operation: of a loop's body, a branch, or a compiled function."""
     for part in jax.tree.leaves(params):
-        part = getattr(part, "jaxpr", part)
+        part = getattr(part, "jaxpr", part)  # without its constants
         if hasattr(part, "eqns"):
             yield part

@@ -35,9 +35,10 @@ def choose_devices(config: TrainingConfig, spec_of: SpecOf = default_spec) -> De
             f"strategy is replicated, but mesh is {config.mesh}; it may only have the axis data"
         )
     shape = [sizes[axis] for axis in AXES]
-    mesh = Mesh(np.array(jax.devices()[: math.prod(shape)]).reshape(shape), AXES)
-    is_sharded = config.strategy == "sharded" or splits_params
-    return Devices(mesh, is_sharded or spec_of is not default_spec, spec_of)
+    devices = np.array(jax.devices()[: math.prod(shape)])
+    mesh = Mesh(devices.reshape(shape), AXES)
+    is_sharded = config.strategy == "sharded" or splits_params or spec_of is not default_spec
+    return Devices(mesh, is_sharded, spec_of)
 
 
 def own_device() -> Devices:
@@ -57,9 +58,10 @@ def num_data_devices(rows: int, num_devices: int = 0) -> int:
         InputError: there are fewer devices than requested.
     """
     devices = jax.devices()
-    if num_devices > len(devices):
+    num_available = len(devices)
+    if num_devices > num_available:
         raise InputError(
-            f"num_devices is {num_devices}; JAX has {len(devices)} of kind {devices[0].device_kind}"
+            f"num_devices is {num_devices}; JAX has {num_available} of kind {devices[0].device_kind}"
             " here; on a CPU, prepare_jax gives it one for each core, if it is called before"
             " anything is computed"
         )
@@ -67,7 +69,7 @@ def num_data_devices(rows: int, num_devices: int = 0) -> int:
         return num_devices
     if devices[0].platform != "cpu":
         return 1
-    number = max(1, min(len(devices), rows // MIN_ROWS))
+    number = max(1, min(num_available, rows // MIN_ROWS))
     while rows % number:
         number -= 1
     return number
@@ -87,16 +89,17 @@ def mesh_sizes(config: TrainingConfig) -> dict[str, int]:
         rows = config.batch_size // config.accumulate
         return sizes | {DATA: num_data_devices(rows, config.num_devices)}
     mesh = f"{DATA}={jax.device_count()}" if config.mesh is None else config.mesh
-    named: dict[str, int] = {}
+    given_sizes: dict[str, int] = {}
     for part in mesh.split(","):
-        found = re.fullmatch(r"\s*(\w+)\s*=\s*0*([1-9]\d{0,8})\s*", part)
-        if found is None or found[1] not in AXES or found[1] in named:
+        # e.g. ` data = 4`
+        match = re.fullmatch(r"\s*(\w+)\s*=\s*0*([1-9]\d{0,8})\s*", part)
+        if match is None or match[1] not in AXES or match[1] in given_sizes:
             raise InputError(
                 f"mesh is {mesh!r}; it must give sizes of the axes {', '.join(AXES)}, e.g."
                 " data=4,fsdp=2"
             )
-        named[found[1]] = int(found[2])
-    sizes |= named
+        given_sizes[match[1]] = int(match[2])
+    sizes |= given_sizes
     _check_mesh(config, mesh, **sizes)
     return sizes
 
@@ -117,13 +120,14 @@ def provide_cpu_devices() -> None:
 
 def _check_mesh(config: TrainingConfig, mesh: str, data: int, fsdp: int, tensor: int) -> None:
     devices = jax.devices()
+    num_available = len(devices)
     size = data * fsdp * tensor
-    leaves_some = size < len(devices)
-    if size > len(devices) or (leaves_some and jax.process_count() > 1):
+    leaves_devices = size < num_available
+    if size > num_available or (leaves_devices and jax.process_count() > 1):
         raise InputError(
-            f"mesh is {mesh}, which takes {size} devices; JAX has {len(devices)} of kind"
+            f"mesh is {mesh}, which takes {size} devices; JAX has {num_available} of kind"
             f" {devices[0].device_kind} here; use at most that many (with several processes,"
-            f" all of them), e.g. data={len(devices)}"
+            f" all of them), e.g. data={num_available}"
         )
     if config.num_devices not in (0, size):
         raise InputError(

@@ -58,8 +58,8 @@ def join_processes(config: TrainingConfig) -> None:
             f"distributed: JAX finds no other processes here ({str(error).splitlines()[0]}); start"
             " them with SLURM or Open MPI, or give coordinator, num_processes and process_id"
         ) from error
-    settings = vars(config).items()
-    check_same({name: value for name, value in settings if name not in OWN_SETTINGS})
+    settings = vars(config)
+    check_same({name: settings[name] for name in settings.keys() - OWN_SETTINGS})
 
 
 def is_first() -> bool:
@@ -112,7 +112,7 @@ def from_first(function: Callable[[], Value]) -> Value:
         except Exception as raised:  # whatever it is, the others wait for an answer
             error = raised
             answer = {"error": str(raised)}
-    answer = _from_all(answer)[0]
+    answer, *_ = _from_all(answer)
     if error is not None:
         raise error
     if "error" in answer:
@@ -124,10 +124,11 @@ def whole(tree: Tree) -> Tree:
     """Return NumPy copies of the arrays, in full in each process, even if each process holds only a part."""
 
     def copy(leaf: ArrayLike) -> np.ndarray:
-        is_split = isinstance(leaf, jax.Array) and not (
+        if isinstance(leaf, jax.Array) and not (
             leaf.is_fully_addressable or leaf.is_fully_replicated
-        )
-        return np.array(multihost_utils.process_allgather(leaf, tiled=True) if is_split else leaf)
+        ):
+            leaf = multihost_utils.process_allgather(leaf, tiled=True)
+        return np.array(leaf)
 
     return jax.tree.map(copy, tree)
 
@@ -155,7 +156,8 @@ def check_same(values: Mapping[str, object]) -> None:
 def _from_all(content: object) -> list[Json]:
     """Gather the JSON of each process, of up to 16 MB, since float32 counts exactly up to there."""
     text = json.dumps(content).encode()
-    # one of few sizes, each compiled once
-    size = 1 << max(10, int(largest(len(text))).bit_length())
+    longest = int(largest(len(text)))
+    # a power of 2: each size is compiled once
+    size = 1 << max(10, longest.bit_length())
     rows = multihost_utils.process_allgather(np.frombuffer(text.ljust(size), np.uint8))
     return [json.loads(bytes(row)) for row in rows]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -62,13 +63,14 @@ class Devices:
     def place_rows(self, tree: Tree, rows_axis: int = 0) -> Tree:
         """Put the arrays of a batch on the devices, split by rows; each process passes its own rows."""
         rows = self.rows(rows_axis)
-        parts = self.mesh.shape[DATA] * self.mesh.shape[FSDP]
-        own_rows = self.rows_of_process(parts)
+        # as the rows of a batch with one row for each part
+        own_parts = self.rows_of_process(self.num_parts)
+        num_own_parts = own_parts.stop - own_parts.start
 
         def place(leaf: Any) -> jax.Array:  # an array
             array = np.asarray(leaf)
             # JAX can't infer the shape if a row lies on devices of two processes.
-            num_rows = array.shape[rows_axis] * parts // (own_rows.stop - own_rows.start)
+            num_rows = array.shape[rows_axis] * self.num_parts // num_own_parts
             shape = (*array.shape[:rows_axis], num_rows, *array.shape[rows_axis + 1 :])
             return jax.make_array_from_process_local_data(rows, array, shape)
 
@@ -76,7 +78,9 @@ class Devices:
 
     def shapes(self, state: Tree) -> Tree:
         """Return the shapes and dtypes of a training state, with shardings."""
-        return jax.tree.map(lambda shape, s: shape.update(sharding=s), state, self.shardings(state))
+        return jax.tree.map(
+            lambda shape, sharding: shape.update(sharding=sharding), state, self.shardings(state)
+        )
 
     def rows_of_process(self, batch_size: int) -> RowRange:
         """Return the rows of a batch that this process loads; the devices must be able to share the batch.
@@ -87,7 +91,8 @@ class Devices:
         indices = self.rows().devices_indices_map((batch_size,))
         rows: set[int] = set()
         for device in self.mesh.local_devices:
-            rows.update(range(batch_size)[indices[device][0]])
+            (rows_of_device,) = indices[device]
+            rows.update(range(batch_size)[rows_of_device])
         begin = min(rows)
         end = max(rows) + 1
         if len(rows) != end - begin:
@@ -97,10 +102,14 @@ class Devices:
             )
         return RowRange(begin, end, batch_size)
 
+    @property
+    def num_parts(self) -> int:
+        """The number of equal parts into which the devices split the rows of a batch."""
+        return int(self.mesh.shape[DATA] * self.mesh.shape[FSDP])
+
     def rows_that_divide(self, rows: int) -> int:
         """The smallest number of rows, at least `rows`, that the devices can share."""
-        parts: int = self.mesh.shape[DATA] * self.mesh.shape[FSDP]
-        return -(-rows // parts) * parts
+        return math.ceil(rows / self.num_parts) * self.num_parts
 
     def share(self, step: Function, *, rows_axis: int = 0, returns_rows: bool = False) -> Function:
         """Return a `step(state, batch, *more)` that is split over the devices.
@@ -118,17 +127,20 @@ class Devices:
         def shared(state: Any, batch: Any, *more: Any) -> Any:  # pytrees of arrays
             if self.partitioned_by_xla:
                 batch = jax.lax.with_sharding_constraint(batch, self.rows(rows_axis))
-                num_parts = self.rows_that_divide(1)
-                with with_value(partitioned_by_xla, True), with_value(num_parts_by_xla, num_parts):
+                with (
+                    with_value(partitioned_by_xla, True),
+                    with_value(num_parts_by_xla, self.num_parts),
+                ):
                     return step(state, batch, *more)
             whole = PartitionSpec()
-            return jax.shard_map(
+            step_of_device = jax.shard_map(
                 step,
                 mesh=self.mesh,
                 in_specs=(whole, self.rows(rows_axis).spec, *[whole] * len(more)),
                 out_specs=self.rows().spec if returns_rows else whole,
                 check_vma=False,
-            )(state, batch, *more)
+            )
+            return step_of_device(state, batch, *more)
 
         return shared  # type: ignore[return-value]  # of the signature of `step`
 
@@ -161,8 +173,13 @@ def _place(leaf: Any, sharding: NamedSharding) -> jax.Array:  # an array, or a t
     # it is on all processes' devices
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         return jax.device_put(leaf, sharding)
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if is_typed_key(leaf):
         bits = _place(jax.random.key_data(leaf), sharding)
         return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(leaf))
     array = np.asarray(leaf)
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
+def is_typed_key(leaf: object) -> bool:
+    """Whether a leaf is an array of random keys, which have no NumPy dtype."""
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -38,16 +38,16 @@ def default_spec(path: str, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> 
         mesh: with the axes `data`, `fsdp` and `tensor`.
     """
     if STACKED in path.split("/"):
-        return PartitionSpec(
-            None, *default_spec(path.replace(STACKED, layer_name(0)), shape[1:], mesh)
-        )
+        path_of_layer = path.replace(STACKED, layer_name(0))
+        return PartitionSpec(None, *default_spec(path_of_layer, shape[1:], mesh))
     if math.prod(shape) < MIN_SIZE:
         return PartitionSpec()
     axes = _axes_of_rule(path, len(shape))
     if axes is None:
         axes = [None] * len(shape)
-        divisible = [0 if size % mesh.shape[FSDP] else size for size in shape]
-        axes[divisible.index(max(divisible))] = FSDP
+        divisible_sizes = [0 if size % mesh.shape[FSDP] else size for size in shape]
+        # If `fsdp` divides no size, the loop below resets the axis.
+        axes[divisible_sizes.index(max(divisible_sizes))] = FSDP
     for number, axis in enumerate(axes):
         is_split = axis is not None and mesh.shape[axis] > 1
         if not is_split or shape[number] % mesh.shape[axis]:

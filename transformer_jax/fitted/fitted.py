@@ -149,13 +149,16 @@ class CompiledTask:
         batches: Iterable[Samples | LocalSamples] = map(self.local_samples, loader)
         if isinstance(loader, Loader):
             batches = self.local_loader(loader)
-        steps = [
+        sums_on_devices = [
             self._eval_step(params, self._padded(samples, loader), self.constants)
             for samples in batches
         ]
-        sums = whole(steps) if jax.process_count() > 1 else jax.device_get(steps)
+        # for each batch, a sum and its weight by name
+        sums = (
+            whole(sums_on_devices) if jax.process_count() > 1 else jax.device_get(sums_on_devices)
+        )
         for name in ("loss", self.task.config.criterion.metric.removeprefix(EMA)):
-            weights = [step[name][1] for step in sums if name in step]
+            weights = [sums_of_batch[name][1] for sums_of_batch in sums if name in sums_of_batch]
             if weights and not sum(weights):
                 raise InputError(
                     f"the total weight of {name} over {len(sums)} batches is 0: {UNWEIGHTED}"

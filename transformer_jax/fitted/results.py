@@ -151,11 +151,12 @@ def results_of(fitted: Fitted, metrics: Metrics) -> Json:
 
 def versions() -> dict[str, str | None]:
     """Return the versions of Python and of the libraries used; None for a library that is not installed."""
-    versions: dict[str, str | None] = {"python": platform.python_version()}
+    by_name: dict[str, str | None] = {"python": platform.python_version()}
     for name in LIBRARIES:
-        installed = next(iter(importlib.metadata.distributions(name=name)), None)
-        versions[name.replace("-", "_")] = None if installed is None else installed.version
-    return versions
+        distributions = importlib.metadata.distributions(name=name)
+        first = next(iter(distributions), None)  # the one that is imported
+        by_name[name.replace("-", "_")] = None if first is None else first.version
+    return by_name
 
 
 def git_commit(repository: Path = REPOSITORY) -> str | None:

@@ -193,10 +193,11 @@ def map_over_sites(
     ends = np.cumsum([math.prod(grid.values()) for grid in grids]).tolist()
     passes = [slice(begin, end) for begin, end in itertools.pairwise([0, *ends])]
     num_passes = ends[-1]
+    sites_with_passes = list(zip(sites, grids, passes, strict=True))
 
     def result_of(number: Int[Array, ""]) -> Result:
         patches = {}
-        for site, grid, own in zip(sites, grids, passes, strict=True):  # `own`: passes of the site
+        for site, grid, own in sites_with_passes:  # `own`: passes of the site
             is_selected = (own.start <= number) & (number < own.stop)
             indices = jnp.unravel_index(number - own.start, tuple(grid.values()))
             place = dict(zip(grid, indices, strict=True))
@@ -208,8 +209,7 @@ def map_over_sites(
     def results_of(grid: Mapping[str, int], own: slice) -> Result:
         return jax.tree.map(lambda x: x[own].reshape(*grid.values(), *x.shape[1:]), results)
 
-    triples = zip(sites, grids, passes, strict=True)
-    return OrderedDict((site.name, results_of(grid, own)) for site, grid, own in triples)
+    return OrderedDict((site.name, results_of(grid, own)) for site, grid, own in sites_with_passes)
 
 
 def _sizes(site: ActivationSite, axes: Sequence[str]) -> dict[str, int]:

@@ -130,8 +130,10 @@ def matches(name: str, pattern: str) -> bool:
 
     `?` matches a layer's number even if it has several digits: `encoder.layers.?.output` matches layer 10.
     """
-    names = name, re.sub(r"(?<=\.)\d\d+(?=\.)", "#", name)
-    return name == pattern or any(fnmatch.fnmatchcase(each, pattern) for each in names)
+    if name == pattern or fnmatch.fnmatchcase(name, pattern):
+        return True
+    one_character = re.sub(r"(?<=\.)\d\d+(?=\.)", "#", name)  # in place of a layer's number
+    return fnmatch.fnmatchcase(one_character, pattern)
 
 
 def our_name(name: str) -> str:
@@ -160,9 +162,9 @@ def check_found(pattern: str, names: Collection[str]) -> None:
     if any(matches(name, pattern) for name in names):
         return
     ours = our_name(pattern)
-    layers = re.search(r"layers\.[*?]\.", ours)
-    if layers:
-        names = [re.sub(r"layers\.\d+\.", layers[0], name) for name in names]
+    all_layers = re.search(r"layers\.[*?]\.", ours)
+    if all_layers:  # then a suggestion is for all layers, too
+        names = [re.sub(r"layers\.\d+\.", all_layers[0], name) for name in names]
     raise InputError(
         f"{pattern!r} is not an activation of this pass; activation_names(model) lists"
         f" all{meant(ours, names)}"

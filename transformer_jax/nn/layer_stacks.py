@@ -104,9 +104,12 @@ def wrapped_layers(stack: Any, *, train: bool) -> list[Callable[..., Array]]:
             in_axes=nn.broadcast,
             length=stack.num_layers,
         )
-        weights = jax.tree.leaves(stack.variables.get("params", {}).get(STACKED, jnp.zeros(())))
-        x = jnp.asarray(x, jnp.result_type(x, *weights))  # the dtype of a layer's output
-        return checkpoint_name(scan(stack.stacked_layers, x, *inputs, shared)[0], LAYER_INPUT)
+        params = stack.variables.get("params", {})  # none yet during initialization
+        weights = jax.tree.leaves(params.get(STACKED, jnp.zeros(())))
+        # The loop's input must have the dtype of its output.
+        x = jnp.asarray(x, jnp.result_type(x, *weights))
+        output, _ = scan(stack.stacked_layers, x, *inputs, shared)
+        return checkpoint_name(output, LAYER_INPUT)
 
     def wrapped(block: Any) -> Callable[..., Array]:
         return lambda x, *inputs, train, **shared: run_named(block, x, *inputs, shared)

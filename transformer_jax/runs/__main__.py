@@ -38,21 +38,25 @@ def main(arguments: list[str]) -> None:
     """
     chosen = _chosen(arguments)
     if chosen.diff:
-        print(_lines(differences(*map(read_run, chosen.paths)), as_csv=chosen.csv))
+        rows = differences(*map(read_run, chosen.paths))
+        print(_lines(rows, as_csv=chosen.csv))
         return
-    found = []
+    all_runs = []
     for path in dict.fromkeys(chosen.paths):
         if path != DEFAULT or DEFAULT.exists():
-            found += find_runs(path)
-    found.sort(key=lambda run: sort_key(run, chosen.sort))
-    runs = [run for run in found if chosen.task is None or run.task == chosen.task]
-    runs = [run for run in runs if chosen.state is None or run.state == chosen.state]
+            all_runs += find_runs(path)
+    all_runs.sort(key=lambda run: sort_key(run, chosen.sort))
+    runs = all_runs
+    for name in ("task", "state"):
+        value = getattr(chosen, name)
+        runs = [run for run in runs if value in (None, getattr(run, name))]
     if chosen.json:
-        listed = json.dumps([dataclasses.asdict(run) for run in with_varying_settings(runs)])
+        text = json.dumps([dataclasses.asdict(run) for run in with_varying_settings(runs)])
         # null for NaN and infinity
-        print(json.dumps(json.loads(listed, parse_constant=lambda name: None), indent=2))
+        entries = json.loads(text, parse_constant=lambda name: None)
+        print(json.dumps(entries, indent=2))
     elif not runs:
-        others = f"; {len(found)} are of another task or state" if found else ""
+        others = f"; {len(all_runs)} are of another task or state" if all_runs else ""
         print(f"No runs in {', '.join(map(str, chosen.paths))}{others}")
     else:
         # shown paths are relative to it
@@ -160,7 +164,11 @@ def _lines(rows: Sequence[Sequence[str]], *, as_csv: bool) -> str:
         csv.writer(file, lineterminator="\n").writerows(rows)
         return file.getvalue().removesuffix("\n")
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    lines = []
+    for row in rows:
+        cells = map(str.ljust, row, widths)
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
 
 
 def _text(value: object) -> str:

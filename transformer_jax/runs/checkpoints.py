@@ -257,7 +257,7 @@ class Checkpoints:
     def _restored(self, step: int, record: Record, like: PyTree | None) -> Checkpoint:
         """Read a checkpoint's arrays; each process reads only those that it needs."""
         try:
-            with plain_path(self.directory / str(step) / STATE) as directory:
+            with plain_path(self._records.path(step) / STATE) as directory:
                 state = read_arrays(directory, like)
             is_checked_here = record.state is not None and jax.process_count() == 1
             if is_checked_here and record.state != digest_of_arrays(state):
@@ -265,7 +265,7 @@ class Checkpoints:
         except Exception as error:  # Orbax raises many classes, for damage in format 4 and for files deleted meanwhile
             if may_be_gone(error):
                 raise
-            is_intact = record.files is not None and (self.directory / str(step)).exists()
+            is_intact = record.files is not None and self._records.path(step).exists()
             if is_intact or isinstance(error, InputError):
                 raise InputError(
                     f"the checkpoint of step {step} in {self.directory} is intact, but was written"
@@ -280,12 +280,14 @@ class Checkpoints:
         assert self._pending is not None
         step, record = self._pending
         (directory,) = half_written(self.directory, str(step))
-        record._replace(files=digests_of_files(directory / STATE)).write(directory, step)
+        complete_record = record._replace(files=digests_of_files(directory / STATE))
+        complete_record.write(directory, step)
 
     def _delete_old(self) -> None:
         """Delete the checkpoints that are neither among the newest nor the best."""
         steps = self._records.steps()
-        for step in set(steps) - {*steps[-NEWEST:], self._best()}:
+        kept_steps = {*steps[-NEWEST:], self._best()}
+        for step in set(steps) - kept_steps:
             self._records.delete(step)
 
     def _writing(self) -> AbstractContextManager[None]:

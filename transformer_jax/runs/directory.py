@@ -221,7 +221,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         self.path.mkdir(parents=True, exist_ok=True)
         has_checkpoint = any((self.path / CHECKPOINTS).glob(f"*/{RECORD}"))
         if not is_run(self.path) and not has_checkpoint:
-            check_unused(self.path, CHECKPOINTS)
+            check_unused(self.path)
         held.enter_context(self.held())
         is_evaluation = config.pretrained is not None
         if is_evaluation and (self.path / CHECKPOINTS).exists():
@@ -234,7 +234,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         is_replaced = is_evaluation or config.overwrite
         if (self.path / RESULTS).exists() and not is_replaced:
             raise InputError(f"{self.path} holds a finished run; use overwrite=True to replace it")
-        clear(self.path, CHECKPOINTS, EVENTS, CURVES, RESULTS)
+        clear(self.path, EVENTS, CURVES, RESULTS)
 
     def _begin(self, config: TrainingConfig, saved: Json | None, origin: Json) -> None:
         """Check that the run in the directory is this one, and write `config.json`.

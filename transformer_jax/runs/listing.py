@@ -58,7 +58,7 @@ class Run:
 
     def value(self, name: str) -> object:
         """The metric, setting or field of this name; None if there is none."""
-        return self.metrics.get(name, self.settings.get(name, vars(self).get(name)))
+        return {**vars(self), **self.settings, **self.metrics}.get(name)
 
 
 def find_runs(directory: Path) -> list[Run]:

@@ -67,7 +67,7 @@ def cut_back(files: Iterable[Path], sizes: Mapping[str, int] | None, position: L
     """
     if sizes is None and position.step > 0:
         return
-    lost = dict(sizes or {})  # those not found whole
+    lost = dict(sizes or {})  # sizes of the files, until they are found whole
     for file in files:
         size = lost.get(file.name)
         if size is None:  # it was not there at the checkpoint

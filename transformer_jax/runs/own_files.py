@@ -7,6 +7,7 @@ from pathlib import Path
 
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import write_whole
+from transformer_jax.runs.settings import CHECKPOINTS
 
 RECORD_OF_FILES = ".files"  # names of the pictures and texts that the run wrote, one per line
 # of `transformer_jax.tasks.sweep`: a run may lie beside the runs of a sweep
@@ -31,10 +32,10 @@ def write_listed(directory: Path, name: str, content: bytes) -> None:
     write_whole(directory / name, content)
 
 
-def check_unused(directory: Path, checkpoints: str) -> None:
+def check_unused(directory: Path) -> None:
     """Raise an `InputError` if a directory that is not a run's holds other files or checkpoints."""
     paths = [path for path in sorted(directory.glob("[!.]*")) if not path.is_dir()]
-    paths += (directory / checkpoints).glob("*")
+    paths += (directory / CHECKPOINTS).glob("*")
     unexpected = [path for path in paths if path.name != OF_A_SWEEP]
     if unexpected:
         name = unexpected[0].relative_to(directory).parts[0]  # the file's, or `checkpoints`
@@ -44,9 +45,9 @@ def check_unused(directory: Path, checkpoints: str) -> None:
         )
 
 
-def clear(directory: Path, checkpoints: str, *patterns: str) -> None:
+def clear(directory: Path, *patterns: str) -> None:
     """Remove the checkpoints of a run, and the files that it recorded or whose names match a pattern."""
-    for path in (directory / checkpoints).glob("*"):
+    for path in (directory / CHECKPOINTS).glob("*"):
         if path.name.isdecimal() and path.is_dir():
             shutil.rmtree(path)
     files = [directory / name for name in (*_recorded(directory), RECORD_OF_FILES)]

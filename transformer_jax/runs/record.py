@@ -57,8 +57,8 @@ class Record(NamedTuple):
         check_format(f"the checkpoint of step {step} in {checkpoint.parent}", content)
         if content.pop("digest", None) != _digest(step, content):
             raise InputError("its record does not match its digest")
-        found: Json = {field: content.get(field) for field in cls._fields}
-        return cls(**found)
+        fields: Json = {field: content.get(field) for field in cls._fields}
+        return cls(**fields)
 
 
 class Records:
@@ -87,6 +87,10 @@ class Records:
             paths = self.directory.iterdir() if self.directory.is_dir() else ()
             return sorted(int(path.name) for path in paths if path.name.isdecimal())
 
+    def path(self, step: int) -> Path:
+        """The directory of a checkpoint."""
+        return self.directory / str(step)
+
     def read(self, step: int, *, check_files: bool = False) -> Record:
         """Read the record of a step; with `check_files`, compare all files with their digests.
 
@@ -95,17 +99,17 @@ class Records:
             InputError: it is of another format, or can't be read now.
         """
         try:
-            record = Record.read(self.directory / str(step))
+            record = Record.read(self.path(step))
         except InputError as error:
             if isinstance(error, FormatError) or may_be_gone(error.__cause__):
                 raise
             raise self.damage(step, error) from None
         if check_files and record.files is not None:
             try:
-                found = digests_of_files(self.directory / str(step) / STATE)
+                digests = digests_of_files(self.path(step) / STATE)
             except FileNotFoundError:  # the training process is deleting it
-                found = {}
-            if record.files != found:
+                digests = {}
+            if record.files != digests:
                 raise self.damage(step, "its files do not match their digests")
         return record
 
@@ -135,7 +139,7 @@ class Records:
                 return read(step)
         except DamagedError as error:
             # Else the training process has deleted it meanwhile.
-            if (self.directory / str(step)).exists() and step not in self.damaged:
+            if self.path(step).exists() and step not in self.damaged:
                 self.damaged.add(step)
                 self._warn(str(error))
             return None
@@ -160,13 +164,13 @@ class Records:
         if old is None:
             return False
         renewed = record._replace(files=old.files, state=old.state)
-        renewed.write(self.directory / str(step), step)
+        renewed.write(self.path(step), step)
         return True
 
     def delete(self, step: int) -> None:
         """Delete the checkpoint of a step."""
         # Renamed first, so that neither a reader nor a crash leaves half of it under its name.
-        renamed = (self.directory / str(step)).rename(self.directory / f"deleted{half_suffix()}")
+        renamed = self.path(step).rename(self.directory / f"deleted{half_suffix()}")
         shutil.rmtree(renamed)
         self.damaged.discard(step)
 

@@ -47,7 +47,9 @@ def save_model(
 def _names_of(directory: Path) -> set[str]:
     """Names of a saved model's files; none if the directory does not hold a model."""
     digests = directory / DIGESTS
-    names = read_digests(digests).keys() if digests.is_file() else set[str]()
+    if not digests.is_file():
+        return set()
+    names = read_digests(digests)
     return {DIGESTS, *names} if CONFIG in names else set()
 
 

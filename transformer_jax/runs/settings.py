@@ -139,8 +139,10 @@ def with_kept_files(config_class: ConfigClass, settings: Content, directory: Pat
 
 def write_settings(directory: Path, settings: Json, trainer: str | None = None) -> None:
     """Write `config.json`: the settings from `settings_of`, with the format number, and the place of an own trainer."""
-    own = {} if trainer is None else {"trainer": trainer}
-    write_json(directory / CONFIG, {"format": FORMAT, **settings, **own})
+    content = {"format": FORMAT, **settings}
+    if trainer is not None:
+        content["trainer"] = trainer
+    write_json(directory / CONFIG, content)
 
 
 def is_run(directory: Path) -> bool:

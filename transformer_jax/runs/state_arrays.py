@@ -16,6 +16,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jaxtyping import PyTree
 
+from transformer_jax.devices.sharing import is_typed_key
+from transformer_jax.devices.specs import path_name
 from transformer_jax.errors import InputError
 from transformer_jax.outside_files import Json
 from transformer_jax.runs.settings import differences
@@ -55,8 +57,9 @@ def read_arrays(directory: Path, like: PyTree | None) -> PyTree:
     else:
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, without_typed_keys(like))
         # Orbax would convert other dtypes
-        for difference in differences(*map(_shapes, (metadata, target))):
-            raise InputError(difference)
+        differing = differences(_shapes(metadata), _shapes(target))
+        if differing:
+            raise InputError(differing[0])
     return handler.restore(directory, args=ocp.args.StandardRestore(target))
 
 
@@ -66,8 +69,8 @@ def _shapes(tree: PyTree) -> Json:
 
 def _by_path(tree: PyTree) -> list[tuple[str, Any]]:
     """Pairs of path and leaf, in the order of the PyTree."""
-    paths = jax.tree_util.tree_leaves_with_path(tree)
-    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in paths]
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [(path_name(path), leaf) for path, leaf in leaves]
 
 
 def arrays_to_save(tree: PyTree) -> PyTree:
@@ -76,22 +79,18 @@ def arrays_to_save(tree: PyTree) -> PyTree:
     Orbax copies NumPy arrays, and arrays on GPUs and TPUs, but not arrays that are split over CPU devices.
     """
 
-    def of_leaf(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
+    def copied(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
         if isinstance(leaf, jax.Array) and not leaf.is_fully_replicated:
             return jnp.copy(leaf) if jax.default_backend() == "cpu" else leaf
         return np.asarray(leaf)
 
-    return jax.tree.map(of_leaf, without_typed_keys(tree))
-
-
-def _is_typed_key(leaf: object) -> bool:
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jax.tree.map(copied, without_typed_keys(tree))
 
 
 def without_typed_keys(tree: PyTree) -> PyTree:
     """Replace the random keys of a state, which have no NumPy dtype, by integers `[..., 2]`."""
     return jax.tree.map(
-        lambda leaf: jax.random.key_data(leaf) if _is_typed_key(leaf) else leaf, tree
+        lambda leaf: jax.random.key_data(leaf) if is_typed_key(leaf) else leaf, tree
     )
 
 
@@ -100,7 +99,7 @@ def arrays_like(tree: PyTree, like: PyTree | None) -> PyTree:
     if like is None:
         return tree
     return jax.tree.map(
-        lambda array, leaf: jax.random.wrap_key_data(array) if _is_typed_key(leaf) else array,
+        lambda array, leaf: jax.random.wrap_key_data(array) if is_typed_key(leaf) else array,
         tree,
         like,
     )

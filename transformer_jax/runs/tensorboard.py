@@ -28,8 +28,9 @@ def tensorboard_command(directory: Path) -> str:
     """Return a command that shows the runs below a directory, for the current working directory."""
     program = Path(sys.executable)
     here = Path.cwd()
-    shown = program.relative_to(here) if program.is_relative_to(here) else program
-    return shlex.join([str(shown), "-m", "tensorboard.main", "--logdir", str(directory)])
+    if program.is_relative_to(here):
+        program = program.relative_to(here)
+    return shlex.join([str(program), "-m", "tensorboard.main", "--logdir", str(directory)])
 
 
 class TensorBoardLogger(Logger):
@@ -75,16 +76,19 @@ class TensorBoardLogger(Logger):
     def log_settings(self, settings: Content) -> None:
         """Write the settings as text and for the HPARAMS page, which uses the last value of each curve as a metric."""
         rows = ["| setting | value |", "| --- | --- |"]
-        plain = {}
+        hyperparameters = {}  # numbers and texts
         for name, value in settings.items():
             rows.append(f"| {name} | {value} |")
             is_plain = isinstance(value, int | float | str)
-            plain[name] = value if is_plain else json.dumps(value)
+            hyperparameters[name] = value if is_plain else json.dumps(value)
         for earlier in self._directory.glob(EVENTS + OF_SETTINGS):
             earlier.unlink()
         writer = EventFileWriter(str(self._directory), filename_suffix=OF_SETTINGS)
         # Without a trial id, which would merge runs with the same id, each run is shown by its directory.
-        for summary in (text_pb(SETTINGS, "\n".join(rows)), hparams_pb(plain, trial_id="")):
+        for summary in (
+            text_pb(SETTINGS, "\n".join(rows)),
+            hparams_pb(hyperparameters, trial_id=""),
+        ):
             writer.add_event(Event(wall_time=time.time(), summary=summary))
         writer.close()
 

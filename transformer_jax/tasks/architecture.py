@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import InputError
@@ -89,11 +89,11 @@ class Architecture(NamedTuple):
         return int(ConfigKeys.of_file(self.file).take(name, int))
 
 
-def idle_with(architecture: Path | None, init_from: str | None) -> dict[str, str]:
+def idle_with(config: Any) -> dict[str, str]:  # of a task with the setting
     """Settings that have no effect with an architecture, each with the reason."""
-    if architecture is None:
+    if config.architecture is None:
         return {}
-    names = PARTS if init_from else SIZES | PARTS
+    names = PARTS if config.init_from else SIZES | PARTS
     return dict.fromkeys(names, "architecture is given, which defines the model")
 
 

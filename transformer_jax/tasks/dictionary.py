@@ -86,7 +86,8 @@ def dictionary_data(config: DictionaryConfig) -> TaskData:
     if len(rows) <= 2 * size:
         raise InputError(f"held_out is {size}; it must be less than half of the {len(rows)} rows")
     train, val, test = np.split(rows, [-2 * size, -size])
-    mean = train[:FOR_MEAN, -config.target_dim :].mean(0, dtype=np.float64).astype(np.float32)
+    targets = train[:FOR_MEAN, -config.target_dim :]
+    mean = targets.mean(0, dtype=np.float64).astype(np.float32)
     sets = [ArrayDataset(part, ()) for part in (train, val, test)]
     return TaskData(*task_loaders(config, *sets), constants=mean)
 

@@ -22,7 +22,7 @@ from transformer_jax.trees import Params
 
 Texts: TypeAlias = Sequence[Text]
 IsToken: TypeAlias = Bool[Array, "B T"]
-Found = tuple[Array, Array]  # answers or vectors, and the numbers to check
+CheckedOutputs = tuple[Array, Array]  # answers or vectors, and the numbers to check
 
 
 class EncodedTexts:
@@ -42,7 +42,7 @@ class EncodedTexts:
             is_token: IsToken,
             *,
             pooling: Pooling,
-        ) -> Found:
+        ) -> CheckedOutputs:
             x = padded_output(bare, params, ids, is_token)
             vectors = pooled(x, is_token, pooling)
             return vectors, vectors
@@ -52,7 +52,7 @@ class EncodedTexts:
             ids: Int[Array, "B T"],
             is_token: IsToken,
             types: Int[Array, "B T"] | None = None,
-        ) -> Found:
+        ) -> CheckedOutputs:
             logits = padded_output(model, params, ids, is_token, types)
             if model.classifies:
                 return logits, logits
@@ -84,19 +84,19 @@ class EncodedTexts:
 
     def _outputs(
         self,
-        run: Callable[..., Found],
+        run: Callable[..., CheckedOutputs],
         params: Params,
         texts: Texts,
         types: Texts | None = None,
         **options: Any,
     ) -> list[np.ndarray]:
         sizes = [(length_for(len(ids), self._longest),) for ids in texts]
-        found: dict[int, np.ndarray] = {}
+        outputs: dict[int, np.ndarray] = {}
         for numbers, ids in in_batches(texts, sizes):
             if types is not None:
                 rows_of_types = padded([types[number] for number in numbers], ids.shape[1])
                 options["types"] = np.maximum(rows_of_types, 0)
             rows, scores = jax.device_get(run(params, np.maximum(ids, 0), ids >= 0, **options))
             check_scores(scores, "the encoder returned numbers")
-            found |= zip(numbers, rows, strict=False)  # the last rows may be padding
-        return [found[number] for number in range(len(texts))]
+            outputs |= zip(numbers, rows, strict=False)  # the last rows may be padding
+        return [outputs[number] for number in range(len(texts))]

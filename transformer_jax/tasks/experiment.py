@@ -166,12 +166,18 @@ def _saying(what: str) -> Iterator[None]:
 
 def _print_mistakes(answered: Sequence[tuple[InspectedExample, Answer]]) -> None:
     """Print the number of wrong answers and the most probable of them; nothing if no right answer is known."""
-    known = [pair for pair in answered if pair[0].is_right(pair[1]) is not None]
-    if not known:
+    wrong = []
+    num_known = 0
+    for example, answer in answered:
+        is_right = example.is_right(answer)
+        if is_right is not None:
+            num_known += 1
+        if is_right is False:
+            wrong.append((example, answer))
+    if num_known == 0:
         return
-    wrong = [pair for pair in known if not pair[0].is_right(pair[1])]
     wrong.sort(key=lambda pair: -(pair[1].probability or 0))
-    say(f"Mistakes: {len(wrong)} of the first {len(known)} examples of the test set")
+    say(f"Mistakes: {len(wrong)} of the first {num_known} examples of the test set")
     for example, answer in wrong[:MAX_MISTAKES]:
         chance = "" if answer.probability is None else f" ({answer.probability:.3g})"
         told = f"predicted {answer.text}{chance}, expected {example.expected}"

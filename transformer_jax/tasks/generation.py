@@ -244,10 +244,12 @@ def generation_of(
     values = {name: value for name, value in merged.items() if value is not None}
     if "top_k" in chosen:
         values.setdefault("top_k", 0)
-    supported = [name for name in fields if name in values]
-    generation = Generation(
-        **{name: check_value(name, values[name], fields[name]) for name in supported}
-    )
+    checked = {
+        name: check_value(name, values[name], hint)
+        for name, hint in fields.items()
+        if name in values
+    }
+    generation = Generation(**checked)
     if not 1 <= generation.num_beams <= MAX_BEAMS:
         raise InputError(
             f"num_beams is {generation.num_beams}, a key of {GENERATION} or beam_width; it must be 1 …"

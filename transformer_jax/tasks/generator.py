@@ -87,7 +87,9 @@ class Generator:
         before = size if self._is_continued else 0
         num_new = generation.num_new(before or 1)
         check_length(self.model, before + num_new, "the text with generated tokens")
-        longest = longest_text(self.model, size) - (num_new if self._is_continued else 0)
+        longest = longest_text(self.model, size)
+        if self._is_continued:
+            longest -= num_new
         return length_for(size, longest), num_new
 
     def _decoded(
@@ -106,9 +108,8 @@ class Generator:
         search = generation.search(num_new, key, ids if self._is_continued else None)
         with hidden_padding(is_token):
             if self._is_continued:
-                return tokens_after(
-                    apply, step, tokens, ids.shape[1], search, num_new, jnp.sum(~is_token, axis=1)
-                )
+                padding = jnp.sum(~is_token, axis=1)
+                return tokens_after(apply, step, tokens, ids.shape[1], search, num_new, padding)
             cache = apply(tokens, padding_mask(is_token), length=num_new, method="start_decoding")
         return search(step, cache, len(ids), start_token=generation.start_token, pad_token=0)
 
@@ -117,10 +118,12 @@ class Generator:
 def longest_text(model: Any, length: int) -> int:
     """Most tokens that a model takes; `length` if it has no limit."""
     positions = model.settings.positions
+    scaling = getattr(positions, "scaling", None) or positions
     # scaled rotary positions are for texts longer than those in training
-    if hasattr(getattr(positions, "scaling", None) or positions, "factor"):
+    if hasattr(scaling, "factor"):
         return sys.maxsize
-    return int(getattr(model, "longest_text", getattr(model, "max_len", length)))
+    max_len = getattr(model, "max_len", length)
+    return int(getattr(model, "longest_text", max_len))
 
 
 def check_length(model: Any, length: int, what: str) -> None:

@@ -125,7 +125,7 @@ class PretrainedText(TextTrainer):
                 setting of the call or the file is invalid, not supported, or meant for another kind of model.
         """
         texts = [self._encode(text) for text in self._texts(inputs)]
-        chosen = self._chosen(max_new, beam_width, settings)
+        chosen = self._generation_keys(max_new, beam_width, settings)
         answers = self._answers(texts, seed, chosen)
         return answers[0] if self.is_one(inputs) else answers
 
@@ -151,7 +151,7 @@ class PretrainedText(TextTrainer):
             raise InputError(f"a {type(self.model).__name__} cannot chat; use predict")
         text = chat_text(self.directory, messages)
         ids = self._encode(text, add_special_tokens=False)  # the template has added them
-        chosen = self._chosen(max_new, beam_width, settings)
+        chosen = self._generation_keys(max_new, beam_width, settings)
         (answer,) = self._generated([ids], seed, chosen)
         return self._decode(answer)
 
@@ -210,7 +210,7 @@ class PretrainedText(TextTrainer):
         labels = self._names(ids)
         if isinstance(self.model, Transformer):
             return self._translation(text, ids, labels)
-        answer = functools.partial(self._said, labels)
+        answer = functools.partial(self._predicted, labels)
         return InspectedExample(inputs=ids[None], labels=labels, title=text, answer=answer)
 
     def _translation(self, text: str, ids: Ids, labels: Sequence[str]) -> InspectedExample:
@@ -218,16 +218,18 @@ class PretrainedText(TextTrainer):
         chosen = {**UNSUPPORTED, **UNSUPPORTED_BEAMS, "max_new_tokens": LONGEST_TRANSLATION}
         (answer,) = self._generated([ids], 0, chosen)
         target = np.array([self._generation(chosen).start_token, *answer], np.int32)
-        read = self._names(target)
+        target_labels = self._names(target)
         return InspectedExample(
             inputs=(ids[None], target[None]),
-            labels={"encoder": labels, "decoder": read},
+            labels={"encoder": labels, "decoder": target_labels},
             title=text,
-            answer=functools.partial(self._said, read),
-            found=lambda output: self._said(read, output)._replace(text=self._decode(answer)),
+            answer=functools.partial(self._predicted, target_labels),
+            found=lambda output: self._predicted(target_labels, output)._replace(
+                text=self._decode(answer)
+            ),
         )
 
-    def _said(self, places: Sequence[str], output: Float[np.ndarray, "T V"]) -> Answer:
+    def _predicted(self, places: Sequence[str], output: Float[np.ndarray, "T V"]) -> Answer:
         """The most probable token at each place."""
         if getattr(self.model, "head", "") == "none":
             return NO_ANSWER
@@ -235,7 +237,7 @@ class PretrainedText(TextTrainer):
         ids = output[: len(places)].argmax(-1)
         return answer._replace(text=self._decode(ids), probability=None)
 
-    def _chosen(
+    def _generation_keys(
         self, max_new: int | None, beam_width: int | None, settings: Mapping[str, object]
     ) -> Json:
         """The arguments of a call as keys of `generation_config.json`."""

@@ -98,7 +98,7 @@ def load_run(
     return trainer
 
 
-def find_trainer(what: str, trainer: str | None = None) -> TrainerModule:
+def find_trainer(what: str, trainer: str | None) -> TrainerModule:
     """Load a model with the trainer of its task, ready to `predict`.
 
     Args:

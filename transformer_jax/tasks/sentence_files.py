@@ -123,8 +123,9 @@ def read_pooling(file: Path) -> Pooling:
     keys = _checked_keys(file)
     flagged = [name for flag, name in FLAGS.items() if keys.take(flag, bool, False)] or ["mean"]
     # several poolings are not supported
-    named = {"pooling_mode": flagged[0] if len(flagged) == 1 else flagged} | keys.others()
-    return POOLINGS[ConfigKeys(named, str(file)).one_of("pooling_mode", *POOLINGS)]
+    mode = flagged[0] if len(flagged) == 1 else flagged
+    newer_keys = ConfigKeys({"pooling_mode": mode, **keys.others()}, str(file))
+    return POOLINGS[newer_keys.one_of("pooling_mode", *POOLINGS)]
 
 
 def _dense(folder: Path, keys: ConfigKeys) -> Layer:
@@ -150,11 +151,11 @@ def _tokenizer(directory: Path, tokenizer: Any, longest: int) -> Any:
     """A copy of a tokenizer that cuts texts to the length in the model's files."""
     files = sorted(directory.glob("sentence_*_config.json"))  # named after the family
     keys = _checked_keys(files[0] if files else directory / "sentence_bert_config.json")
-    of_tokenizer = ConfigKeys.of_file(directory / TOKENIZER_CONFIG)
-    of_tokenizer.one_of("truncation_side", "right")
+    tokenizer_keys = ConfigKeys.of_file(directory / TOKENIZER_CONFIG)
+    tokenizer_keys.one_of("truncation_side", "right")
     length = keys.take("max_seq_length", Size | None, None)
     if length is None:
-        length = of_tokenizer.others().get("model_max_length")
+        length = tokenizer_keys.others().get("model_max_length")
     if not isinstance(length, int) or not 0 < length < longest:
         length = longest
     library = import_extra("tokenizers")

@@ -50,12 +50,12 @@ def members(config: TrainingConfig, directory: Path) -> list[Member]:
         raise InputError(
             f"pretrained is {config.pretrained}, so nothing is trained; leave out seeds and sweep"
         )
-    listed = [_values(config, text) for text in config.sweep]
+    pairs = [_values(config, text) for text in config.sweep]  # setting and values
     if config.seeds is not None:
-        listed.append(("seed", parse_seeds(config.seeds)))
-    # the last setting changes fastest
-    values = dict(sorted(listed, key=lambda pair: pair[0] == "seed"))
-    if len(values) < len(listed):
+        pairs.append(("seed", parse_seeds(config.seeds)))
+    # the seed last, which then changes fastest
+    values = dict(sorted(pairs, key=lambda pair: pair[0] == "seed"))
+    if len(values) < len(pairs):
         raise InputError(
             f"sweep is {' '.join(config.sweep)}, seeds is {config.seeds}; each setting must be"
             " named once"
@@ -122,8 +122,9 @@ def parse_seeds(text: str) -> Sequence[int]:
 
 def _in_a_name(value: object) -> str:
     """A value as a part of a directory's name."""
-    is_word = value is None or isinstance(value, bool)
-    return str(value).lower() if is_word else re.sub(r"[^\w.+-]", "_", str(value))
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return re.sub(r"[^\w.+-]", "_", str(value))
 
 
 def write_summary(

@@ -175,17 +175,18 @@ def _most_probable(
     A translation is a text of its own, which ends before the first end token; `chosen` are its tokens if a search has
     found them. Other tokens follow the given text each, so they have no joint probability.
     """
-    most_probable = logits[: len(places)].argmax(-1)
-    names = map(
-        visible, tokenizer.labels(most_probable)
-    )  # bytes of one character are named together
-    parts = answer_of(logits, places, str).parts
-    parts = [part._replace(text=name) for part, name in zip(parts, names, strict=True)]
-    ids = most_probable if chosen is None else chosen
+    predicted = logits[: len(places)].argmax(-1)
+    names = tokenizer.labels(predicted)  # together, since a character may have several bytes
+    answer = answer_of(logits, places, str)
+    parts = [
+        part._replace(text=visible(name)) for part, name in zip(answer.parts, names, strict=True)
+    ]
+    ids = predicted if chosen is None else chosen
     text = tokenizer.decode(ids)
     if not is_translation:
         return Answer(visible(text), None, parts)
-    is_in_text = ~np.logical_or.accumulate(ids == tokenizer.end)
-    probabilities = probabilities_of(logits[: len(ids)])[np.arange(len(ids)), ids]
-    probability = math.prod(probabilities[: is_in_text.sum() + 1].tolist())
-    return Answer(text, probability, parts)
+    is_before_end = ~np.logical_or.accumulate(ids == tokenizer.end)
+    length = is_before_end.sum() + 1  # with the end token
+    probabilities = probabilities_of(logits[: len(ids)])  # [T V]
+    probabilities_of_ids = probabilities[np.arange(len(ids)), ids]  # [T]
+    return Answer(text, math.prod(probabilities_of_ids[:length].tolist()), parts)

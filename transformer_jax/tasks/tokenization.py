@@ -122,8 +122,8 @@ class Tokenizer:
         """Decode to bytes like `decode`, as far as the tokenizer preserves them."""
         array = np.asarray(ids, np.int64)
         before_end = ~np.logical_or.accumulate(array == self.end)
-        is_special = np.isin(array, (self.pad, self.start))
-        return self._joined(array[before_end & ~is_special & (array < self.size)])
+        is_special = np.isin(array, (self.pad, self.start)) | (array >= self.size)
+        return self._joined(array[before_end & ~is_special])
 
     def labels(self, ids: TokenIds) -> list[str]:
         """A label for each id."""
@@ -150,8 +150,9 @@ class PieceTokenizer(Tokenizer):
         super().__init__(max(vocabulary.values()) + 1)
         self._pieces = pieces
         self.file = pieces.to_str()
-        self._adds_own = False
-        has_byte_letters = '"ByteLevel"' in json.dumps(json.loads(self.file)["decoder"])
+        self._adds_special_tokens = False
+        decoder = json.loads(self.file)["decoder"]
+        has_byte_letters = '"ByteLevel"' in json.dumps(decoder)  # perhaps inside a sequence
         self.num_bytes = np.zeros(self.size, np.int32)
         for piece, number in vocabulary.items():
             self.num_bytes[number] = _num_bytes(piece, has_byte_letters)
@@ -169,7 +170,7 @@ class PieceTokenizer(Tokenizer):
         changed.pad = pad
         changed.start = start
         changed.end = end
-        changed._adds_own = adds_them
+        changed._adds_special_tokens = adds_them
         changed.vocabulary_size = max(self.size, pad + 1, start + 1, end + 1)
         return changed
 
@@ -215,8 +216,10 @@ class PieceTokenizer(Tokenizer):
 
     @of_library("the tokenizer cannot encode a text")
     def _ids(self, text: str | bytes) -> Ids:
-        content = byte_text.encode(text).astype(np.uint8).tobytes().decode(errors="replace")
-        encoding = self._pieces.encode(content, add_special_tokens=self._adds_own)
+        content = byte_text.encode(text).astype(np.uint8).tobytes()
+        encoding = self._pieces.encode(
+            content.decode(errors="replace"), add_special_tokens=self._adds_special_tokens
+        )
         return np.array(encoding.ids, np.int32)
 
     @of_library("the tokenizer cannot decode tokens")
@@ -225,7 +228,7 @@ class PieceTokenizer(Tokenizer):
 
     @of_library("the tokenizer cannot encode a text")
     def _encoded(self, texts: Sequence[str]) -> list[Any]:  # of the library's own class
-        return self._pieces.encode_batch(texts, add_special_tokens=self._adds_own)
+        return self._pieces.encode_batch(texts, add_special_tokens=self._adds_special_tokens)
 
 
 def check_tokenizer(name: str, value: str) -> None:

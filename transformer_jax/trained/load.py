@@ -58,8 +58,9 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     except InputError as error:
         stored = read_json(directory / CONFIG, "a run's settings")
         place = stored.get("trainer", "FILE.py:CLASS")
+        class_name = place.rpartition(":")[2]
         raise InputError(
-            f"{error}; give its trainer: load_run(directory, {place.rpartition(':')[2]}), or"
+            f"{error}; give its trainer: load_run(directory, {class_name}), or"
             f" --trainer {place} in a command"
         ) from None
     try:
@@ -136,10 +137,11 @@ def _best_params(
     # If a run was extended, its best checkpoint may be older than the extension.
     may_differ = config_class.fields_with("keeps_result") | {"max_epochs"}
     known = {"task", *(field.name for field in dataclasses.fields(config_class))}
-    changed = differences(saved, settings, may_differ | saved.keys() - known)
-    if changed:
+    unknown = saved.keys() - known
+    differing = differences(saved, settings, may_differ | unknown)
+    if differing:
         raise InputError(
-            f"{directory / CONFIG} was damaged or changed after the training: {changed[0][:200]}"
+            f"{directory / CONFIG} was damaged or changed after the training: {differing[0][:200]}"
         )
     params: Params = best.state["params"]
     if settings["ema"] and criterion.metric.startswith(EMA):
@@ -171,7 +173,8 @@ def read_params(directory: Path) -> Params:
     weights = WEIGHTS if os.path.lexists(directory / WEIGHTS) else PARAMETERS
     # The settings and the files that they name; the results do not affect the model.
     names = {name for name in (*digests, *os.listdir(directory)) if name.endswith(".json")}
-    checked = {name: digests.get(name) for name in (*(names - {RESULTS}), weights)}
+    names.discard(RESULTS)
+    checked = {name: digests.get(name) for name in (*names, weights)}
     _check_digests(directory, checked, DIGESTS)
     return unflatten_dict(read_weights(directory / weights).arrays, sep="/")
 

@@ -103,13 +103,13 @@ def settings_of_initial(
     with contextlib.suppress(InputError):  # there is no such run yet
         settings = _settings_in(run, config_class, task)
         if settings.get("init_from") == what:
-            return _chosen(config_class, settings)
+            return _model_values(config_class, settings)
     with contextlib.suppress(InputError):  # `find_initial` will report the problem
         directory = initial_directory(what, config_class)
         if is_of_transformers(directory):
             return _settings_of_transformers(config_class, directory)
         settings = _settings_in(directory, config_class, task)
-        return _chosen(config_class, with_kept_files(config_class, settings, directory))
+        return _model_values(config_class, with_kept_files(config_class, settings, directory))
     return {}
 
 
@@ -119,7 +119,7 @@ def _settings_in(directory: Path, config_class: ConfigClass, task: str | None) -
     return completed(config_class, settings) if task_of_run == task else settings
 
 
-def _chosen(config_class: ConfigClass, settings: Json) -> Values:
+def _model_values(config_class: ConfigClass, settings: Json) -> Values:
     """The settings that define the model, converted to the types of the fields."""
     names = _settings_of_model(config_class) & settings.keys()
     return stored_values(config_class, {name: settings[name] for name in names})
@@ -156,7 +156,7 @@ def find_initial(trainer: Task, example: Samples) -> Params | None:
             number of heads, which the shapes do not show.
     """
     config = trainer.config
-    what = trainer.config.init_from
+    what = config.init_from
     if what is None:
         return None
     path_of_run = run_path(config, trainer.name)
@@ -167,7 +167,7 @@ def find_initial(trainer: Task, example: Samples) -> Params | None:
         )
 
     try:
-        params, origin = _initial(what, type(config))
+        params, origin = _initial_model(what, type(config))
         heads = origin.get("num_heads", config.num_heads)
         if heads != config.num_heads:
             raise InputError(
@@ -216,7 +216,7 @@ def check_fits(
         shapes = shapes_of(flatten_dict(params, sep="/"))
         check_shapes(shapes, expected, what)
     except InputError as error:
-        flags = []
+        flags = []  # of settings that differ from the model's
         settings = settings_of(trainer.name, trainer.config)
         for name in sorted(_settings_of_model(type(trainer.config)) & origin.keys()):
             if origin[name] != settings[name]:
@@ -269,7 +269,7 @@ def model_directory(setting: str, what: str, more: str = "") -> Path:
     return directory
 
 
-def _initial(what: str, config_class: ConfigClass) -> tuple[Params, Json]:
+def _initial_model(what: str, config_class: ConfigClass) -> tuple[Params, Json]:
     """Parameters of the model that `init_from` names, and its settings; none for a model of HuggingFace."""
     directory = initial_directory(what, config_class)
     if is_of_transformers(directory):

@@ -17,7 +17,7 @@ class Published(NamedTuple):
 
     url: str
     num_heads: int  # H, which Flax files do not contain
-    sha256: str | None  # None if unknown
+    sha256: str | None = None  # None if unknown
 
 
 BASE_URL = "https://raw.githubusercontent.com/phlippe/saved_models/main/"
@@ -32,12 +32,8 @@ PUBLISHED = {
         num_heads=1,
         sha256="30bc6601c4818c15f0e4d12aabcebfc199ba8cb40386ecbe90aaae9e6693c19b",
     ),
-    "anomaly-jax": Published(
-        BASE_URL + "JAX/tutorial6/SetAnomalyTask.ckpt", num_heads=4, sha256=None
-    ),
-    "anomaly-pytorch": Published(
-        BASE_URL + "tutorial6/SetAnomalyTask.ckpt", num_heads=4, sha256=None
-    ),
+    "anomaly-jax": Published(BASE_URL + "JAX/tutorial6/SetAnomalyTask.ckpt", num_heads=4),
+    "anomaly-pytorch": Published(BASE_URL + "tutorial6/SetAnomalyTask.ckpt", num_heads=4),
 }
 
 
@@ -68,14 +64,14 @@ def load_pretrained(
             raise InputError(f"what is {what}; it must be a file, or one of {', '.join(PUBLISHED)}")
         return load_tutorial_weights(what, num_heads=num_heads)
     published = PUBLISHED[str(what)]
-    if num_heads is not None and num_heads != published.num_heads:
+    if num_heads not in (None, published.num_heads):
         raise InputError(f"num_heads is {num_heads}; that of {what} is {published.num_heads}")
     path = Path(cache_dir) / f"{what}.ckpt"
     if not path.is_file():
         download(published.url, path, str(what))
     try:
         digest = digest_of(path)
-        if published.sha256 is not None and published.sha256 != digest:
+        if published.sha256 not in (None, digest):
             raise InputError(
                 f"{path} is not the published file: its SHA-256 is {digest}, not {published.sha256}"
             )

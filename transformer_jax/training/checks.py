@@ -170,7 +170,8 @@ def with_criterion(config: TrainingConfig, names: Collection[str]) -> TrainingCo
     Raises:
         InputError: the loss or the criterion's metric is missing, or a metric has a name that training itself logs.
     """
-    returned = f"the loss function returns {', '.join(sorted(names)) or 'nothing'}"
+    returned_names = ", ".join(sorted(names))
+    returned = f"the loss function returns {returned_names or 'nothing'}"
     if "loss" not in names:
         raise InputError(f"{returned}; it must return loss, which is minimised")
     averaged = {f"{EMA}{name}" for name in names} if config.ema else set()
@@ -192,7 +193,7 @@ def with_criterion(config: TrainingConfig, names: Collection[str]) -> TrainingCo
     if config.best_by is None and not has_own_default:
         return dataclasses.replace(config, best_by=str(Criterion("loss", "min")))
     raise InputError(
-        f"best_by is {criterion}; the metrics are {', '.join(sorted(names))} (a task of your own"
+        f"best_by is {criterion}; the metrics are {returned_names} (a task of your own"
         " may add metrics in loss_function or dataset_metrics)"
     )
 

@@ -81,11 +81,13 @@ class InspectedExample:
         largest = np.atleast_1d(output).max(-1, keepdims=True)
         check_scores(largest, f"the output for {self.title!r} has numbers")
         is_single = not isinstance(self.labels, Mapping)
-        is_by_position = getattr(self.answer, "func", self.answer) is answer_by_position
-        if is_by_position and is_single and np.ndim(output) == 2:
-            output = output[list(self.shown("", len(output)))]
-        answer = self.answer if is_changed or self.found is None else self.found
-        return answer(output)
+        function = getattr(self.answer, "func", self.answer)  # of a `partial`, or the answer itself
+        if function is answer_by_position and is_single and np.ndim(output) == 2:
+            shown_positions = list(self.shown("", len(output)))
+            output = output[shown_positions]
+        if is_changed or self.found is None:
+            return self.answer(output)
+        return self.found(output)
 
     def is_right(self, answer: Answer) -> bool | None:
         """Return whether the answer is right; None if this is unknown."""
@@ -152,18 +154,14 @@ def answer_of(
         places: labels of the first positions; the others are ignored.
         name: returns the name of a class.
     """
-    probabilities = probabilities_of(logits[: len(places)])
-    classes = probabilities.argmax(-1)
+    probabilities = probabilities_of(logits[: len(places)])  # [T C]
+    classes = probabilities.argmax(-1).tolist()
+    largest = probabilities.max(-1).tolist()
     parts = [
-        AnswerPart(str(place), name(int(index)), float(row[index]))
-        for place, index, row in zip(places, classes, probabilities, strict=True)
+        AnswerPart(str(place), name(number), probability)
+        for place, number, probability in zip(places, classes, largest, strict=True)
     ]
-    return Answer(" ".join(part.text for part in parts), probability_of_all(parts), parts)
-
-
-def probability_of_all(parts: Sequence[AnswerPart]) -> float:
-    """The product of the parts' probabilities."""
-    return math.prod(1.0 if part.probability is None else part.probability for part in parts)
+    return Answer(" ".join(part.text for part in parts), math.prod(largest), parts)
 
 
 def probabilities_of(logits: Float[np.ndarray, "... C"]) -> Float[np.ndarray, "... C"]:
@@ -188,8 +186,8 @@ def with_expected(example: InspectedExample, targets: Inputs, name: Naming) -> I
 def examples_in_batch(
     batch: Inputs,
     prepare: Callable[[Inputs], Inputs],
-    name: Naming = str,
-    real: Bool[ArrayLike, "B T"] | None = None,
+    name: Naming,
+    real: Bool[ArrayLike, "B T"] | None,
 ) -> list[InspectedExample]:
     """Return the rows of a data set's batch as examples; the numbers of a single integer array are the labels.
 

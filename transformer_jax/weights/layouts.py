@@ -40,9 +40,11 @@ def fuse(parts: Kernels, num_groups: int) -> Shaped[Leaf, "*inputs fused"]:
     Its columns are query, key and value of the first group of D / `num_groups` columns, then of the second, and so on.
     """
     *inputs, width = parts[0].shape
+    # [*inputs groups D/groups]
     groups = [part.reshape(*inputs, num_groups, width // num_groups) for part in parts]
     library = groups[0].__array_namespace__()  # JAX if only the shapes are traced
-    return library.concat(groups, axis=-1).reshape(*inputs, 3 * width)
+    fused = library.concat(groups, axis=-1)  # [*inputs groups 3·D/groups]
+    return fused.reshape(*inputs, 3 * width)
 
 
 def split(whole: Shaped[np.ndarray, "*inputs fused"], num_groups: int) -> list[np.ndarray]:
@@ -70,11 +72,11 @@ class Layout(NamedTuple):
 
     def names(self, paths: Iterable[str]) -> dict[str, list[str]]:
         """Our paths by name in the other program: one path, or three if query, key and value are fused."""
-        named: dict[str, list[str]] = {}
+        paths_by_name: dict[str, list[str]] = {}
         # query before key and value
         for path in sorted(paths, key=lambda path: path.replace("query_proj", "a_proj")):
-            named.setdefault(self.name(path), []).append(path)
-        return named
+            paths_by_name.setdefault(self.name(path), []).append(path)
+        return paths_by_name
 
     def abstract(self, like: Abstract) -> Abstract:
         """Compute shapes and types of the other program's arrays, without allocating them.
@@ -88,10 +90,13 @@ class Layout(NamedTuple):
         """Convert our arrays by path to the other program's by name."""
         theirs = {}
         for name, paths in self.names(arrays).items():
-            parts = [arrays[path] for path in paths]
-            whole = fuse(parts, self.num_groups) if len(parts) > 1 else parts[0]
-            whole = whole.reshape(self.reshaped.get(paths[0], whole.shape))
-            theirs[name] = whole.T if self._is_transposed(paths[0]) else whole
+            first_path = paths[0]
+            array = arrays[first_path]
+            if len(paths) > 1:
+                array = fuse([arrays[path] for path in paths], self.num_groups)
+            if first_path in self.reshaped:
+                array = array.reshape(self.reshaped[first_path])
+            theirs[name] = array.T if self._is_transposed(first_path) else array
         return theirs
 
     def to_ours(self, arrays: Arrays, like: Abstract, source: str) -> Params:
@@ -114,7 +119,8 @@ class Layout(NamedTuple):
 
     def parts(self, shapes: Shapes, whole: np.ndarray) -> Arrays:
         """Our arrays with these paths and shapes, from one array of the other program: views if possible."""
-        if self._is_transposed(next(iter(shapes))):
+        path, *_ = shapes
+        if self._is_transposed(path):
             whole = whole.T
         parts = split(whole, self.num_groups) if len(shapes) > 1 else [whole]
         return {path: part.reshape(shapes[path]) for path, part in zip(shapes, parts, strict=True)}
@@ -132,7 +138,8 @@ def abstract_params(model: nn.Module, *inputs: object) -> Abstract:
         inputs: arguments of the model's call, or their shapes and types; by default those of `example_inputs`.
     """
     inputs = inputs or example_inputs(model)
-    return flatten_dict(jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"], sep="/")
+    variables = jax.eval_shape(model.init, jax.random.key(0), *inputs)
+    return flatten_dict(variables["params"], sep="/")
 
 
 def example_inputs(model: nn.Module) -> tuple[jax.ShapeDtypeStruct, ...]:

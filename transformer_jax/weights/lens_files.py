@@ -26,7 +26,7 @@ def read_jacobians(path: str | Path) -> tuple[Maps, Bias, Layers, Number]:
         saved, stored_bytes = load_torch(file)
         jacobians = dict(sorted(saved["J"].items()))
         check_stored(jacobians.values(), stored_bytes, file)
-        maps = np.stack([array_of(each) for each in jacobians.values()]).astype(np.float32)
+        maps = np.stack([array_of(jacobian) for jacobian in jacobians.values()]).astype(np.float32)
         return (
             maps,
             np.zeros_like(maps[..., 0]),
@@ -39,10 +39,12 @@ def jacobian_file(maps: Maps, layers: Layers, num_texts: Number) -> bytes:
     """Return the content of the file of a lens with biases of 0."""
     import torch
 
+    numbers = layers.tolist()
+    jacobians = torch.tensor(np.asarray(maps)).unbind()  # [D D] of each layer
     content = {
-        "J": dict(zip(layers.tolist(), torch.tensor(np.asarray(maps)).unbind(), strict=True)),
+        "J": dict(zip(numbers, jacobians, strict=True)),
         "n_prompts": num_texts.item(),
-        "source_layers": layers.tolist(),
+        "source_layers": numbers,
         "d_model": maps.shape[-1],
     }
     stream = io.BytesIO()

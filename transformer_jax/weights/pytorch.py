@@ -80,8 +80,8 @@ def params_from_torch(
     if isinstance(weights, str | Path):
         return LAYOUT.to_ours(read_weights(weights).arrays, like, str(weights))
     arrays = {}
-    for name, x in weights.items():
-        array = array_of(x) if isinstance(x, torch.Tensor) else as_array(name, x)
+    for name, weight in weights.items():
+        array = array_of(weight) if isinstance(weight, torch.Tensor) else as_array(name, weight)
         arrays[name] = np.asarray(array)
     return LAYOUT.to_ours(arrays, like, "the state dict")
 
@@ -98,14 +98,14 @@ def params_to_torch(model: Model, params: Params) -> dict[str, torch.Tensor]:
         InputError: the model has a part without a counterpart in PyTorch; or the parameters are not those of this
             model, or not finite.
     """
-    return state_dict_of(LAYOUT, params, _params_like(model))
+    return state_dict_of(params, _params_like(model))
 
 
-def state_dict_of(layout: Layout, params: Params, like: Abstract) -> dict[str, torch.Tensor]:
+def state_dict_of(params: Params, like: Abstract) -> dict[str, torch.Tensor]:
     """Copy parameters to a state dict; raise an `InputError` if their paths or shapes differ from `like`."""
     arrays = by_path(params)
     check_arrays(arrays, like, "params")
-    return {name: _tensor_of(np.asarray(array)) for name, array in layout.to_theirs(arrays).items()}
+    return {name: _tensor_of(np.asarray(array)) for name, array in LAYOUT.to_theirs(arrays).items()}
 
 
 def _params_like(model: Model) -> Abstract:

@@ -24,7 +24,6 @@ from transformer_jax.trees import Params
 from transformer_jax.weights import torch_model
 from transformer_jax.weights.layouts import abstract_params, by_path
 from transformer_jax.weights.pytorch import (
-    LAYOUT,
     SAME_SIZES,
     check_blocks,
     check_parts,
@@ -103,7 +102,7 @@ def _content(model: nn.Module, params: Params) -> Json:
         "attention_dropout_prob": float(model.settings.attention.dropout_prob),
         "activation": _activation(model.settings),
     }
-    weights = state_dict_of(LAYOUT, params, abstract_params(model, *inputs))
+    weights = state_dict_of(params, abstract_params(model, *inputs))
     return {
         "settings": settings,
         "sizes": sizes,

@@ -106,9 +106,10 @@ def graph_of(nodes: np.ndarray, rows: np.ndarray, probabilities: np.ndarray) -> 
     """Make a graph of the incoming edges of features and logits, the last column of which is that of biases."""
     is_target = np.isin(nodes["kind"], ("feature", "logit"))
     num_sources = rows.shape[1] - 1  # all nodes but the logits, which come last
-    edges = np.zeros((len(nodes), len(nodes)), np.float32)
+    num_nodes = len(nodes)
+    edges = np.zeros((num_nodes, num_nodes), np.float32)
     edges[is_target, :num_sources] = rows[:, :-1]
-    biases, probability_of_node = np.zeros((2, len(nodes)))
+    biases, probability_of_node = np.zeros((2, num_nodes))
     biases[is_target] = rows[:, -1]
     probability_of_node[num_sources:] = probabilities
     return AttributionGraph(nodes.view(np.recarray), edges, biases, probability_of_node)

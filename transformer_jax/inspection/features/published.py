@@ -131,11 +131,14 @@ def load_transcoders(directory: str | Path) -> Transcoders:
 
 
 def _fold(arrays: Stored, config: Json, scale: float | None) -> None:
-    """Fold the subtracted bias, the decoder's norms and the scale of the activations into a dictionary's arrays."""
-    if config["apply_b_dec_to_input"]:
+    """Fold the subtracted bias, the decoder's norms and the scale of the activations into a dictionary's arrays.
+
+    It then is `activation(x W_enc + b_enc) W_dec + b_dec`, with `W_enc [D F]` and `W_dec [F D]`.
+    """
+    if config["apply_b_dec_to_input"]:  # (x - b_dec) W_enc
         arrays["b_enc"] -= arrays["b_dec"] @ arrays["W_enc"]
     if config["architecture"] == "topk" and config["rescale_acts_by_decoder_norm"]:
-        norms = jnp.linalg.norm(arrays["W_dec"], axis=1)
+        norms = jnp.linalg.norm(arrays["W_dec"], axis=1)  # [F]
         arrays["W_enc"] *= norms
         arrays["b_enc"] *= norms
         arrays["W_dec"] /= norms[:, None]

@@ -142,8 +142,7 @@ class ActivationStream:
         if self._valid is None:
             return array.reshape(-1, array.shape[-1])
         valid = np.asarray(self._valid(*samples))
-        if valid.shape != array.shape[:-1] or valid.dtype != bool:
-            raise InputError(
-                f"valid gives {valid.dtype} {valid.shape}; it must give bool {array.shape[:-1]}"
-            )
+        shape = array.shape[:-1]
+        if valid.shape != shape or valid.dtype != bool:
+            raise InputError(f"valid gives {valid.dtype} {valid.shape}; it must give bool {shape}")
         return array[valid]

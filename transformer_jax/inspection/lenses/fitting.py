@@ -15,6 +15,7 @@ from jaxtyping import Int
 from tqdm import tqdm
 
 from transformer_jax.argument_checks import check_shapes, check_token_ids, shapes_of
+from transformer_jax.devices.specs import path_name
 from transformer_jax.errors import InputError
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.lenses.lens import Lens, check_length
@@ -117,7 +118,7 @@ def fit_to_texts(
 def _by_name(state: State) -> dict[str, np.ndarray]:
     """The arrays of a state by their paths, as the file has them."""
     return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf, order="C")
+        path_name(path): np.asarray(leaf, order="C")
         for path, leaf in jax.tree_util.tree_leaves_with_path(state)
     }
 

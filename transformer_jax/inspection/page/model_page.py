@@ -166,16 +166,21 @@ def _patching(
     """Patching of each stack's residual stream, with the example's answer as the metric."""
     clean = example.inputs
     corrupted = _one_input("corrupted", corrupted)
-    answers = []  # to both inputs
+    predictions = []  # for the clean and the corrupted input
     for inputs in (clean, corrupted):
-        output = np.atleast_2d(np.asarray(passes.bound.patch(inputs, {})[0], np.float32))  # [T C]
-        length = len(output)
+        output = passes.bound.patch(inputs, {})  # [1 T C], or [1 C]
+        logits = np.atleast_2d(np.asarray(output[0], np.float32))  # [T C]
+        length = len(logits)
         check_offset("position", position, -length, length - 1)
-        answers.append(int(output[position].argmax()))
-    right, wrong = answers
+        predictions.append(int(logits[position].argmax()))
+    right, wrong = predictions
+    note = f"{PATCHING} the logit of “{name(right)}”"
+    if wrong != right:
+        note += f" minus that of “{name(wrong)}”"
+    note += f" at position {position % length}."
 
     def metric(output: Array) -> Array:
-        logits = jnp.atleast_2d(output[0])[position]
+        logits = jnp.atleast_2d(output[0])[position]  # [C]
         return logits[right] - logits[wrong] if wrong != right else logits[right]
 
     frames = []
@@ -184,8 +189,6 @@ def _patching(
         (values,), _ = passes.bound.patch_grid(clean, corrupted, site, metric=metric).frames()
         labels = example.labels_of(stack, num_positions)
         frames.append(grid_frame(stack, values, "layer", labels, RESTORED))
-    less = f" minus that of “{name(wrong)}”" if wrong != right else ""
-    note = f"{PATCHING} the logit of “{name(right)}”{less} at position {position % length}."
     return {"note": note, "frames": frames}
 
 

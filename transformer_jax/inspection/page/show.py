@@ -118,8 +118,8 @@ def grid_frame(
     title: str,
     values: Float[np.ndarray, "rows columns"],
     row: str,
-    labels: Labels | None = None,
-    least: float = 0.0,
+    labels: Labels | None,
+    least: float,
 ) -> Json:
     """One table of a grid, as JSON for the script, with the colour scale of `full_colour`.
 

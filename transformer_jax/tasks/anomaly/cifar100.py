@@ -23,7 +23,6 @@ from transformer_jax.tasks.anomaly.sets import Labels, stratified_split
 from transformer_jax.tasks.anomaly.tables import FeatureTable, Record, difference, read_features
 from transformer_jax.tasks.own_code import imported
 
-FOLDER = "cifar-100-python"
 ARCHIVE = "cifar-100-python.tar.gz"
 FILE_NAMES = ("train_set_features.npz", "test_set_features.npz")  # as in the tutorial
 CACHE = "cifar100_features"  # directory of features computed here, separate from the tutorial's
@@ -165,8 +164,8 @@ def features_of_splits(
             record: Record = {"data": split.digest, "model": model, "resolution": resolution}
             features = cached_features(path, split.images, record, network)
         else:
-            features, found = read_features(path)
-            reason = difference(found, {"data": split.digest, "resolution": resolution})
+            features, stored_record = read_features(path)
+            reason = difference(stored_record, {"data": split.digest, "resolution": resolution})
             if reason is not None:
                 raise InputError(
                     f"{path} cannot be used: {reason}; leave out features_dir to compute the features"
@@ -213,8 +212,8 @@ def cifar100_table(
     data_dir: Path,
     features_dir: Path | None,
     resolution: int,
-    images: Path | None = None,
-    features_by: str = RESNET34,
+    images: Path | None,
+    features_by: str,
 ) -> FeatureTable:
     """CIFAR-100 with the features of a network.
 

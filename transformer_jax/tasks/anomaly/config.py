@@ -79,8 +79,10 @@ class AnomalyConfig(TrainingConfig):
         return super().resolved(steps_per_epoch)
 
     def idle(self) -> dict[str, str]:
-        idle = {"data_dir": "only cifar100 uses it"}
-        return super().idle() | ({} if self.dataset == "cifar100" else idle)
+        reasons = super().idle()
+        if self.dataset != "cifar100":
+            reasons["data_dir"] = "only cifar100 uses it"
+        return reasons
 
     def table(self) -> FeatureTable:
         """Features, label and split of every image."""

@@ -58,6 +58,7 @@ class FolderImages:
             raise InputError(
                 f"{directory} has {len(folder.targets)} images; labels has {len(labels)}"
             )
+        # [2 pairs], the folder and the class of each pair that occurs
         pairs = np.unique(np.stack([folder.targets, labels]), axis=1)
         if pairs.shape[1] != len(folder.classes) or len(set(pairs[1])) != len(folder.classes):
             raise InputError(

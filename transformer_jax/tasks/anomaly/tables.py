@@ -111,11 +111,11 @@ def read_features(path: Path) -> tuple[Table, Record]:
     return features, record
 
 
-def difference(found: Record, wanted: Record) -> str | None:
+def difference(stored: Record, current: Record) -> str | None:
     """Describe the first entry that both records have and in which they differ; None if they agree."""
-    for name, expected in wanted.items():
-        if found.get(name, expected) != expected:
-            return f"{name} was {found[name]!r} and is now {expected!r}"
+    for name, value in current.items():
+        if stored.get(name, value) != value:
+            return f"{name} was {stored[name]!r} and is now {value!r}"
     return None
 
 

@@ -112,14 +112,15 @@ def _initial_coding(config: ClassificationConfig) -> tuple[list[str], Pooling | 
         raise InputError(f"init_from is {directory}; it must be an encoder, such as BERT")
     if pooling is None and os.path.lexists(directory / POOLING):
         pooling = read_pooling(directory / POOLING)
-    if published.head == "classes" and pooling in (None, "first"):
+    takes_first_token = pooling in (None, "first")
+    if published.head == "classes" and takes_first_token:
         classes = read_classes(directory, published.num_classes)
         names = [classes.names.get(str(n), "") for n in range(published.num_classes)]
         head_labels = {name.casefold(): name for name in names}
     labels = labels_of(config, head_labels)
     is_head_kept = [*head_labels] == [label.casefold() for label in labels]
     if init_only is None and not is_head_kept:
-        has_pooler = published.uses_pooler and pooling in (None, "first")
+        has_pooler = published.uses_pooler and takes_first_token
         init_only = f"{BELOW_HEAD},pooler" if has_pooler else BELOW_HEAD
     return labels, pooling, init_only
 
@@ -144,8 +145,8 @@ def _splits(config: ClassificationConfig, *stamps: object) -> Splits:
         label_column=config.label_column,
         has_several=config.multi_label,
     )
-    given = config.val_data, config.test_data
-    val, test = (None if file is None else read(file) for file in given)
+    val = None if config.val_data is None else read(config.val_data)
+    test = None if config.test_data is None else read(config.test_data)
     return split_texts(read(config.data), val, test, by_label=not config.regression)
 
 
@@ -203,8 +204,9 @@ def tokenizer_of(config: ClassificationConfig) -> "tokenizers.Tokenizer":
     """
     library = import_extra("tokenizers")
     kept = kept_file(config, TASK, TOKENIZER)
-    alike = dataclasses.replace(config, seed=0, name=None)
-    train = functools.partial(_trained, alike, stamp(config.data))
+    # the same for all runs of a sweep
+    shared_config = dataclasses.replace(config, seed=0, name=None)
+    train = functools.partial(_trained, shared_config, stamp(config.data))
     kind = config.tokenizer
     if kind == AUTO:
         kind = WORDS if config.data is not None and _has_spaces(config) else PIECES

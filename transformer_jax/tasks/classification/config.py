@@ -110,7 +110,7 @@ class ClassificationConfig(TrainingConfig):
             raise InputError(f"positions is {self.positions}; for texts it must be learned")
 
     def idle(self) -> dict[str, str]:
-        reasons = super().idle() | idle_with(self.architecture, self.init_from)
+        reasons = super().idle() | idle_with(self)
         if self.data is None:
             of_files = ["val_data", "test_data", *COLUMNS]
             if self.init_from is None:  # else these are those of its model

@@ -88,11 +88,11 @@ def split_texts(texts: Texts, val: Texts | None, test: Texts | None, *, by_label
     Raises:
         InputError: a label has only one text to split, or a set has no text.
     """
-    held_out = {each.texts for each in (*(val or ()), *(test or ()))}
+    held_out = {example.texts for example in (*(val or ()), *(test or ()))}
     groups: dict[tuple[str, ...], list[LabelledText]] = defaultdict(list)
-    for each in texts:
-        if each.texts not in held_out:
-            groups[each.texts].append(each)
+    for example in texts:
+        if example.texts not in held_out:
+            groups[example.texts].append(example)
     counts = Counter(label for first, *_ in groups.values() for label in first.labels)
     missing = [name for name, given in (("val", val), ("test", test)) if given is None]
     # the parts to which the texts of a label go in turn
@@ -126,11 +126,11 @@ def class_targets(texts: Texts, labels: Sequence[str]) -> Targets:
     """A row for each text with 1 for each of its labels; an `InputError` if a text has another label."""
     numbers = {label: number for number, label in enumerate(labels)}
     targets = np.zeros((len(texts), len(labels)), np.float32)
-    for row, each in zip(targets, texts, strict=True):
-        for label in each.labels:
+    for row, example in zip(targets, texts, strict=True):
+        for label in example.labels:
             if label not in numbers:
                 raise InputError(
-                    f"{each.place}: the label is {shortened(label)}; it must be one of"
+                    f"{example.place}: the label is {shortened(label)}; it must be one of"
                     f" {shortened(', '.join(labels))}, the labels of the training texts, of the"
                     " setting labels, or of the run that is resumed (name=… begins another)"
                 )
@@ -141,11 +141,11 @@ def class_targets(texts: Texts, labels: Sequence[str]) -> Targets:
 def number_targets(texts: Texts) -> Targets:
     """The number that is the label of each text; an `InputError` if one is not."""
     numbers = []
-    for each in texts:
+    for example in texts:
         with as_input_error(
-            f"{each.place}: with regression=True, labels must be numbers", ValueError
+            f"{example.place}: with regression=True, labels must be numbers", ValueError
         ):
-            number = float(each.labels[0])
+            number = float(example.labels[0])
             if not abs(number) < LARGEST:  # nor NaN
                 raise ValueError(f"{number} is not finite in float32")
             numbers.append([number])

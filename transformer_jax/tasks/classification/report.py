@@ -74,7 +74,8 @@ def answers(
         return (targets > 0).astype(int), (logits > 0).astype(int)
     one_hot = np.eye(targets.shape[1], dtype=int)
     predicted = one_hot[logits.argmax(-1)]
-    return one_hot[(targets + targets * predicted).argmax(-1)], predicted
+    preference = targets + targets * predicted  # [N C]
+    return one_hot[preference.argmax(-1)], predicted
 
 
 def scores(
@@ -115,8 +116,8 @@ def simple_models(
     characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(1, 4), sublinear_tf=True)
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
     ngrams = make_union(characters, words)
-    of_train = ngrams.fit_transform(["\n".join(each.texts) for each in train])
-    of_test = ngrams.transform(["\n".join(each.texts) for each in test])
+    of_train = ngrams.fit_transform(["\n".join(example.texts) for example in train])
+    of_test = ngrams.transform(["\n".join(example.texts) for example in test])
     constant = targets.mean(0)
     if config.regression:
         linear = Ridge().fit(of_train, targets).predict(of_test).reshape(-1, 1)

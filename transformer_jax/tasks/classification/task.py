@@ -97,9 +97,11 @@ def targets_of(config: ClassificationConfig, texts: Texts, labels: Sequence[str]
     """
     targets = true_targets(config, texts, labels)
     if config.regression:
-        mean, deviation = map(float, labels)
+        mean, deviation = map(float, labels)  # stored in place of labels
         return (targets - mean) / deviation
-    return targets if config.multi_label else targets / targets.sum(-1, keepdims=True)
+    if config.multi_label:
+        return targets
+    return targets / targets.sum(-1, keepdims=True)
 
 
 def balanced_weights(targets: Targets) -> Float[np.ndarray, " C"]:

@@ -88,7 +88,7 @@ class LanguageModelConfig(TrainingConfig):
             raise InputError("prompt is ''; it must have at least one byte, or be None")
 
     def idle(self) -> dict[str, str]:
-        reasons = super().idle() | idle_with(self.architecture, self.init_from)
+        reasons = super().idle() | idle_with(self)
         if self.pack is not None:
             reasons |= dict.fromkeys(
                 ("train_size", "stride"), "pack is given, which takes every text once"

@@ -113,6 +113,7 @@ def tokens_after(
         padding=padding,
         method="start_decoding",
     )
-    after = AfterPrefix(cache, jax.lax.dynamic_index_in_dim(prompts, length - 1, 1, keepdims=False))
+    newest = jax.lax.dynamic_index_in_dim(prompts, length - 1, axis=1, keepdims=False)  # [B]
+    after = AfterPrefix(cache, newest)
     step = after_prefix(step, length - 1)
     return decode(step, after, len(prompts), start_token=0, pad_token=0, max_length=max_length)

@@ -38,8 +38,10 @@ class PackedTexts(ArrayDataset):
         places = first_fit(sizes.tolist(), seq_len)  # where they begin, all windows in a row
         inputs = np.append(end, text[:-1])
         num_windows = max(places) // seq_len + 1
+        # [3 windows·T], padding where no token is
         packed = np.full((3, num_windows * seq_len), [[end], [0], [UNSCORED]], np.int32)
-        packed[:, np.repeat(places, sizes) + positions] = inputs, positions, text
+        columns = np.repeat(places, sizes) + positions  # of the tokens
+        packed[:, columns] = inputs, positions, text
         inputs, positions, targets = packed.reshape(3, num_windows, seq_len)
         super().__init__((inputs, positions), targets)
 
@@ -84,7 +86,9 @@ def first_fit(sizes: Sequence[int], room: int) -> list[int]:
     for size in sizes:
         node = 1
         while node < num_leaves:
-            node = 2 * node + (most_room[2 * node] < size)
+            node *= 2
+            if most_room[node] < size:
+                node += 1
         places.append((node - num_leaves + 1) * room - most_room[node])
         most_room[node] -= size
         while node > 1:

@@ -70,11 +70,12 @@ def language_model_data(config: LanguageModelConfig) -> LanguageModelData:
         tokenizer.encode_file(part, f"the text for {name}", by_lines=by_lines)
         for name, part in text._asdict().items()
     ]
-    sizes = dict(zip(text._fields, map(len, parts), strict=True))
-    name = min(sizes, key=sizes.__getitem__)
-    if sizes[name] < length:
+    sizes = list(map(len, parts))
+    size = min(sizes)
+    if size < length:
+        name = text._fields[sizes.index(size)]
         raise InputError(
-            f"data is {config.data}, too short for seq_len, {length}: the part for {name} has {sizes[name]} tokens;"
+            f"data is {config.data}, too short for seq_len, {length}: the part for {name} has {size} tokens;"
             " give a longer text or a smaller seq_len"
         )
     first = line_feed_of(tokenizer)
@@ -214,17 +215,18 @@ class LanguageModelTrainer(TextTrainer):
         check_sizes(0, seed=seed)
         chosen = {name: getattr(self.config, name) for name in DRAWS} | draws
         params = jax.device_put(self.params, self.first_device)
-        continued: list[AnyText] = []
+        continuations: list[AnyText] = []
         encoded = encode_all(texts, MAX_SIZE, self.tokenizer, before=self._ends)
         for number, ids in enumerate(encoded):
             key = jax.random.fold_in(jax.random.key(seed), number)
             new = self._continuation(params, ids, max_new, key, **chosen)
-            new = new[~np.logical_or.accumulate(np.isin(new, self._ends))]
+            is_after_end = np.logical_or.accumulate(np.isin(new, self._ends))
+            new = new[~is_after_end]
             if isinstance(texts[number], bytes):
-                continued.append(text_after(self.tokenizer.to_bytes, ids, new))
+                continuations.append(text_after(self.tokenizer.to_bytes, ids, new))
             else:
-                continued.append(text_after(self.tokenizer.decode, ids, new))
-        return continued[0] if self.is_one(inputs) else continued
+                continuations.append(text_after(self.tokenizer.decode, ids, new))
+        return continuations[0] if self.is_one(inputs) else continuations
 
     def pictured_example(self, inputs: Any) -> InspectedExample:
         window = jax.tree.map(lambda rows: np.asarray(rows)[0], inputs)

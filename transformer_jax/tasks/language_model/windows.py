@@ -53,7 +53,8 @@ def load_text(path: Path | None, *, by_lines: bool = False) -> TextSplits:
             text = np.memmap(file, np.uint8, "r")
         if not by_lines:
             return split_text(text)
-        return split_text(text, np.append(np.flatnonzero(text == FIRST[0]) + 1, len(text)))
+        ends_of_lines = np.flatnonzero(text == FIRST[0]) + 1
+        return split_text(text, np.append(ends_of_lines, len(text)))
     documents = [(text + SEPARATOR).encode(errors="replace") for text in library_docstrings()]
     ends = np.cumsum([len(document) for document in documents])
     return split_text(np.frombuffer(b"".join(documents), np.uint8), ends)

@@ -130,7 +130,7 @@ class TranslationConfig(TrainingConfig):
     bleu_tokenize: BleuTokenizer = setting("auto", changes_result=False)
 
     def idle(self) -> dict[str, str]:
-        reasons = super().idle() | idle_with(self.architecture, self.init_from)
+        reasons = super().idle() | idle_with(self)
         if self.data is None:
             of_pairs = "val_data", "test_data", "lower_case", "bleu_tokenize"
             reasons |= dict.fromkeys(of_pairs, "data is None, so the pairs are dates")
@@ -178,9 +178,10 @@ class TranslationConfig(TrainingConfig):
         return config
 
     def check_trained_on(self, trained: "TranslationConfig", what: str) -> None:
-        if (self.data is None) != (trained.data is None):
-            allowed = "None" if trained.data is None else "a file of pairs"
-            learned = "dates" if trained.data is None else trained.data
+        learned_dates = trained.data is None
+        if (self.data is None) != learned_dates:
+            allowed = "None" if learned_dates else "a file of pairs"
+            learned = "dates" if learned_dates else trained.data
             raise InputError(
                 f"data is {self.data}; it must be {allowed}, since {what} was trained on {learned}"
             )

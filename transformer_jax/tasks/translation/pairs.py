@@ -222,11 +222,11 @@ def _pair(line: str, place: str) -> TextPair:
 
 def summary(splits: PairSplits) -> str:
     """The sizes of the three sets and the numbers of pairs that were left out, in one line."""
-    return (
-        f"Pairs: {len(splits.train)} for training, {len(splits.val)} for validation,"
-        f" {len(splits.test)} for test; left out: {splits.too_long} longer than --max-bytes,"
-        f" {splits.held_elsewhere} also in --val-data or --test-data"
+    sentence = (
+        "Pairs: {train} for training, {val} for validation, {test} for test; left out: {too_long}"
+        " longer than --max-bytes, {held_elsewhere} also in --val-data or --test-data"
     )
+    return sentence.format(**splits.counts())
 
 
 def split_pairs(
@@ -247,14 +247,15 @@ def split_pairs(
     """
     held_out = {pair.source for pair in (*(val or ()), *(test or ()))}
     sources = list(dict.fromkeys(pair.source for pair in pairs if pair.source not in held_out))
+    num_sources = len(sources)
     num_splits = 1 + (val is None) + (test is None)
-    if len(sources) < num_splits:
+    if num_sources < num_splits:
         raise InputError(
-            f"data has {len(sources)} different sources that no other file has; it needs"
+            f"data has {num_sources} different sources that no other file has; it needs"
             f" {num_splits} or more"
         )
-    size = max(1, min(round(HELD_OUT * len(sources)), MAX_HELD_OUT))
-    order = np.random.default_rng(42).permutation(len(sources))
+    size = max(1, min(round(HELD_OUT * num_sources), MAX_HELD_OUT))
+    order = np.random.default_rng(42).permutation(num_sources)
     shuffled = [sources[index] for index in order]
     if test is None:
         test = _pairs_from(pairs, shuffled[:size])

@@ -121,9 +121,9 @@ class TranslationTrainer(TextTrainer):
         logits = self.apply(params, batch.inputs, key, train=train)  # [B T V]
         smoothing = self.config.label_smoothing if train else 0.0
         values = cross_entropies(logits, batch.targets, smoothing)  # of [B T]
-        real = batch.targets != self.tokenizers.target.pad
+        is_token = batch.targets != self.tokenizers.target.pad
         values["accuracy"] = logits.argmax(-1) == batch.targets
-        return {name: (value, real) for name, value in values.items()}
+        return {name: (value, is_token) for name, value in values.items()}
 
     def predict(self, inputs: str | Sequence[str]) -> Any:  # str for str, a list for a list
         """Translate a text, or each text of a list.
@@ -208,12 +208,17 @@ class TranslationTrainer(TextTrainer):
         apply = functools.partial(self.model.apply, {"params": params})
         search: Callable[..., Decoded] = greedy_decode
         if config.beam_width > 1:
-            widths = {"beam_width": config.beam_width, "length_penalty": config.length_penalty}
-            search = functools.partial(best_of_beams, **widths)
+            search = functools.partial(
+                best_of_beams,
+                beam_width=config.beam_width,
+                length_penalty=config.length_penalty,
+            )
+        step = functools.partial(apply, method=self.model.decode_step)
         mask = padding_mask(source != self.tokenizers.source.pad)
+        cache = apply(source, mask, method=self.model.start_decoding)
         return search(
-            functools.partial(apply, method=self.model.decode_step),
-            apply(source, mask, method=self.model.start_decoding),
+            step,
+            cache,
             len(source),
             start_token=target.start,
             end_token=target.end,

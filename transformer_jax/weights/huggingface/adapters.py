@@ -113,9 +113,10 @@ def _in_peft(
             f"adapters trains a part of {min(modules_partly_in_full)} in full; PEFT's files have adapters or all of"
             " a module"
         )
+    highest_rank = max(ranks.values())
     config = {
-        "r": max(ranks.values()),
-        "lora_alpha": max(ranks.values()),
+        "r": highest_rank,
+        "lora_alpha": highest_rank,
         "rank_pattern": ranks,
         "alpha_pattern": ranks,
         "target_modules": [*ranks],

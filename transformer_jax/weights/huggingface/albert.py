@@ -4,9 +4,8 @@ from transformer_jax.argument_checks import Shapes
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.bert import (
-    CLASSES,
-    EMBEDDINGS,
     HEADS,
+    OUTSIDE_BLOCKS,
     masked_config,
     masked_model,
 )
@@ -16,7 +15,7 @@ from transformer_jax.weights.layouts import TORCH_ENDS, Layout
 
 ALBERT_SIZES = {**SIZES, "embedding_dim": "embedding_size"}
 RENAMES: Renames = (
-    *EMBEDDINGS,
+    *OUTSIDE_BLOCKS,
     ("^embedding_projection", "encoder/embedding_hidden_mapping_in"),
     ("encoder/layers_0", "encoder/albert_layer_groups/0/albert_layers/0"),
     (r"self_attn/(query|key|value)_proj", r"attention/\1"),
@@ -29,7 +28,6 @@ RENAMES: Renames = (
     ("^output_hidden", "predictions/dense"),
     ("^output_norm", "predictions/LayerNorm"),
     ("^output_bias", "predictions/bias"),
-    *CLASSES,
     ("^(embeddings|encoder|pooler)/", r"albert/\1/"),
     *TORCH_ENDS,
 )

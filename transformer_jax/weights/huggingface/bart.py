@@ -23,14 +23,16 @@ TOKENS = {"decoder_start_token_id": 2, "pad_token_id": 1}
 
 def build(keys: ConfigKeys, shapes: Shapes) -> Transformer:
     """The model of a `config.json`; it predicts tokens without a bias if the file is that of a bare model."""
-    of_marian = marian.build(keys, shapes)
+    marian_model = marian.build(keys, shapes)
     has_bias = "final_logits_bias" in shapes
     if not shapes:  # of a config alone
         has_bias = keys.architecture != BARE
-    return of_marian.clone(
-        settings=dataclasses.replace(of_marian.settings, positions=LearnedPositions(num_unused=2)),
+    return marian_model.clone(
+        settings=dataclasses.replace(
+            marian_model.settings, positions=LearnedPositions(num_unused=2)
+        ),
         embeddings=dataclasses.replace(
-            of_marian.embeddings, output_bias=has_bias, has_norm=True, shares_positions=False
+            marian_model.embeddings, output_bias=has_bias, has_norm=True, shares_positions=False
         ),
     )
 

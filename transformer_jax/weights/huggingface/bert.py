@@ -28,30 +28,28 @@ BLOCKS: Renames = (
     ("feed_forward/contract", "output/dense"),
     ("feed_forward_residual/norm", "output/LayerNorm"),
 )
-EMBEDDINGS: Renames = (
+OUTSIDE_BLOCKS: Renames = (
     ("^embedding/", "embeddings/word_embeddings/"),
     ("^positional_encoding", "embeddings/position_embeddings"),
     ("^type_embedding", "embeddings/token_type_embeddings"),
     ("^embedding_norm", "embeddings/LayerNorm"),
+    ("^output_layer", "classifier"),
 )
-CLASSES: Renames = (("^output_layer", "classifier"),)
 BERT_RENAMES: Renames = (
-    *EMBEDDINGS,
+    *OUTSIDE_BLOCKS,
     *BLOCKS,
     ("^output_hidden", "cls/predictions/transform/dense"),
     ("^output_norm", "cls/predictions/transform/LayerNorm"),
     ("^output_bias", "cls/predictions/bias"),
-    *CLASSES,
     ("^(embeddings|encoder|pooler)/", r"bert/\1/"),
     *TORCH_ENDS,
 )
 ROBERTA_RENAMES: Renames = (
-    *EMBEDDINGS,
+    *OUTSIDE_BLOCKS,
     *BLOCKS,
     ("^output_hidden", "lm_head/dense"),
     ("^output_norm", "lm_head/layer_norm"),
     ("^output_bias", "lm_head/bias"),
-    *CLASSES,
     ("^(embeddings|encoder|pooler)/", r"roberta/\1/"),
     *TORCH_ENDS,
 )
@@ -97,7 +95,8 @@ def head_fields(keys: ConfigKeys, shapes: Shapes, tokens: str) -> dict[str, Any]
         tokens: name of an array of the head for masked tokens.
     """
     name = keys.architecture
-    num_classes = next((shapes[each][0] for each in CLASSIFIERS if each in shapes), 0)
+    kernels = [shapes[array] for array in CLASSIFIERS if array in shapes]  # [C D]
+    num_classes = kernels[0][0] if kernels else 0
     has_token_head = name.endswith("LMHeadModel")  # which also ends in "Model"
     if name.endswith(ENDS["none"]) and not has_token_head:
         return {"head": "none"}

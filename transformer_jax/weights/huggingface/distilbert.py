@@ -8,9 +8,8 @@ from transformer_jax.argument_checks import Shapes
 from transformer_jax.nn.masked_language_model import TransformerMLM
 from transformer_jax.outside_files import Json
 from transformer_jax.weights.huggingface.bert import (
-    CLASSES,
-    EMBEDDINGS,
     HEADS,
+    OUTSIDE_BLOCKS,
     masked_config,
     masked_model,
 )
@@ -30,7 +29,7 @@ DISTILBERT_KEYS = DISTILBERT_SIZES | {
     "settings.activation": "activation",
 }
 RENAMES: Renames = (
-    *EMBEDDINGS,
+    *OUTSIDE_BLOCKS,
     (r"encoder/layers_(\d+)", r"transformer/layer/\1"),
     *LETTERS,
     ("self_attn/(q|k|v)_proj", r"attention/\1_lin"),
@@ -43,7 +42,6 @@ RENAMES: Renames = (
     ("^output_hidden", "vocab_transform"),
     ("^output_norm", "vocab_layer_norm"),
     ("^output_bias", "vocab_projector/bias"),
-    *CLASSES,
     ("^(embeddings|transformer)/", r"distilbert/\1/"),
     *TORCH_ENDS,
 )

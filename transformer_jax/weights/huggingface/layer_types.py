@@ -76,7 +76,7 @@ def attention_kinds(kind: str, keys: ConfigKeys, num_layers: int) -> tuple[Atten
 def shortest_pattern(kinds: list[AttentionKind]) -> tuple[AttentionKind, ...]:
     """Return the shortest sequence that gives these kinds if it is repeated."""
     length = 1
-    while kinds != (kinds[:length] * len(kinds))[: len(kinds)]:
+    while any(kind != kinds[number % length] for number, kind in enumerate(kinds)):
         length += 1
     return tuple(kinds[:length])
 

@@ -52,7 +52,7 @@ def build(keys: ConfigKeys, shapes: Shapes) -> Transformer:
         ),
         tie_embeddings=True,
         embeddings=EmbeddingSettings(
-            is_scaled=bool(keys.take("scale_embedding", bool, False)), output_bias=True
+            is_scaled=keys.take("scale_embedding", bool, False), output_bias=True
         ),
     )
 

@@ -44,8 +44,8 @@ def configure(model: TransformerMLM) -> Json:
 
 def layout(model: TransformerMLM) -> Layout:
     """Names of the model's arrays."""
-    of_roberta = layout_roberta(model)
-    return of_roberta._replace(renames=(*ATTENTION, *of_roberta.renames, ("^roberta", "mpnet")))
+    roberta = layout_roberta(model)
+    return roberta._replace(renames=(*ATTENTION, *roberta.renames, ("^roberta", "mpnet")))
 
 
 MPNET = ROBERTA._replace(

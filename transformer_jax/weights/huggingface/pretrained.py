@@ -71,8 +71,7 @@ def from_transformers(
     directory = local_directory(directory)
     family, keys = family_in(directory / CONFIG)
     stored = StoredArrays(directory)
-    names = _names(family, stored.shapes)  # in the files
-    shapes = {name: stored.shapes[theirs] for name, theirs in names.items()}
+    names, shapes = _family_names(family, stored.shapes)
     model = family.create(keys, shapes)
     keys.finish()
 
@@ -137,9 +136,8 @@ def model_of_files(directory: Path) -> SettingsModule:
         InputError: as `from_transformers`.
     """
     family, keys = family_in(directory / CONFIG)
-    shapes = StoredArrays(directory).shapes
-    names = _names(family, shapes)
-    model = family.create(keys, {name: shapes[theirs] for name, theirs in names.items()})
+    _, shapes = _family_names(family, StoredArrays(directory).shapes)
+    model = family.create(keys, shapes)
     keys.finish()
     return model
 
@@ -173,18 +171,20 @@ def is_of_transformers(directory: Path) -> bool:
         return False
 
 
-def _names(family: Family, shapes: Shapes) -> dict[str, str]:
-    """Map the family's array names to those in the files; files of a model without its head may lack a prefix."""
-    lacks_prefix = not any(name.startswith(family.prefix) for name in shapes)
+def _family_names(family: Family, stored_shapes: Shapes) -> tuple[dict[str, str], Shapes]:
+    """Names in the files, and shapes, by the family's array names; files without a head may lack its prefix."""
+    lacks_prefix = not any(name.startswith(family.prefix) for name in stored_shapes)
     names: dict[str, str] = {}
-    for theirs in shapes:
-        name = f"{family.prefix}{theirs}" if lacks_prefix else theirs
+    shapes: Shapes = {}
+    for stored_name, shape in stored_shapes.items():
+        name = f"{family.prefix}{stored_name}" if lacks_prefix else stored_name
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
         name = name.replace("LayerNorm.beta", "LayerNorm.bias")
         if name in names:
-            raise InputError(f"{names[name]} and {theirs} are the same array of the model")
-        names[name] = theirs
-    return names
+            raise InputError(f"{names[name]} and {stored_name} are the same array of the model")
+        names[name] = stored_name
+        shapes[name] = shape
+    return names, shapes
 
 
 def _drop_copies(

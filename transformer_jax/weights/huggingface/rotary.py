@@ -44,8 +44,8 @@ class Llama3Scaling:
     def __call__(self, frequencies: np.ndarray) -> np.ndarray:
         turns = self.original_max_position_embeddings * frequencies / (2 * np.pi)
         place = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
-        kept = np.clip(place, 0, 1)  # 0 for low frequencies, 1 for high ones
-        return frequencies * (kept + (1 - kept) / self.factor)
+        kept_share = np.clip(place, 0, 1)  # 0 for low frequencies, 1 for high ones
+        return frequencies * (kept_share + (1 - kept_share) / self.factor)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,10 +76,10 @@ class YarnScaling:
             last = np.ceil(last)
         first = max(first, 0)
         last = min(last, 2 * len(frequencies) - 1)
-        width = last - first or 0.001
+        width = last - first or 0.001  # not 0
         place = (np.arange(len(frequencies)) - first) / width
-        kept = 1 - np.clip(place, 0, 1)  # 1 for high frequencies, which come first
-        return frequencies * (kept + (1 - kept) / self.factor)
+        kept_share = 1 - np.clip(place, 0, 1)  # 1 for high frequencies, which come first
+        return frequencies * (kept_share + (1 - kept_share) / self.factor)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,8 +99,9 @@ class DynamicPositions(RotaryPositions):
         end = position[..., -1:] + 1  # [*B 1]
         growth = 1 + self.factor * jnp.maximum(end / self.trained_len - 1, 0)
         index = np.arange(0, width, 2)
+        # [*B w/2]
         frequency = self.base ** (-index / width) * growth ** (-index / max(width - 2, 1))
-        angle = jnp.maximum(position, 0)[..., None] * frequency[..., None, :]
+        angle = jnp.maximum(position, 0)[..., None] * frequency[..., None, :]  # [*B num w/2]
         return jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=-1)
 
 

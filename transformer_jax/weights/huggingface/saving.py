@@ -102,23 +102,22 @@ def save_transformers(
         [content["dtype"]] = dtypes
     with replacing(directory, f"a {CONFIG} of transformers", _names_of, STAYING) as new:
         if source is not None:
-            for path in _found(source, COPIED):
+            for path in _matching(source, COPIED):
                 copy = shutil.copytree if path.is_dir() else shutil.copyfile
                 copy(path, new / path.name)
         (new / CONFIG).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
-        write_arrays(
-            new / SINGLE, family.layout(model).to_theirs(arrays), metadata={"format": "pt"}
-        )
+        theirs = family.layout(model).to_theirs(arrays)
+        write_arrays(new / SINGLE, theirs, metadata={"format": "pt"})
 
 
 def _names_of(directory: Path) -> set[str]:
     """Names of the files of a `transformers` model; none if the directory does not hold one."""
     if not is_of_transformers(directory):
         return set()
-    return {path.name for path in _found(directory, REPLACED)}
+    return {path.name for path in _matching(directory, REPLACED)}
 
 
-def _found(directory: Path, patterns: tuple[str, ...]) -> set[Path]:
+def _matching(directory: Path, patterns: tuple[str, ...]) -> set[Path]:
     """Paths in a directory whose names match one of the patterns."""
     paths: set[Path] = set()
     return paths.union(*map(directory.glob, patterns))
@@ -168,7 +167,9 @@ def family_of(
                     config[name] = value
             config |= given
             keys = ConfigKeys(config, CONFIG)
-            created = family.create(keys, shapes_of(family.layout(without_dropout).abstract(like)))
+            their_arrays = family.layout(without_dropout).abstract(like)
+            created = family.create(keys, shapes_of(their_arrays))
+            # families differ in this setting, which has no effect without dropout
             created = created.clone(
                 settings=dataclasses.replace(created.settings, drops_hidden=True)
             )

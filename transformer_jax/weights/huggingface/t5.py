@@ -107,7 +107,9 @@ def configure(model: Transformer) -> Json:
     """The `config.json` of a T5."""
     config = config_of(model, "T5ForConditionalGeneration", T5_KEYS)
     if _is_gated(model):
-        config["feed_forward_proj"] = f"gated-{config['feed_forward_proj']}".replace("_new", "")
+        # `transformers` reads gated-gelu as its gelu_new
+        word = config["feed_forward_proj"].replace("_new", "")
+        config["feed_forward_proj"] = f"gated-{word}"
     # the key that sets this scale in `transformers`
     has_scale = model.embeddings.output_scale != 1
     return config | {"tie_word_embeddings": has_scale, "is_encoder_decoder": True}
