@@ -30,6 +30,8 @@ EXCEPTIONS: Mapping[Any, tuple[type, ...]] = {
 }
 # Packages of classes of which a value must be an instance.
 PACKAGES = {"builtins", "collections", "pathlib", "transformer_jax", "flax", "optax"}
+# Beginnings of the names of modules that a warning does not show; jaxtyping wraps the functions that it checks.
+INNER = "transformer_jax", "jaxtyping"
 
 
 class InputError(ValueError):
@@ -41,6 +43,12 @@ class InputError(ValueError):
 
 class InputWarning(UserWarning):
     """Warning that a result may be wrong: an input is unlike those of the training, or the first gradient is 0."""
+
+
+def level_of_user() -> int:
+    """Return the `stacklevel` of a warning of the calling function that shows where a user calls this package."""
+    modules = [str(call.frame.f_globals.get("__name__")) for call in inspect.stack(0)]
+    return next(level for level, module in enumerate(modules) if not module.startswith(INNER))
 
 
 def shortened(value: object) -> str:

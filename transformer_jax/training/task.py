@@ -17,7 +17,7 @@ from jaxtyping import PRNGKeyArray
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batch import Batch, Samples, length_of
 from transformer_jax.devices.specs import SpecOf, default_spec
-from transformer_jax.errors import InputError, InputWarning
+from transformer_jax.errors import InputError, InputWarning, level_of_user
 from transformer_jax.mesh_axis import new_variables, sum_over_devices
 from transformer_jax.outside_files import as_input_error
 from transformer_jax.runs.loggers import Logger, LogPosition
@@ -271,7 +271,7 @@ class Task:
         warnings.warn(
             f"inputs has length {length}; the model was trained on length {trained} only, and its answers may be wrong",
             InputWarning,
-            stacklevel=4,  # the call of `predict`
+            stacklevel=level_of_user(),
         )
 
     @classmethod
