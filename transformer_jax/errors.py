@@ -213,7 +213,7 @@ def check_method(owner: type, name: str, base: type) -> None:
     if has_no_self and positional[:1] == ["self"]:
         del positional[0]
     try:
-        # of a decorated method, the function that the decorator returned
+        # The signature of a decorated method is that of the function which the decorator returned.
         inspect.signature(own, follow_wrapped=False).bind(*positional, **by_keyword)
     except TypeError as error:
         call = f"{name}({', '.join([*positional, *(f'{each}=…' for each in by_keyword)])})"

@@ -63,7 +63,7 @@ class Devices:
     def place_rows(self, tree: Tree, rows_axis: int = 0) -> Tree:
         """Put the arrays of a batch on the devices, split by rows; each process passes its own rows."""
         rows = self.rows(rows_axis)
-        # as the rows of a batch with one row for each part
+        # The parts of this process are its rows of a batch with one row for each part.
         own_parts = self.rows_of_process(self.num_parts)
         num_own_parts = own_parts.stop - own_parts.start
 

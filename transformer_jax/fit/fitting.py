@@ -75,7 +75,7 @@ def training(
     num_steps = check_num_steps(task.config, train_loader)
     programs = create_programs(compiled, train_loader, num_steps, initial_params)
     shapes = programs.shapes_of_model
-    # of the validation set, whose batches may hold arrays that only metrics need
+    # The example is of the validation set, whose batches may hold arrays that only metrics need.
     example = compiled.example_batch(val_loader)
     names = compiled.metric_names(shapes, example)
     if task.config.scan_layers:

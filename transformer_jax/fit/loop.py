@@ -111,7 +111,7 @@ class TrainingLoop:
             began_to_wait = self._seconds_of_training()
             for samples in loaded:
                 waited = self._seconds_of_training() - began_to_wait
-                # before the next call: the processes agree by a computation, which would wait for it
+                # Asked before the next call: the processes agree by a computation, which would wait for it.
                 is_save_asked_for = self._journal.is_save_asked_for()
                 self.runner.agree_on_pace(self._seconds_per_step)
                 batches, count = self.runner.stack(samples)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from transformer_jax.config import Criterion
-from transformer_jax.errors import InputError, InputWarning
+from transformer_jax.errors import InputError, InputWarning, level_of_user
 from transformer_jax.fit.runner import StepRunner
 from transformer_jax.training.callbacks import Callback, Epoch, Evaluation, Log, Step
 from transformer_jax.training.metrics import (
@@ -239,5 +239,5 @@ def check_finite(step: Step) -> None:
             "gradient_norm is 0 at step 1; does loss depend on the parameters, and not through argmax"
             " or ==?",
             InputWarning,
-            stacklevel=2,
+            stacklevel=level_of_user(),
         )

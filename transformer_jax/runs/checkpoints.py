@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 
 from transformer_jax.config import Criterion
 from transformer_jax.devices.processes import from_first, is_first
-from transformer_jax.errors import InputError, in_one_line
+from transformer_jax.errors import InputError, in_one_line, level_of_user
 from transformer_jax.outside_files import Json, as_input_error
 from transformer_jax.runs.record import (
     STATE,
@@ -86,7 +86,8 @@ class Checkpoints:
         self.criterion = criterion
         self._origin: Json = {} if origin is None else dict(origin)
         self._records = Records(
-            self.directory, lambda line: warnings.warn(f"{line}; it is skipped", stacklevel=5)
+            self.directory,
+            lambda line: warnings.warn(f"{line}; it is skipped", stacklevel=level_of_user()),
         )
         self._is_writer = create
         self._pending: tuple[int, Record] | None = None  # the checkpoint that is being written

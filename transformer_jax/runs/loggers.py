@@ -13,6 +13,7 @@ from jaxtyping import UInt8
 
 from transformer_jax.argument_checks import check_arguments
 from transformer_jax.devices.processes import is_first
+from transformer_jax.errors import level_of_user
 from transformer_jax.outside_files import Content
 from transformer_jax.runs.own_files import no_link
 
@@ -78,7 +79,8 @@ def cut_back(files: Iterable[Path], sizes: Mapping[str, int] | None, position: L
             del lost[file.name]
     if lost:
         warnings.warn(
-            f"log files are missing or truncated: {', '.join(sorted(lost))}", stacklevel=4
+            f"log files are missing or truncated: {', '.join(sorted(lost))}",
+            stacklevel=level_of_user(),
         )
 
 

@@ -12,7 +12,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax.argument_checks import check_numbers
 from transformer_jax.config import EMA, ConfigClass, Criterion, TrainingConfig
-from transformer_jax.errors import InputError, meant
+from transformer_jax.errors import InputError, level_of_user, meant
 from transformer_jax.fit.trainer import TrainerModule
 from transformer_jax.outside_files import Json, outside_file, read_json, standing
 from transformer_jax.runs.checkpoints import Checkpoints
@@ -76,7 +76,8 @@ def open_run(directory: str | Path, trainer_class_of: TrainerClassOf) -> Trainer
     params = _trained_params(directory, config_class, settings, config.criterion)
     if not results and not _is_saved(directory):
         warnings.warn(
-            f"{directory} is unfinished; these are its best parameters so far", stacklevel=3
+            f"{directory} is unfinished; these are its best parameters so far",
+            stacklevel=level_of_user(),
         )
     if directory.parent != SHIPPED:  # never write beside the included models
         config = dataclasses.replace(config, checkpoint_dir=directory.parent)

@@ -31,7 +31,7 @@ class Evaluation(NamedTuple):
     """An evaluation on the validation set."""
 
     step: int  # steps done
-    epoch: int  # to which that step belongs, from 1
+    epoch: int  # number, from 1, of the epoch to which that step belongs
     metrics: Means  # mean of each metric
     params: Params  # the evaluated parameters
 

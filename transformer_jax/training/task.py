@@ -59,7 +59,7 @@ class Task:
     model: nn.Module
     given_model: nn.Module | None  # replaces the model of `create_model`
     test_data: Any  # the task's own `TaskData`
-    name: str  # of the task, and of the run's directory; by default that of the class
+    name: str  # name of the task and of its run's directory; by default the name of the class
     config_class: ClassVar[type[TrainingConfig]]  # of its settings
     writes_predictions: ClassVar[bool] = True  # whether a run leaves `predictions.tsv`
     # names of tokens and classes, by which users write inputs and read answers

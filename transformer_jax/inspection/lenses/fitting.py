@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from transformer_jax.argument_checks import check_shapes, check_token_ids, shapes_of
 from transformer_jax.devices.specs import path_name
-from transformer_jax.errors import InputError
+from transformer_jax.errors import InputError, level_of_user
 from transformer_jax.inspection.inspected import Inspected
 from transformer_jax.inspection.lenses.lens import Lens, check_length
 from transformer_jax.outside_files import write_whole
@@ -103,14 +103,16 @@ def fit_to_texts(
                 _write(path, state)
                 written_at = time.monotonic()
     if np.isnan(remaining):
-        warnings.warn(f"the fit diverges after {state['num_texts']} texts", stacklevel=4)
+        warnings.warn(
+            f"the fit diverges after {state['num_texts']} texts", stacklevel=level_of_user()
+        )
     else:
         _write(path, state)
     if remaining > tolerance:
         warnings.warn(
             f"the lens has not converged after {state['num_texts']} texts: its distance is"
             f" {remaining:.3g}, above the tolerance {tolerance:g}; give it more texts",
-            stacklevel=4,
+            stacklevel=level_of_user(),
         )
     return Lens(*(state[name] for name in Lens._fields))
 

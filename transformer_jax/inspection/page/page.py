@@ -165,7 +165,7 @@ def _content(
         "expected": example.expected,
         "places": places,
         "answer": _answer(answer),
-        # read off the output, as are the answers of changed passes
+        # This answer is read off the output, as are those of changed passes.
         "unchanged": _answer(example.answer_to(results.output, is_changed=True)),
         "kinds": _kinds(passes, example, results, rows, blobs),
         "lens": lens,
